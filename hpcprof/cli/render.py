@@ -56,5 +56,5 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     for name, text in texts.items():
         with writing(output / name):
             (output / name).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(output / name, text, private_mode())
+            write_atomically(output / name, text, private_mode(script=text.startswith("#!")))
     click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")

@@ -22,9 +22,13 @@ def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> No
         folder.chmod(0o750 | (folder.stat().st_mode & 0o2000))
 
 
-def private_mode(group: bool = False) -> int:
-    """Return the permissions of a file that its owner alone reads; with ``group``, its group too."""
-    return 0o640 if group else 0o600
+def private_mode(group: bool = False, script: bool = False) -> int:
+    """Return the permissions of a file that its owner alone reads; with ``group``, its group too.
+
+    Who reads a script may run it.
+    """
+    mode = 0o640 if group else 0o600
+    return mode | (mode & 0o444) >> 2 if script else mode
 
 
 def make_private_file(path: Path, group: bool = False) -> None:

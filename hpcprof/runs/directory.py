@@ -209,7 +209,7 @@ def create(
             (path / folder).mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
             (path / name).parent.mkdir(exist_ok=True, parents=True)
-            write_atomically(path / name, text, private_mode(group_may_read()))
+            write_atomically(path / name, text, private_mode(group_may_read(), text.startswith("#!")))
     except OSError as error:
         raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None
     manifest = Manifest(

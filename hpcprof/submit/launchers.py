@@ -67,6 +67,8 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     """True if it ends the other ranks when one fails in a job without a profiler. Otherwise the wrapper does:
     MPICH's Hydra, for one, ends only MPI programs.
     """
+    withheld_signals: tuple[str, ...] = ("XCPU",)
+    """The signals that it does not pass on to its ranks, and that would end it."""
     export_flag: str = ""
     """The flag that passes an environment variable on to ranks on other nodes, if they do not get all."""
 
@@ -312,7 +314,11 @@ def core_numbers(cores: str) -> set[int]:
 
 LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     LauncherName.NONE: LauncherDescription(_none, several_nodes=False),
-    LauncherName.MPIEXEC: LauncherDescription(_mpiexec, several_nodes=False),
+    LauncherName.MPIEXEC: LauncherDescription(
+        _mpiexec,
+        several_nodes=False,
+        withheld_signals=("USR2", "XCPU"),  # of Hydra
+    ),
     LauncherName.SRUN: LauncherDescription(
         _srun,
         rank_variables=_SLURM,
@@ -324,12 +330,14 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
             "--cpu-bind=none",
         ],
         ends_other_ranks=True,
+        withheld_signals=(),  # the template has its own way
     ),
     LauncherName.FLUX: LauncherDescription(
         _flux,
         rank_variables=_FLUX,
         on_each_node=lambda nodes: ["flux", "run", f"--nodes={nodes}", f"--ntasks={nodes}", "--exclusive"],
         ends_other_ranks=True,
+        withheld_signals=(),
     ),
     LauncherName.IBRUN: LauncherDescription(_ibrun, rank_variables=_IBRUN),
     LauncherName.JSRUN: LauncherDescription(
@@ -351,6 +359,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         _mpich,
         on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "-ppn", "1"],
         mpi_operator_name="MPICH",
+        withheld_signals=("USR2", "XCPU"),  # seen with Hydra of MPICH 5.0
     ),
     LauncherName.OPENMPI: LauncherDescription(
         _openmpi,
@@ -368,7 +377,11 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         export_flag="-x",
     ),
     LauncherName.TORCHRUN: LauncherDescription(
-        _torchrun, rank_variables=_TORCHRUN, needs_starter=True, ends_other_ranks=True
+        _torchrun,
+        rank_variables=_TORCHRUN,
+        needs_starter=True,
+        ends_other_ranks=True,
+        withheld_signals=("USR1", "USR2", "ALRM", "XCPU"),
     ),
 }
 

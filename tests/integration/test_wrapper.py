@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from hpcprof.runs.job import Job
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.rendering.templates import render, render_text
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Affinity, Node
@@ -801,6 +802,46 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     assert output.read_text() == f"ready\nsaved on SIG{name}\n"
     assert (folder / "state/rank00000.exit").read_text() == "0\n"
     assert (folder / "state/finished").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
+@pytest.mark.parametrize("name", ["USR2", "XCPU"])
+def test_a_signal_that_ends_the_launcher_reaches_the_programs_in_its_sessions(
+    name: str, group: bool, tmp_path: Path
+) -> None:
+    # As Hydra does, it starts ranks in sessions of their own and does not expect these signals.
+    launcher = tmp_path / "launcher"
+    launcher.write_text(
+        "#!/bin/sh\nexport PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1\n"
+        'setsid --wait "$@" & wait "$!"\n'
+    )
+    launcher.chmod(0o755)
+    asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", SAVES])
+    script = start_job(tmp_path / "run", asked, [str(launcher)])
+    output = tmp_path / "run/logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(-script.pid if group else script.pid, getattr(signal, f"SIG{name}"))
+    assert script.wait(60) == 0
+    assert output.read_text() == f"ready\nsaved on SIG{name}\n"
+    assert (tmp_path / "run/state/finished").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("before", ["", "cd /;"], ids=["plain", "sandbox"])
+def test_the_shell_that_pbs_starts_becomes_the_script(before: str, tmp_path: Path) -> None:
+    script = tmp_path / "1.SC"
+    script.write_text('#!/bin/sh\necho "$$" "$PWD" "$SHELL"\n')
+    script.chmod(0o755)
+    shell = tmp_path / "pbs_shell"
+    shell.write_text(render_text("job/pbs_shell.sh.j2", {}))
+    shell.chmod(0o755)
+    given = {"PATH": os.environ["PATH"], "SHELL": str(shell)}
+    with subprocess.Popen([shell], stdin=-1, stdout=-1, text=True, env=given, cwd=tmp_path) as process:
+        out, _ = process.communicate(f"{before}{script}\n")
+    assert out.split() == [
+        str(process.pid),
+        "/" if before else str(tmp_path),
+        pwd.getpwuid(os.getuid()).pw_shell,
+    ]
 
 
 def test_a_job_that_is_ended_by_a_signal_records_no_end_of_its_own(tmp_path: Path) -> None:

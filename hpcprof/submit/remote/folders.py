@@ -65,7 +65,8 @@ def send_texts(
             archive.addfile(below)
         for name, text in texts.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mode, member.mtime = len(text), 0o644, int(time.time())
+            member.mode = 0o755 if text.startswith(b"#!") else 0o644
+            member.size, member.mtime = len(text), int(time.time())
             archive.addfile(member, io.BytesIO(text))
 
 

@@ -60,9 +60,17 @@ def _values(
     """Return the values for the template."""
     directory = sweep_directory.absolute()
     sets = []
-    for index, text in enumerate(job_scripts):
-        own, common = (f"/{member_directory(directory, i).name}/" for i in (index, arrays.index_in_path))
-        sets.append([line.replace(own, common) for line in _directives(text, arrays.mark)])
+    names = [f"/{member_directory(directory, index).name}/" for index in range(len(job_scripts))]
+    pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"
+    for name, text in zip(names, job_scripts, strict=True):
+        lines = _directives(text, arrays.mark)
+        shared = [bool(arrays.shared) and line.startswith(arrays.shared) for line in lines]
+        sets.append(
+            [
+                line.replace(name, names[0] if one else pattern)
+                for line, one in zip(lines, shared, strict=True)
+            ]
+        )
     for other in sets[1:]:
         if other != sets[0]:
             raise UsageError(f"--array: {_difference(sets[0], other)}.")

@@ -130,6 +130,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """True if a process runs beside the ranks of each node: for samples, stalls, failures or leftovers."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
+    withheld_signals: Sequence[str] = ("XCPU",)
+    """The signals that the launcher does not pass on to its ranks."""
     signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
     """The signals that a program may act on; the shells around it outlive them."""
     watches_ranks: bool
@@ -239,7 +241,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,
         stage_env=(environment_folder := staged_environment(site, job)),
-        each_node=on_each_node(site, job) if environment_folder else [],
+        each_node=on_each_node(site, job) if environment_folder or launcher.withheld_signals else [],
+        withheld_signals=launcher.withheld_signals,
         pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         capture_lead=capture_lead(job.walltime) if profiled else None,
         rank_variables=launcher.rank_variables,

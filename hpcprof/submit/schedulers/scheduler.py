@@ -44,6 +44,8 @@ class JobArrays(msgspec.Struct, frozen=True):
     """The environment variable with a member's index."""
     index_in_path: str
     """The text that the scheduler replaces by the index in the path of a log."""
+    shared: str = ""
+    """The beginning of a directive in whose path it replaces nothing; all members share the first one's."""
     least_members: int = 1
     """The fewest members that it accepts."""
     forbidden: str = ""

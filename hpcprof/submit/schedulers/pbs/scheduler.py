@@ -19,7 +19,9 @@ from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import Unreachable, run_scheduler_command, run_submission
 from hpcprof.submit.schedulers.pbs import client
 from hpcprof.submit.schedulers.scheduler import (
+    JOB_SCRIPT,
     DaskJobs,
+    FurtherFile,
     JobArrays,
     Rendering,
     Shortcoming,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
 
 _SCATTER = "-l place=scatter"
+_SHELL = "pbs_shell"
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
 _OF_OPTIONS = {
     "select": "give --nodes",
@@ -50,6 +53,7 @@ _OWN_OPTIONS = {
     "-I": "a run cannot be interactive",
     "-J": "give --array to hpcprof sweep",
     "-N": "give --job-name",
+    "-S": "the first line of job.sh names its shell",
     "-W block": "give --wait",
     "-W depend": "give --after",
     "-e": "the output goes to logs/ of the run",
@@ -80,7 +84,7 @@ class PbsScheduler(BatchScheduler):
     dask_jobs = DaskJobs(
         "PBSCluster",
         replaced=tuple(f"#PBS {flag} " for flag in ("-q", "-A", "-l")),
-        kept=("-N ", "-o ", "-e "),
+        kept=("-N ", "-o ", "-e ", "-S "),
     )
     arrays = JobArrays(
         "#PBS",
@@ -88,6 +92,7 @@ class PbsScheduler(BatchScheduler):
         "#PBS -r y\n#PBS -J {}",
         "PBS_ARRAY_INDEX",
         "^array_index^",  # seen to work on OpenPBS 23.06
+        shared="#PBS -S ",
         least_members=2,
         forbidden=r"#PBS\s+-r\s*n",
         forbidden_reason="PBS accepts no array that cannot be run again (-r n)",
@@ -123,9 +128,18 @@ class PbsScheduler(BatchScheduler):
         return (gpus_per_node(job), "GPUs") if queue.chunk is Chunk.GPU else (job.nodes, "nodes")
 
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
-        """Return ``chunks`` and ``chunk``, the number and the resources of ``-l select=chunks:chunk``."""
+        """Return the number and the resources of ``-l select=chunks:chunk``, and whether ``-S`` is ours."""
         chunks, _ = self.chunks(job, site.queues.get(job.queue, Queue()))
-        return {"chunks": chunks, "chunk": _chunk(site, job, self.keys_of(site).select)}
+        own_shell = not any("-S" in self.settings(line) for line in self.directives(site, job))
+        chunk = _chunk(site, job, self.keys_of(site).select)
+        return {"chunks": chunks, "chunk": chunk, "own_shell": own_shell}
+
+    def further_files(
+        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
+    ) -> Sequence[FurtherFile]:
+        """Return the shell that runs job.sh (``-S``), if job.sh names it."""
+        named = f"/{_SHELL}" in scripts[JOB_SCRIPT]
+        return [FurtherFile(_SHELL, "job/pbs_shell.sh.j2", {})] if named else []
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return those of the site and the user; PBS puts several chunks on one host unless it must not."""

@@ -42,6 +42,7 @@ def test_pbs_an_array_has_its_members_directives_and_its_range_and_may_run_again
         "#PBS -N echo",
         "#PBS -l select=1",
         "#PBS -l walltime=00:05:00",
+        f"#PBS -S {tmp_path}/s-0a1b.0/pbs_shell",
         f"#PBS -o {tmp_path}/s-0a1b.^array_index^/logs/job.out",
         f"#PBS -e {tmp_path}/s-0a1b.^array_index^/logs/job.err",
         "#PBS -r y",
