@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,15 +24,14 @@ ROW_BYTES = 5
 STEPS = 10_000_000
 """Steps of SQLite between two looks at how many it has taken."""
 
-_FEWEST_BYTES = 12
-"""Minimum bytes of a text per line, and of JSON per value in braces, which takes 20 times as much memory."""
-
-
 LEAST_MEMORY = 900 << 20
 """Memory in bytes that reading any file may take."""
 
 MEMORY_RATIO, BINARY_RATIO, PACKED_RATIO = 20, 40, 400
 """The same as a multiple of the size of texts and databases, compact binary formats, and packed files."""
+
+_CELL_BYTES = 40
+"""Memory that Arrow takes for each cell while it reads a table, in bytes."""
 
 _PACKED = (b"\x1f\x8b", b"PAR1")
 _PAGES = Path("/proc/self/statm")
@@ -73,6 +72,17 @@ def bounded_memory(path: Path, most: int) -> Iterator[None]:
         with _lock:
             del _bounds[thread]
             _limit_memory()
+
+
+def expect_cells(table: bytes) -> None:
+    """Raise MemoryError if the cells of a CSV table take more memory than is left.
+
+    Arrow ends the process where it gets no memory for them.
+    """
+    with _lock:
+        left = _outside[0] + sum(_bounds.values()) - _private_memory()
+    if _bounds and _CELL_BYTES * (table.count(b",") + table.count(b"\n")) + 3 * len(table) > left:
+        raise MemoryError
 
 
 def most_memory(files: Sequence[Path]) -> int:
@@ -139,27 +149,11 @@ def bomb(path: Path) -> DamagedInput:
     )
 
 
-def refuse_crowded(path: Path, text: bytes) -> None:
-    """Raise `DamagedInput` for a JSON text of countless tiny values, which take far more memory than it."""
-    if is_crowded(text):
-        raise DamagedInput(
-            f"{path} is not a profile: {format_bytes(len(text))} of JSON have countless tiny values."
-        )
-
-
-def refuse_short_lines(path: Path, text: bytes) -> None:
-    """Raise `DamagedInput` for a text of countless tiny lines, which take far more memory than it."""
-    if _has_often(text, b"\n", b"\r"):
-        raise DamagedInput(
-            f"{path} is not a profile: {format_bytes(len(text))} of text have countless tiny lines."
-        )
-
-
-def is_crowded(text: bytes) -> bool:
-    """Return whether a JSON text has a value in braces or brackets every few bytes."""
-    return _has_often(text, b"{", b"[")
-
-
-def _has_often(text: bytes, *signs: bytes) -> bool:
-    large = len(text) > ALWAYS_ALLOWED // LARGEST_RATIO
-    return large and len(text) < _FEWEST_BYTES * sum(map(text.count, signs))
+def first_repeated(names: Iterable[str]) -> str:
+    """Return the first name that was there before, empty if there is none; each is looked at once."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""

@@ -17,13 +17,6 @@ _PLAIN = re.compile(
 
 _PERMITTED = frozenset(one.name for one in pickletools.opcodes if _PLAIN.fullmatch(one.name))
 _TUPLES = frozenset(name for name in _PERMITTED if "TUPLE" in name)
-_BYTES = dict.fromkeys(("EMPTY_LIST", "LIST"), 100) | dict.fromkeys(("EMPTY_DICT", "DICT"), 200)
-"""Memory of a list and a dict without their values; all else counts as ``_SMALL`` bytes."""
-_SMALL = 40
-
-_MOST_MEMORY, _MEMORY_RATIO = 800_000_000, 20
-"""Maximum memory of the values in bytes, and of those of a large pickle as a multiple of its size."""
-
 _DEEPEST = 5_000
 """Maximum tuples within each other: Python recurses through those that are keys without counting."""
 
@@ -43,23 +36,22 @@ def load_plain(data: bytes, most_values: int) -> Any:
 
     Parts of them may be the same object several times, so that they can be far more than ``most_values`` for
     whoever counts them one by one. Raises ValueError if it is no pickle, or makes anything but plain values,
-    or more of them than ``most_values`` or its size permit.
+    or more of them than ``most_values``.
     """
     try:
-        left, tuples = max(_MOST_MEMORY, _MEMORY_RATIO * len(data)), 0
+        tuples = 0
         for number, (instruction, argument, _) in enumerate(pickletools.genops(data)):
             if instruction.name not in _PERMITTED:
                 raise ValueError(f"its pickle has the instruction {instruction.name}")
-            left -= _BYTES.get(instruction.name, _SMALL)
             tuples += instruction.name in _TUPLES
             # The unpickler makes room for as many values as the number of a place says.
             place = int(argument or 0) if instruction.name.endswith("PUT") else 0
-            if max(number, place) > most_values or left < 0:
+            if max(number, place) > most_values:
                 raise ValueError("it has too many values")
         if tuples > _DEEPEST:
             _refuse_deep_tuples(data)
         return _NoClasses(io.BytesIO(data)).load()
-    except ValueError:
+    except (ValueError, MemoryError):
         raise
     except Exception as error:  # damaged pickles raise almost anything
         raise ValueError(f"it is not a pickle, or a damaged one ({type(error).__name__})") from None

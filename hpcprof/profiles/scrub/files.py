@@ -12,7 +12,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.declaration import Scrubber, load
-from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
+from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of, reading_profile
 from hpcprof.profiles.scrub.memory import SNAPSHOT
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.stalls import EVIDENCE, is_evidence
@@ -63,7 +63,7 @@ def scrub_files(
             progress(path)
             target = folder / path.name
             try:
-                with replacing(target) as temporary:
+                with replacing(target) as temporary, reading_profile(path):
                     left_out = load(scrubber.function)(path, temporary, names)
             except DamagedInput as error:
                 done.skipped.append(str(error))

@@ -13,6 +13,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.node.hooks.memory_history import FOLDER
 from hpcprof.node.telemetry import FOLDER as SAMPLES
 from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.discovery import reading_profile
 from hpcprof.profiles.readers.memory_snapshot import (
     find_memory_snapshots,
     is_memory_snapshot,
@@ -129,7 +130,8 @@ class _Snapshots:
         for place, path in enumerate(self._files):
             named = rank_from_name(path)
             try:
-                found = read_memory_snapshot(path)
+                with reading_profile(path):
+                    found = read_memory_snapshot(path)
             except DamagedInput:
                 yield RankSnapshot(place if named is None else named, path.name, None)
                 continue

@@ -18,7 +18,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import bounded_memory
+from hpcprof.profiles.input_bounds import bounded_memory, first_repeated
 from hpcprof.profiles.readers import plain_pickle
 from hpcprof.profiles.readers.darshan.dump_script import memory_of
 from hpcprof.profiles.readers.discovery import read_profile
@@ -67,15 +67,16 @@ def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_pat
     [
         (
             "rank0_results.json",
-            b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[%s0]}}]}' % (b"0," * 4_000_000),
+            b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[%s0]}}]}' % (b"0," * 8_000_000),
         ),
-        ("rank0_kernel_trace.csv", b"Kernel_Name,Start_Timestamp,End_Timestamp\n" + b",,\n" * 4_000_000),
+        ("rank0_kernel_trace.csv", b"Kernel_Name,Start_Timestamp,End_Timestamp\n" + b",,\n" * 2_000_000),
+        ("rank0.pt.trace.json", b'{"a": [' + b"[]," * 1_000_000 + b'[]], "traceEvents": []}'),
     ],
 )
 def test_a_profile_of_countless_tiny_parts_takes_no_more_memory_than_its_bound(
     name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_bounds, "LEAST_MEMORY", 5_000_000)
+    monkeypatch.setattr(input_bounds, "LEAST_MEMORY", 60_000_000)
     monkeypatch.setattr(input_bounds, "MEMORY_RATIO", 2)
     monkeypatch.setattr(input_bounds, "BINARY_RATIO", 2)
     (tmp_path / name).write_bytes(content)
@@ -111,50 +112,29 @@ def test_a_packed_profile_that_becomes_too_large_is_refused_in_a_sentence(
         read_profile(path)
 
 
-@pytest.mark.parametrize("name", ["chrome_trace.json", "rank0_results.json"])
-def test_a_text_of_countless_tiny_values_is_refused(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    head = b'{ "traceEvents":[\n' if "trace" in name else b'{"rocprofiler-sdk-tool":[{"metadata":{}}],"x":['
-    path.write_bytes(head + b"{}," * 1_000_000 + b"{}]}")
-    with pytest.raises(DamagedInput, match="countless tiny values"):
-        read_profile(path)
-
-
 @pytest.mark.parametrize(
-    ("name", "content"),
+    "content",
     [
-        ("rank0.pt.trace.json", b'{"a": [' + b"[]," * 500_000 + b'[]], "traceEvents": []}'),
-        ("rank0.xplane.pb", b"\x0a\x00" * 10_000),
+        b"\x0a\x00" * 10_000,
         # One plane of 2**19 lines.
-        ("rank0.xplane.pb", b"\x0a\x80\x80\x40" + b"\x1a\x00" * (1 << 19)),
+        b"\x0a\x80\x80\x40" + b"\x1a\x00" * (1 << 19),
     ],
 )
-def test_countless_parts_of_a_profile_are_damage(name: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DamagedInput, match=r"countless values|is damaged"):
-        read_profile(tmp_path / name)
+def test_countless_planes_and_lines_are_damage(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rank0.xplane.pb").write_bytes(content)
+    with pytest.raises(DamagedInput, match="is damaged"):
+        read_profile(tmp_path / "rank0.xplane.pb")
 
 
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("rank0.ncu.csv.gz", b'"ID","Process ID","Kernel Name"\n'),
-        ("rank0.log", b'{"header": {"inspector_output_format_version": "v4.0"}}\n'),
-        ("chrome_trace.json", b'{ "traceEvents":[\n'),
-    ],
-)
-def test_a_text_of_countless_tiny_lines_is_refused(name: str, head: bytes, tmp_path: Path) -> None:
-    content = head + b"a\n" * 50_000
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(DamagedInput, match="countless tiny lines"):
-        read_profile(tmp_path / name)
+def test_names_of_columns_are_compared_in_one_pass() -> None:
+    names = [str(number) for number in range(300_000)]
+    assert (first_repeated(names), first_repeated([*names, "7"])) == ("", "7")
 
 
 @pytest.mark.parametrize(
     ("pickled", "why"),
     [
-        (b"(" + b"]" * 200 + b"t.", "too many values"),
-        (b"(" + b"}" * 100 + b"l.", "too many values"),
+        (b"(" + b"]" * 1000 + b"t.", "too many values"),
         (b"}" + b")" + b"\x85" * 60 + b"K\x01s.", "nests too deeply"),
         # By what is kept, with a number beside each.
         (b"})q\x00" + b"h\x00K\x01\x86q\x00" * 60 + b"K\x01s.", "nests too deeply"),
@@ -163,7 +143,6 @@ def test_a_text_of_countless_tiny_lines_is_refused(name: str, head: bytes, tmp_p
 def test_a_pickle_that_becomes_far_larger_or_deeper_is_refused(
     pickled: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_pickle, "_MOST_MEMORY", 12_000)
     monkeypatch.setattr(plain_pickle, "_DEEPEST", 50)
     with pytest.raises(ValueError, match=why):
         plain_pickle.load_plain(pickled, 1000)

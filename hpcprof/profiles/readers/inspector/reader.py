@@ -15,7 +15,6 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.collective_operations import operation
-from hpcprof.profiles.input_bounds import refuse_short_lines
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.inspector import INSPECTOR
@@ -144,7 +143,6 @@ def read(path: Path) -> Timeline:
     """
     with reading(path):
         written = path.read_bytes()
-    refuse_short_lines(path, written)
     lines, damaged = _lines(written)
     if not lines:
         raise DamagedInput(f"{path} is not a log of NCCL's Inspector, or has no operation.")

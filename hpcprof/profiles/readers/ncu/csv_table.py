@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import refuse_short_lines
+from hpcprof.profiles.input_bounds import first_repeated
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -92,9 +92,7 @@ def read_file(path: Path) -> Printed:
 
 def read_text(path: Path) -> str:
     """Return the text of a CSV file, plain or gzip."""
-    content = content_of(path)
-    refuse_short_lines(path, content)
-    return content.decode("utf-8-sig", "replace")
+    return content_of(path).decode("utf-8-sig", "replace")
 
 
 def parse(text: str, path: Path) -> Printed:
@@ -124,7 +122,7 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     absent = [name for name in _FIXED if name not in header]
     if absent:
         raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
-    if twice := next((name for name in header if header.count(name) > 1), ""):
+    if twice := first_repeated(header):
         raise DamagedInput(f"{path}: the table of Nsight Compute has the column {twice} twice.")
     return header, rows
 

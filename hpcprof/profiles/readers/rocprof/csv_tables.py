@@ -15,6 +15,7 @@ from pyarrow import csv
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.gzip_file import content_of
+from hpcprof.profiles.input_bounds import expect_cells, first_repeated
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
@@ -157,14 +158,14 @@ class _Folder:
         try:
             options = csv.ParseOptions(invalid_row_handler=skip)
             written = path.read_bytes()
+            expect_cells(written)
             whole, _, last = written.rpartition(b"\n")
             content = pa.py_buffer(
                 (whole + b"\n" if last and whole else written).decode("utf-8", "replace").encode()
             )
             with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
                 names = stream.schema.names
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
+            if twice := first_repeated(names):
                 raise DamagedInput(f"{path} has the column {twice} twice.")
             cut.clear()
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))

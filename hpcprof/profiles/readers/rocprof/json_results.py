@@ -14,7 +14,6 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import each, numbered_rows
-from hpcprof.profiles.input_bounds import refuse_crowded
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
@@ -212,7 +211,6 @@ def _decoded(written: bytes) -> RocprofResults:
 
 def parsed(path: Path, written: bytes) -> RocprofResults:
     """Return the results in a file, whose sections are not decoded."""
-    refuse_crowded(path, written)
     try:
         results = _decoded(written)
     except msgspec.ValidationError as error:

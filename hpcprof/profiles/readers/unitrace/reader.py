@@ -23,7 +23,6 @@ from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.intervals import styles_of_threads
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.host_memory import HostMemory
-from hpcprof.profiles.input_bounds import refuse_crowded, refuse_short_lines
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.kineto.events import integers
@@ -139,13 +138,11 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     begin = _EVENTS.match(written.lstrip())
     if begin is None:
         raise DamagedInput(f"{path} is not a trace of unitrace.")
-    refuse_crowded(path, written)
     try:
         return msgspec.json.decode(written, type=_Trace).events, []
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     # unitrace writes one event per line.
-    refuse_short_lines(path, written)
     lines = written.lstrip()[begin.end() :].splitlines()
     decoder = msgspec.json.Decoder(Event)
     found, damaged = [], 0
