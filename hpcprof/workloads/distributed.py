@@ -9,18 +9,21 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
+from hpcprof.workloads.arguments import Options
 from hpcprof.workloads.communicator import launcher_versions, library_version, node_communicator
+from hpcprof.workloads.failure import print_once, run_or_abort
 from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
-from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
 Collective = Callable[..., Any]
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 # torch 2.13 renamed both and warns about the old names.
 _all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -101,6 +104,27 @@ class World:
             found["cuda"] = str(torch.version.cuda)
             found["nccl"] = ".".join(map(str, nccl_version()))
         return found
+
+
+def run_workload(
+    comm: Any, wanted: OptionsT | UsageError, run: Callable[[OptionsT, RankEnvironment, Any], int]
+) -> int:
+    """Return the exit status of ``run`` on each rank, or that of an error in the options, which all find."""
+
+    def checked() -> int:
+        environment = RankEnvironment.from_environment(os.environ)
+        check_launch(comm, environment)
+        try:
+            if isinstance(wanted, UsageError):
+                raise wanted
+            wanted.validate(comm.size)
+            if any(comm.allgather(environment.profiler is not RankProfiler.NONE)):
+                wanted.validate_profiled()
+        except UsageError as error:
+            return print_once(comm, str(error), error.exit_code)
+        return run(wanted, environment, comm)
+
+    return run_or_abort(comm, checked)
 
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:

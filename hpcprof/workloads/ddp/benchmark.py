@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hpcprof.common.errors import UsageError
-from hpcprof.common.units import format_bytes
+from hpcprof.common.units import counted, format_bytes
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import TrainingParameters, check_blocks, check_on_device
@@ -29,8 +29,8 @@ from hpcprof.workloads.ddp.training import (
     peak_memory,
     work_per_step,
 )
-from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import print_once, run_or_abort
+from hpcprof.workloads.distributed import World, connect, disconnect, run_workload
+from hpcprof.workloads.failure import print_once
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
@@ -72,18 +72,10 @@ def run(wanted: TrainingParameters | UsageError) -> int:
             file=sys.stderr,
         )
         return 1
-    return run_or_abort(comm, functools.partial(_run, wanted, comm))
+    return run_workload(comm, wanted, _run)
 
 
-def _run(wanted: TrainingParameters | UsageError, comm: Any) -> int:
-    environment = RankEnvironment.from_environment(os.environ)
-    check_launch(comm, environment)
-    try:
-        if isinstance(wanted, UsageError):
-            raise wanted
-        wanted.validate(comm.size)
-    except UsageError as error:
-        return print_once(comm, str(error), error.exit_code)
+def _run(wanted: TrainingParameters, environment: RankEnvironment, comm: Any) -> int:
     world = connect(comm, device=wanted.device, backend=wanted.backend, timeout_s=wanted.timeout)
     wrong = _train_and_write(wanted, environment, world)
     disconnect(world)
@@ -355,7 +347,7 @@ def result_table(result: RankResult, nodes: int) -> str:
     return "\n".join(
         [
             f"ddp ({result.parameters['model']}, hook {result.mode}): "
-            f"{_counted(result.world_size, 'rank')} on {_counted(nodes, 'node')}, {result.device}, "
+            f"{counted(result.world_size, 'rank')} on {counted(nodes, 'node')}, {result.device}, "
             f"{result.backend}",
             "",
             f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'n':>6}",
@@ -369,10 +361,6 @@ def result_table(result: RankResult, nodes: int) -> str:
             *(f"note: {note}" for note in result.notes),
         ]
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _row(label: str, summary: Summary) -> str:

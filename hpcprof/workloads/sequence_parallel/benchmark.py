@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gc
-import os
 from typing import Any
 
 import torch
 from mpi4py import MPI
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import print_once, run_or_abort
-from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
+from hpcprof.workloads.distributed import World, connect, disconnect, run_workload
+from hpcprof.workloads.failure import print_once
+from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import RankResult, write
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import check_device
@@ -30,21 +28,10 @@ def run(wanted: Sweep | UsageError) -> int:
     shape. Every rank finds these errors, so all ranks exit normally and rank 0 prints the message. Any other
     failure aborts the job.
     """
-    comm = MPI.COMM_WORLD
-    return run_or_abort(comm, functools.partial(_run, wanted, comm))
+    return run_workload(MPI.COMM_WORLD, wanted, _run)
 
 
-def _run(wanted: Sweep | UsageError, comm: Any) -> int:
-    environment = RankEnvironment.from_environment(os.environ)
-    check_launch(comm, environment)
-    try:
-        if isinstance(wanted, UsageError):
-            raise wanted
-        wanted.validate(comm.size)
-        if any(comm.allgather(environment.profiler is not RankProfiler.NONE)):
-            wanted.validate_profiled()
-    except UsageError as error:
-        return print_once(comm, str(error), error.exit_code)
+def _run(wanted: Sweep, environment: RankEnvironment, comm: Any) -> int:
     common = wanted.first
     world = connect(comm, device=common.device, backend=common.backend, max_ctas=common.comm_max_ctas)
     if common.cuda_graph and world.device.type != "cuda":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcprof.common.units import counted
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
 from hpcprof.workloads.sequence_parallel.cost_model import is_matmul
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters, Sweep
@@ -25,7 +26,7 @@ class ResultFormatter:
         lines = []
         if self._head:
             self._head = False
-            points = _count(len(self._sweep.points), "point")
+            points = counted(len(self._sweep.points), "point")
             legend = "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %"
             lines = [f"{_ranks(result, nodes)}; {points}", legend, _columns(result)]
         known = _figures(result)
@@ -140,7 +141,7 @@ def _ranks(result: RankResult, nodes: int) -> str:
     """Describe what was measured, and where."""
     names = ", ".join(result.modes) or result.mode
     return (
-        f"{result.workload} ({names}): {_count(result.world_size, 'rank')} on {_count(nodes, 'node')}, "
+        f"{result.workload} ({names}): {counted(result.world_size, 'rank')} on {counted(nodes, 'node')}, "
         f"{result.device}, {result.backend}"
     )
 
@@ -232,10 +233,6 @@ def _number(value: float | None, width: int, digits: int) -> str:
 def _correct(name: str, worst: float, check: Correctness) -> str:
     sign = "<" if worst < check.bound else "NOT below"
     return f"{name}: relative error {worst:.1e} {sign} {check.bound:.0e}, worst rank"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _row(label: str, summary: Summary) -> str:

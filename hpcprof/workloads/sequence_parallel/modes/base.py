@@ -26,24 +26,16 @@ class Mode(ABC):
 
     A mode is created on all ranks together before the first step, and allocates all its memory then. If it
     cannot run, it raises `Unavailable` on every rank.
-
-    Attributes
-    ----------
-    phases : tuple of str
-        The parts of a step that are timed; empty if they overlap.
-    note : str
-        Information for readers of the figures; may be empty.
-    row_groups : (RowGroups, RowGroups) or None
-        The groups of rows that the first and the second matmul of the forward multiply at once, if the mode
-        chooses them.
-    adds : bool
-        Whether the second matmul adds its last group to what is there.
     """
 
     phases: tuple[str, ...] = ()
+    """The parts of a step that are timed; empty if they overlap."""
     note: str = ""
+    """Information for readers of the figures."""
     row_groups: tuple[RowGroups, RowGroups] | None = None
+    """The groups of rows of each matmul of the forward, if the mode chooses them."""
     adds: bool = False
+    """True if the second matmul adds its last group to what is there."""
 
     def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         self._buffers = buffers
