@@ -19,6 +19,8 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
+from .stalls import read
+
 FOLDER = "telemetry"
 """The folder in the run that has a file of each node."""
 
@@ -107,11 +109,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def _read(path: str) -> str:
     """Return the text of a file; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().decode("ascii", "replace")
-    except OSError:
-        return ""
+    return read(path).decode("ascii", "replace")
 
 
 _kept: Dict[str, int] = {}

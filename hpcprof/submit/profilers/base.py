@@ -119,86 +119,56 @@ class Target:
 
 @dataclass(frozen=True)
 class Profiler:
-    """A profiler that runs a rank.
-
-    Attributes
-    ----------
-    name : str
-        The value of ``--profiler``.
-    summary : str
-        One line for people.
-    settings : dict
-        The settings by name.
-    foreign : mapping of str to str
-        Settings of other profilers that users may expect, each with a sentence on what takes their place.
-    check : callable
-        ``(target, settings) -> None``; raises `UsageError` for a combination that must not be run.
-    command : tuple of str
-        The command that starts the profiler; empty if it runs inside the program.
-    flags : callable
-        ``(target, settings) -> arguments`` between the command and the program, in any order; they may
-        contain `OUTPUT` and `GPUS`.
-    time_limit : callable
-        ``(target, settings) -> flags`` that stop the capture after `SECONDS`, while the program goes on;
-        empty if it has none, or if the program stops the capture itself.
-    environment : callable
-        ``(target, settings) -> environment variables`` of the profiled ranks; they may contain `FOLDER`.
-    afterwards : callable
-        ``(target, settings) -> commands`` to run on the node after the program, each only if the one before
-        succeeded; they may contain `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
-    stacks : mapping of str to str
-        The settings that record call stacks (``--stacks``); empty if it records none.
-    start_up : callable
-        ``target -> texts by path``: Python modules that the run gets in `START_UP`, which is first on the
-        ``PYTHONPATH`` of the profiled ranks. Python imports ``sitecustomize`` among them when it starts.
-    complaint : callable
-        ``text -> str``: why the profiler failed, from what a rank printed, as the end of a sentence
-        (``": ncu says …"``); empty if the text holds no complaint.
-    chatter : str
-        A regular expression for the lines that it prints among those of the program; empty for none. Whoever
-        follows the program's output does not see them.
-    counters : callable
-        ``(target, settings) -> bool``: whether it reads hardware counters, as only one program can at once.
-    needs_gpus : callable
-        ``settings -> bool``: whether it profiles GPUs, so that a job without any would profile nothing.
-    in_program : str
-        A word that an executable contains, in any case, if this profiler is built into it; empty for one that
-        is not.
-    suffix : str or callable
-        The suffix of the profile of each rank, or ``settings -> suffix``; empty if it leaves no file for
-        each.
-    needs : str
-        The program that must be on the PATH; by default that of ``command``.
-    becomes_program : bool
-        True if the process of ``command`` becomes that of the program, which a signal to it then reaches.
-    vendors : tuple of Vendor
-        Whose GPUs it can profile, empty if it does not depend on them.
-    capabilities : tuple of str
-        The Linux capabilities that it needs in a container.
-    """
+    """A profiler that runs a rank."""
 
     name: str
+    """The value of ``--profiler``."""
     summary: str
+    """One line for people."""
     settings: dict[str, Setting] = field(default_factory=dict)
+    """The settings by name."""
     foreign: Settings = field(default_factory=dict)
+    """Settings of other profilers that users may expect, each with a sentence on what takes their place."""
     check: Callable[[Target, Settings], None] = lambda target, settings: None
+    """Raises `UsageError` for a combination that must not be run."""
     command: tuple[str, ...] = ()
+    """The command that starts the profiler; empty if it runs inside the program."""
     flags: Callable[[Target, Settings], tuple[Word, ...]] = lambda target, settings: ()
+    """The words between the command and the program, in any order; they may contain `OUTPUT` and `GPUS`."""
     time_limit: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
+    """The flags that stop the capture after `SECONDS`, while the program goes on; empty for none."""
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
+    """The environment variables of the profiled ranks; they may contain `FOLDER`."""
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
+    """The commands on the node after the program, each only if the one before succeeded; they may contain
+    `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
+    """
     stacks: Settings = field(default_factory=dict)
+    """The settings that record call stacks (``--stacks``); empty if it records none."""
     start_up: Callable[[Target], Mapping[str, str]] = lambda target: {}
+    """The texts, by path, of Python modules that the run gets in `START_UP`, which is first on the
+    ``PYTHONPATH`` of the profiled ranks. Python imports ``sitecustomize`` among them when it starts.
+    """
     complaint: Callable[[str], str] = lambda text: ""
+    """The reason of its failure in the output of a rank, as the end of a sentence; empty for none."""
     chatter: str = ""
+    """A regular expression for its lines among those of the program, which are not shown; empty for none."""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
+    """True if it reads hardware counters, as only one program can at once."""
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
+    """True if it profiles GPUs, so that a job without any would profile nothing."""
     in_program: str = ""
+    """A word that an executable contains if this profiler is built into it; empty for one that is not."""
     suffix: str | Callable[[Settings], str] = ""
+    """The suffix of the profile of each rank; empty if it leaves no file for each."""
     needs: str = ""
+    """The program that must be on the PATH; by default that of ``command``."""
     becomes_program: bool = False
+    """True if the process of ``command`` becomes that of the program, which a signal to it then reaches."""
     vendors: tuple[Vendor, ...] = ()
+    """The vendors of the GPUs that it can profile; empty for any."""
     capabilities: tuple[str, ...] = ()
+    """The Linux capabilities that it needs in a container."""
 
     def suffix_of(self, settings: Settings) -> str:
         """Return the suffix of the profile of each rank."""
@@ -261,6 +231,15 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
             f"--profiler-option {key}={text}: write a whole number from {least}.", f"profiler_options.{key}"
         )
     return int(text)
+
+
+def kept_by(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
+    """Return `Profiler.afterwards` with a shell script that sorts the files in the folder ``written``.
+
+    It gives those of the program the rank's name, and puts those of its other processes aside.
+    """
+    command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
+    return lambda target, settings: [command]
 
 
 def traced(settings: Settings, traces: Collection[str]) -> list[str]:

@@ -7,9 +7,6 @@ tables; the reader takes both, so the format is left to the version that the job
 from __future__ import annotations
 
 from hpcprof.submit.profilers.base import (
-    FOLDER,
-    NAME,
-    OUTPUT,
     SCRATCH,
     Profiler,
     Setting,
@@ -18,6 +15,7 @@ from hpcprof.submit.profilers.base import (
     Versioned,
     Word,
     captures_range,
+    kept_by,
     traced,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
@@ -73,11 +71,6 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
-def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
-    """Give the files of the program the rank's name, and put those of its other processes aside."""
-    return [("/bin/sh", "-c", _KEEP, "hpcprof", _WRITTEN, OUTPUT, f"{FOLDER}/processes/{NAME}")]
-
-
 def _complaint(text: str) -> str:
     return ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else ""
 
@@ -108,7 +101,7 @@ ROCPROFV3 = Profiler(
     check=_check,
     command=("rocprofv3",),
     flags=_flags,
-    afterwards=_afterwards,
+    afterwards=kept_by(_KEEP, _WRITTEN),
     start_up=start_up_unless_refused,
     complaint=_complaint,
     counters=lambda target, settings: bool(settings["pmc"]),

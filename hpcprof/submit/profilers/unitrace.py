@@ -7,9 +7,6 @@ sets while it runs (``PTI_ENABLE_COLLECTION``).
 from __future__ import annotations
 
 from hpcprof.submit.profilers.base import (
-    FOLDER,
-    NAME,
-    OUTPUT,
     SCRATCH,
     Profiler,
     Setting,
@@ -17,6 +14,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    kept_by,
     traced,
 )
 from hpcprof.submit.sites.model import Vendor
@@ -69,11 +67,6 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
-def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
-    """Give the trace of the program the rank's name, and put those of its other processes aside."""
-    return [("/bin/sh", "-c", _KEEP, "hpcprof", SCRATCH, OUTPUT, f"{FOLDER}/processes/{NAME}")]
-
-
 UNITRACE = Profiler(
     "unitrace",
     "Intel's unitrace: Level Zero, SYCL, oneCCL, MPI and ITT",
@@ -100,7 +93,7 @@ UNITRACE = Profiler(
     check=_check,
     command=("unitrace",),
     flags=_flags,
-    afterwards=_afterwards,
+    afterwards=kept_by(_KEEP, SCRATCH),
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
     counters=lambda target, settings: bool(settings["metrics"]),
     needs_gpus=lambda settings: True,
