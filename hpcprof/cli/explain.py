@@ -54,7 +54,7 @@ def command(
     from hpcprof.analysis.explain.gates import parse_gate
     from hpcprof.report.request import find_collected_run
     from hpcprof.results.ask.explanation import explain
-    from hpcprof.results.ask.when_asked import on_all_cpus
+    from hpcprof.results.ask.tables import on_all_cpus
     from hpcprof.results.collect.run_names import command_line
     from hpcprof.results.store.store import open_store
 

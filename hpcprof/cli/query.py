@@ -71,7 +71,7 @@ def command(
     if sql is None:
         answer = query.schema()
     else:
-        from hpcprof.results.ask.when_asked import complete_tables, incomplete_tables, on_all_cpus
+        from hpcprof.results.ask.tables import complete_tables, incomplete_tables, on_all_cpus
 
         store = open_store(db, runs_dir)
         complete_tables(sql, store, runs_dir, on_all_cpus)

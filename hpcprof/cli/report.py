@@ -73,7 +73,7 @@ def command(
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
-    from hpcprof.results.ask.when_asked import asked_on_all_cpus
+    from hpcprof.results.ask.tables import asked_on_all_cpus
     from hpcprof.results.store.store import open_store
 
     request = ReportRequest(
@@ -86,10 +86,16 @@ def command(
         write_analysis(form, made.analysis, made.table, made.samples)
         exit_naming(made.skipped)
     elif form == "json":
-        tables = {name: table.rows for name, table in made.analyses.items()}
-        losses = {name: list(table.losses) for name, table in made.analyses.items() if table.losses}
+        tables = {name: made.table(name) for name in made.analyses}
+        rows = {name: table.rows for name, table in tables.items()}
+        losses = {name: list(table.losses) for name, table in tables.items() if table.losses}
         explained = made.explanation.in_short().as_json() if made.explanation else None
-        values = {"run": made.run.id, "explanation": explained, "analyses": tables, "losses": losses}
+        values = {
+            "run": made.run.id,
+            "explanation": explained,
+            "analyses": rows,
+            "losses": losses,
+        }
         click.echo(json.dumps(values, indent=1))
     else:
         show_report(made)
@@ -113,7 +119,7 @@ def collect_first(run: Run, store: Store) -> None:
 def explain_first(run: Run, store: Store) -> str:
     """Explain a run before its report is shown; return why that failed, empty if it did not."""
     from hpcprof.results.ask.explanation import explain_for_report
-    from hpcprof.results.ask.when_asked import on_all_cpus
+    from hpcprof.results.ask.tables import on_all_cpus
 
     with ExplainingLine() as progress:
         return explain_for_report(run, store, progress, on_all_cpus)

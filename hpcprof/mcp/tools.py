@@ -99,7 +99,7 @@ class Tools:
         and its evidence by the name of an analysis. Start here.
         """
         from hpcprof.results.ask.explanation import explain
-        from hpcprof.results.ask.when_asked import on_all_cpus
+        from hpcprof.results.ask.tables import on_all_cpus
 
         found = self._collected(run)
         explanation = explain(found, self._store, None, on_all_cpus)

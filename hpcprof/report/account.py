@@ -91,14 +91,14 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     These are the rows of ``step_kinds``. The idle time of all steps is divided as in ``idle_causes``, that of
     each kind as in ``step_idle_causes``.
     """
-    rows = contents.rows("step_kinds")
-    waits = contents.analyses["step_account"].columns if rows else {}
+    rows = contents.table("step_kinds").rows
+    waits = contents.table("step_account").columns if rows else {}
     ranks = len(set(waits.get("rank", ())))
     causes = {0: _columns(contents, "idle_causes", "cause", "range", "idle_ns_per_step")}
     if len(rows) > 1:
         causes |= _causes_by_kind(contents)
     undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
-    waiting = (_IN_MPI if contents.rows("mpi_calls") else _NOT_ALIGNED) if undivided else ""
+    waiting = (_IN_MPI if contents.table("mpi_calls").rows else _NOT_ALIGNED) if undivided else ""
     return [
         _account(row, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
         for row in rows
@@ -120,7 +120,7 @@ def _causes_by_kind(contents: Contents) -> dict[int, list[_IdleTime]]:
 
 def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
     """Return the rows of an analysis as tuples of some of its columns; none if it is missing."""
-    columns = contents.analyses[analysis].columns if analysis in contents.analyses else {}
+    columns = contents.table(analysis).columns
     return [*zip(*(columns.get(name, ()) for name in names), strict=True)]
 
 

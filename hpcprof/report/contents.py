@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
@@ -17,12 +17,12 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
-from hpcprof.results.ask.when_asked import complete, stored_analysis
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
-from hpcprof.results.collect.run_names import command_line, typed_run, with_commands
+from hpcprof.results.collect.run_names import command_line, typed_run
 from hpcprof.results.collect.run_profiles import untraced
 from hpcprof.results.collect.stalls import is_unprofiled
-from hpcprof.results.store.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
@@ -37,37 +37,6 @@ _ABOUT_GPUS = frozenset({"gpu", "mem", "device", "host", "offload"})
 """Words in the names of columns about GPUs, what is copied to them, and what a host does for them."""
 
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
-
-
-class _Analyses(Mapping[str, AnalysisTable]):
-    """The analyses of a run, each read at its first use: some have many rows that few reports show."""
-
-    def __init__(self, run: Run, store: Store, threshold: float, executor: Executor) -> None:
-        self._run, self._store, self._threshold, self._executor = run, store, threshold, executor
-        self._read: dict[str, AnalysisTable] = {}
-        self._notes = store.notes(run.id)
-
-    def __getitem__(self, name: str) -> AnalysisTable:
-        if name not in self._read:
-            if name not in ANALYSES:
-                raise KeyError(name)
-            table = with_commands(self._stored(name), self._run, self._store)
-            if name in VERDICTS and self._threshold != COST_PCT:
-                costs = self._stored("skew_summary").rows
-                table = judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self._threshold)
-            self._read[name] = table
-        return self._read[name]
-
-    def _stored(self, name: str) -> AnalysisTable:
-        return stored_analysis(name, self._run, self._store, self._notes, self._executor)
-
-    def __iter__(self) -> Iterator[str]:
-        # Whoever wants all of them waits for one reading of each timeline.
-        complete(self._run, self._store, ANALYSES, self._executor)
-        return iter(ANALYSES)
-
-    def __len__(self) -> int:
-        return len(ANALYSES)
 
 
 @dataclass(frozen=True)
@@ -95,6 +64,14 @@ class Contents:
     collect: str = "hpcprof collect"
     losses: Sequence[str] = ()
 
+    def table(self, name: str) -> AnalysisTable:
+        """Return an analysis, its verdicts by the threshold; without rows where nothing was collected."""
+        table = self.analyses.get(name, AnalysisTable({}))
+        if name not in VERDICTS or self.threshold == COST_PCT or not table.count:
+            return table
+        costs = self.analyses["skew_summary"].rows
+        return judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self.threshold)
+
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
 
@@ -104,7 +81,7 @@ class Contents:
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
         own = (name for name in names if ANALYSES[name].reads in kinds or _is_beside_profiles(ANALYSES[name]))
-        return {name: self.analyses[name] for name in own if self._tells(name)}
+        return {name: self.table(name) for name in own if self._tells(name)}
 
     def _tells(self, name: str) -> bool:
         """Return whether an analysis is about something that the run has.
@@ -112,22 +89,22 @@ class Contents:
         Some are shown only if a rank has several values of a column.
         """
         about = ANALYSES[name].about
-        if about is not None and not self._has(about) and not self.analyses[name].count:
+        if about is not None and not self._has(about) and not self.table(name).count:
             return False
         column = ANALYSES[name].only_with_several
         if not column:
             return True
-        columns = self.analyses[name].columns
+        columns = self.table(name).columns
         pairs = set(zip(columns.get("rank", ()), columns.get(column, ()), strict=True))
         return len(pairs) > len({rank for rank, _ in pairs})
 
     def _has(self, activity: Activity) -> bool:
         if activity is Activity.MPI:
-            return self.analyses["mpi_calls"].count > 0
+            return self.table("mpi_calls").count > 0
         if activity in (Activity.COINCIDENCE, Activity.MEMORY, Activity.FILES, Activity.COPIES):
             return False
         if activity is Activity.TELEMETRY:
-            return self.analyses["job_resources"].count > 0
+            return self.table("job_resources").count > 0
         return any(profile.devices for profile in self.profiles.values())
 
     def declared(self, name: str) -> Analysis:
@@ -135,7 +112,7 @@ class Contents:
         analysis = ANALYSES[name]
         if self._has(Activity.GPU):
             return analysis
-        values = self.analyses[name].columns
+        values = self.table(name).columns
         unused = {
             column.name
             for column in analysis.columns
@@ -146,10 +123,6 @@ class Contents:
             columns=tuple(column for column in analysis.columns if column.name not in unused),
             main_columns=tuple(column for column in analysis.main_columns if column not in unused),
         )
-
-    def rows(self, analysis: str) -> list[Row]:
-        """Return the rows of an analysis; none where no profile has been collected."""
-        return self.analyses[analysis].rows if analysis in self.analyses else []
 
 
 def _is_beside_profiles(analysis: Analysis) -> bool:
@@ -206,7 +179,7 @@ def gather(
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=_Analyses(run, store, threshold, executor) if profiles or sampled else {},
+        analyses=RunTables(run, store, executor) if profiles or sampled else {},
         results=results.ranks,
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),

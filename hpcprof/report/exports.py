@@ -17,10 +17,10 @@ from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.trace_events import Exported, export_timelines
-from hpcprof.results.ask.when_asked import complete, stored_analysis
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.ask.windows import RunWindows
 from hpcprof.results.collect.over_ranks import run_communication
-from hpcprof.results.collect.run_names import find_known_run, not_collected, with_commands
+from hpcprof.results.collect.run_names import find_known_run, not_collected
 from hpcprof.results.collect.timelines import Timelines, find_timelines
 from hpcprof.results.store.analysis_table import Row
 from hpcprof.results.store.store import Store, open_store
@@ -152,8 +152,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     if not store.exists() or not store.profiles(run.id):
         raise not_collected(run, store)
     write = _parquet if form == "parquet" else _csv
-    complete(run, store, ANALYSES)
-    stored = {name: with_commands(stored_analysis(name, run, store), run, store) for name in ANALYSES}
+    stored = dict(RunTables(run, store))
     reasons = [
         {"rank": rank, "analysis": name, "reason": reason}
         for name, found in stored.items()

@@ -203,15 +203,15 @@ def trained(training: Training) -> str:
 def _found(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     found = [
-        ("steps", step_range(contents.rows("step_ranges"), contents.collect)),
-        ("efficiency", useful_time(contents.rows("pop"))),
-        ("MPI waits", delays(contents.rows("mpi_delays"))),
-        ("MPI messages", messages(contents.rows("mpi_matrix"))),
-        ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
+        ("steps", step_range(contents.table("step_ranges").rows, contents.collect)),
+        ("efficiency", useful_time(contents.table("pop").rows)),
+        ("MPI waits", delays(contents.table("mpi_delays").rows)),
+        ("MPI messages", messages(contents.table("mpi_matrix").rows)),
+        ("bus bandwidth", _bandwidth(contents.table("collectives_summary").rows)),
         (
             "stragglers",
             stragglers(
-                contents.rows("skew_summary"),
+                contents.table("skew_summary").rows,
                 contents.in_full("skew"),
                 contents.threshold,
                 _late_by_replay(contents),

@@ -61,7 +61,7 @@ class EfficiencyTree:
 
 def efficiencies(contents: Contents) -> EfficiencyTree | None:
     """Return the tree of a run's efficiencies; None if they are unknown."""
-    rows = contents.rows("pop")[:_MOST_SCOPES]
+    rows = contents.table("pop").rows[:_MOST_SCOPES]
     if not rows:
         return None
     with_gpus = any(row.get("device_efficiency_pct") is not None for row in rows)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from hpcprof.analysis.framework.declaration import Analysis, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.ask.explanation import explain_for_report
-from hpcprof.results.ask.on_demand import read_or_compute
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.darshan_logs import logs_of
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import snapshots_of
@@ -111,9 +111,9 @@ def make_report(
     if not contents.analyses:
         raise HpcprofError("; ".join(contents.warnings) + ".")
     samples = sample_sizes(analysis.name, contents.analyses)
-    if analysis.name in VERDICTS:
-        return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
-    return AnalysisReport(analysis, read_or_compute(analysis, run, store, executor), samples)
+    in_contents = analysis.policy is not Policy.EACH_TIME
+    tables = contents if in_contents else RunTables(run, store, executor)
+    return AnalysisReport(analysis, tables.table(analysis.name), samples)
 
 
 def find_collected_run(

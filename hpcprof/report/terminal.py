@@ -137,7 +137,7 @@ def reasons(table: AnalysisTable) -> list[str]:
 
 def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[RenderableType]:
     """Yield an analysis of the full report: its title, its first rows or a summary, and the notes on them."""
-    table = contents.analyses[analysis.name]
+    table = contents.table(analysis.name)
     if spans_many_ranks(analysis, table):
         yield from _over_ranks(analysis, table, width)
         yield more_rows("all rows", contents.in_full(analysis.name))

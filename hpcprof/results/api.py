@@ -16,9 +16,8 @@ from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_an
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.ask.explanation import explain, what_if
-from hpcprof.results.ask.on_demand import read_or_compute
 from hpcprof.results.ask.query import Value
-from hpcprof.results.ask.when_asked import complete
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.collection import Collected, collect
 from hpcprof.results.collect.run_names import find_known_run
 from hpcprof.results.collect.run_profiles import readable
@@ -89,7 +88,7 @@ class Results:
         """
         analysis = find_analysis(name)
         self._collected()
-        return _frame(analysis, read_or_compute(analysis, self.run, self.store))
+        return _frame(analysis, RunTables(self.run, self.store).table(name))
 
     def against(self, name: str, *others: Results) -> pd.DataFrame:
         """Return an analysis that compares this run (the candidate, side b) with others.
@@ -152,14 +151,9 @@ class Results:
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""
         self._collected()
-        if analysis is None:
-            complete(self.run, self.store, ANALYSES)
-        analyses = ANALYSES.values() if analysis is None else [find_analysis(analysis)]
-        rows = [
-            (rank, one.name, reason)
-            for one in analyses
-            for rank, reason in read_or_compute(one, self.run, self.store).reasons.items()
-        ]
+        tables = RunTables(self.run, self.store)
+        names = [*tables] if analysis is None else [analysis]
+        rows = [(rank, name, why) for name in names for rank, why in tables.table(name).reasons.items()]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=["rank", "analysis", "reason"])
         return frame
 
@@ -251,6 +245,6 @@ def _type_of(values: Sequence[Value]) -> str | None:
 
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
-    frame = data_frame(analysis.columns, table.columns)
+    frame = data_frame(analysis.columns, table.columns, exact=True)
     frame.attrs |= {"reasons": table.reasons, "losses": table.losses}
     return frame

@@ -22,7 +22,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.report.facts import facts
-from hpcprof.results.collect.run_names import with_commands
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.stalls import stall_sentence
 from hpcprof.runs.directory import Run, log_files
 from hpcprof.runs.live_steps import read_live_steps, step_warnings
@@ -65,7 +65,7 @@ def read_table(request: Request) -> Response:
     name = request.path_params["table"]
     if name not in ANALYSES:
         raise HTTPException(404)
-    table = with_commands(catalogue.store.read(run.id, name), run, catalogue.store)
+    table = RunTables(run, catalogue.store).table(name)
     if request.query_params.get("format") == "csv":
         return as_csv(name, list(table.columns), zip(*table.columns.values(), strict=True))
     reasons = {str(rank): reason for rank, reason in table.reasons.items()}

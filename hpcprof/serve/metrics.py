@@ -138,7 +138,7 @@ def _energy(store: Store, names: Sequence[str]) -> float | None:
     """Return the energy of the newest run that has some, in joules."""
     for name in names if store.exists() else ():
         joules = [
-            value for value in store.read(name, "energy").columns.get("energy_j", ()) if value is not None
+            value for value in store.table(name, "energy").columns.get("energy_j", ()) if value is not None
         ]
         if joules:
             return float(sum(joules))

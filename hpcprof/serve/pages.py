@@ -24,7 +24,7 @@ from hpcprof.report.terminal import remarks
 from hpcprof.results.across.listing import Coverage
 from hpcprof.results.ask import event_query, query
 from hpcprof.results.ask.explanation import kept_explanation
-from hpcprof.results.collect.run_names import with_commands
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.runs.directory import Run
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, shown_filters
@@ -190,10 +190,9 @@ def table_page(request: Request) -> Response:
     name = request.path_params["table"]
     if name not in ANALYSES:
         raise HTTPException(404)
-    table = with_commands(here.catalogue.store.read(run.id, name), run, here.catalogue.store)
+    table = RunTables(run, here.catalogue.store).table(name)
     columns = ANALYSES[name].columns
-    count = len(next(iter(table.columns.values()), ()))
-    place = _place(request, count, ROWS_ON_A_PAGE)
+    place = _place(request, table.count, ROWS_ON_A_PAGE)
     rows = zip(*(table.columns[column.name][place.first : place.last] for column in columns), strict=True)
     return here.page(
         "table",

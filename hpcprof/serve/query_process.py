@@ -20,7 +20,7 @@ from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results.ask.event_query import asking, find_kept_events
 from hpcprof.results.ask.query import query
-from hpcprof.results.ask.when_asked import incomplete_tables
+from hpcprof.results.ask.tables import incomplete_tables
 from hpcprof.results.collect.kept_events import event_schemas
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import MANIFEST, Run, open_run

@@ -103,7 +103,7 @@ def run_kernel_metrics(
         rank,
         counted.manifest.job.profiler_options,
         {
-            "ncu_kernels": store.read(counted.id, "ncu_kernels"),
+            "ncu_kernels": store.table(counted.id, "ncu_kernels"),
             "roofline": over_pair(ACROSS_RUNS["roofline"], [counted], [timed], store),
         },
     )

@@ -50,7 +50,9 @@ class StudyTable:
 
     def frame(self) -> pd.DataFrame:
         """Return the table as a DataFrame."""
-        return data_frame(self.columns, {c.name: [row[c.name] for row in self.rows] for c in self.columns})
+        return data_frame(
+            self.columns, {c.name: [row[c.name] for row in self.rows] for c in self.columns}, exact=True
+        )
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,12 @@ def best(rows: Sequence[Row], keys: Sequence[str]) -> str:
 
 
 def _step(store: Store, run: str) -> int | None:
-    rows = store.read(run, "steps_summary").rows
+    rows = store.table(run, "steps_summary").rows
     return rows[0]["p50_ns"] if rows else None
 
 
 def _mean_over_ranks(store: Store, run: str, analysis: str, column: str, name: str = "") -> float | None:
-    values = [row[column] for row in store.read(run, analysis).rows if not name or row["name"] == name]
+    values = [row[column] for row in store.table(run, analysis).rows if not name or row["name"] == name]
     return sum(values) / len(values) if values else None
 
 

@@ -213,7 +213,7 @@ def test_a_pushed_run_has_the_figures_of_its_own_report(
     store = open_store(str(collected / "runs/hpcprof.db"), collected / "runs")
     for name in ("kernels", "breakdown", "collectives", "skew"):
         status, text = sqlite_hub.ask(f"/api/runs/{run}/tables/{name}", sqlite_hub.read)
-        assert json.loads(text)["columns"] == json.loads(json.dumps(store.read(run, name).columns))
+        assert json.loads(text)["columns"] == json.loads(json.dumps(store.table(run, name).columns))
     levels = json.loads(sqlite_hub.ask(f"/api/runs/{run}/timeline", sqlite_hub.read)[1])["levels"]
     status, text = sqlite_hub.ask(f"/api/runs/{run}/timeline/{levels - 1}/0?ranks=0,1", sqlite_hub.read)
     assert status == 200 and len(json.loads(text)["tiles"]) == 2

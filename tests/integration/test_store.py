@@ -183,7 +183,7 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     assert not store.put_run("run", {"steps": no_rows("computed of one rank")}, old)
     assert database.dump() == before
     assert store.put_run("run", {"steps": no_rows("computed of two")}, {**old, 1: "b" * 64})
-    assert store.read("run", "steps").reasons == {-1: "computed of two"}
+    assert store.table("run", "steps").reasons == {-1: "computed of two"}
 
 
 def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
@@ -193,14 +193,14 @@ def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     store = opened(database)
     (run,) = store.runs()
     collected = database.dump()
-    assert store.read(run.id, "critical_path").reasons == {-1: "hpcprof explain computes it"}
+    assert store.table(run.id, "critical_path").reasons == {-1: "hpcprof explain computes it"}
     row = {"rank": 0, "kind": "host", "name": "x", "range": None, "ns_per_step": 7, "share_pct": 50.0}
     sha256 = {rank: of_rank.sha256 for rank, of_rank in store.profiles(run.id).items()}
     for text in ("{}", '{"findings": []}'):
         assert store.put_explanation(run.id, text, {"critical_path": table([row])}, sha256)
         kept = store.explanation(run.id)
         assert kept is not None and kept.explanation == text
-    assert (store.read(run.id, "critical_path").rows, store.read(run.id, "critical_path").reasons) == (
+    assert (store.table(run.id, "critical_path").rows, store.table(run.id, "critical_path").reasons) == (
         [row],
         {},
     )
@@ -234,7 +234,7 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
     tables = {"kernels": table([kernel(name=name)], f"why {name}")}
     gpus, facts = [Gpu(0, name, name)], [Fact("environment", name, name)]
     store.put_profiles(RunRow(id="run", path=f"/{name}"), [RankResults(row, tables, gpus, facts)])
-    found = store.read("run", "kernels")
+    found = store.table("run", "kernels")
     assert [r["name"] for r in found.rows] == [stored]
     assert found.reasons == {0: f"why {stored}"}
     assert store.profiles("run")[0].host == stored
@@ -253,8 +253,8 @@ def test_losses_are_stored_with_their_profile_and_shown_with_what_they_touch(dat
     stored = [losses[0], Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="naïve \\ud800")]
     assert store.losses("run") == [(rank, loss) for rank in (0, 1) for loss in stored]
     sentence = "ranks 0, 1: 114 of 344 kernels have no valid end and are left out"
-    assert store.read("run", "kernels").losses == (sentence,)
-    assert store.read("run", "api").losses == ()
+    assert store.table("run", "kernels").losses == (sentence,)
+    assert store.table("run", "api").losses == ()
     store.put_profiles(run, [RankResults(profile(1), {"kernels": table([kernel(rank=1)])})])
     assert {rank for rank, _ in store.losses("run")} == {0}
 
@@ -265,7 +265,7 @@ def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store.put_profiles(
         RunRow(id=run_id, path=f"/{run_id}"), [RankResults(row, {"kernels": table([kernel()])})]
     )
-    assert len(store.read(run_id, "kernels").rows) == 1
+    assert len(store.table(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
 
 
@@ -285,12 +285,12 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
         tables = {name: Outcome({}) for name in RANK_TABLES} | {"rank_collectives": Outcome(columns)}
         events = RankEvents(tmp_path, "run", rank, profile(rank).sha256)
         finish(events, timeline([]), tables, with_timeline=False)
-    rows = store.read("run", "rank_collectives").rows
+    rows = store.table("run", "rank_collectives").rows
     assert [row["seq"] for row in rows] == [0, None, 1, None]
     assert [row["rank"] for row in rows] == [0, 0, 1, 1]
     assert [row["op"] for row in rows] == 2 * ["AllReduce", "half ? and zero\0"]
     shutil.rmtree(tmp_path / "collectives/run=run/rank=0")
-    found = store.read("run", "rank_collectives")
+    found = store.table("run", "rank_collectives")
     assert [row["rank"] for row in found.rows] == [1, 1]
     assert "rank 0 of run are not in" in found.reasons[0]
 
@@ -305,7 +305,7 @@ def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
     rows = pd.DataFrame({name: np.arange(5, 0, -1) for name in names})
     rows["min_ns"] = pd.Series([5, None, 3, None, 1], dtype=object)
     assert store.put_run("run", {"steps": Outcome(rows, "two are missing")}, {0: "0" * 64})
-    found = store.read("run", "steps")
+    found = store.table("run", "steps")
     assert found.columns == {name: [5, 4, 3, 2, 1] for name in names} | {"min_ns": [5, None, 3, None, 1]}
     assert found.reasons == {-1: "two are missing"}
 
@@ -328,7 +328,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
         kernel(total_ns=2**53 + 1, avg_ns=math.inf, med_ns=0.1),
     ]
     store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), {"kernels": table(rows)})])
-    first, second = store.read("run", "kernels").rows
+    first, second = store.table("run", "kernels").rows
     assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
 
@@ -338,7 +338,7 @@ def test_any_number_of_rows_comes_back_in_order(count: int, database: Database) 
     store = opened(database)
     rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
     store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), {"kernels": table(rows)})])
-    assert store.read("run", "kernels").rows == rows
+    assert store.table("run", "kernels").rows == rows
 
 
 def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:

@@ -8,6 +8,7 @@ from hpcprof.analysis.framework.declaration import (
     WORK,
     Events,
     Part,
+    Policy,
     SampleBasis,
     Scope,
     declare,
@@ -25,7 +26,7 @@ ANALYSES = (
         function="account.step_account:step_parts",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step",),
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
         memory_heavy=True,
     ),
     declare(
@@ -35,7 +36,7 @@ ANALYSES = (
         function="account.step_account:exposed_communication",
         events=Events(OPERATIONS | RANGES | {Subject.OPERATOR}),
         sample_basis=SampleBasis.OPERATIONS,
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "step_account",
@@ -68,7 +69,7 @@ ANALYSES = (
         events=Events(WORK, launches=True, steps=True),
         sort_by=("-idle_ns_per_step",),
         memory_heavy=True,
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "step_idle_causes",
@@ -78,7 +79,7 @@ ANALYSES = (
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step", "-idle_ns"),
         memory_heavy=True,
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "os_calls",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import WORK, Activity, Events, SampleBasis, Scope, declare
+from hpcprof.analysis.framework.declaration import WORK, Activity, Events, Policy, SampleBasis, Scope, declare
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
@@ -20,7 +20,7 @@ ANALYSES = (
         "rank op seq bytes start_ns exposed_ns step",
         function="collectives.per_rank:rank_collectives",
         events=Events(WORK | {Subject.COLLECTIVE}, launches=True),
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "collectives",
@@ -31,7 +31,7 @@ ANALYSES = (
         scope=Scope.RUN,
         function="collectives.across_ranks:collectives",
         map="hpcprof.analysis.collectives.across_ranks:list_collectives",
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "collectives_summary",
@@ -53,7 +53,7 @@ ANALYSES = (
         scope=Scope.RUN,
         function="collectives.across_ranks:point_to_point",
         map="hpcprof.analysis.collectives.across_ranks:list_messages",
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "point_to_point_summary",

@@ -7,7 +7,7 @@ stay quick.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -106,6 +106,25 @@ class Activity(Enum):
     COPIES = "copies"
 
 
+class Policy(Enum):
+    """The time at which an analysis is computed, and the place that keeps its rows."""
+
+    COLLECTED = "collected"
+    """Computed by a collect and kept in the database."""
+    WITH_EVENTS = "with events"
+    """Computed by a collect, and kept in Parquet beside the events: many rows that others read as a whole."""
+    LAZY = "lazy"
+    """Computed when it is first asked for, and then kept in the database.
+
+    Of scope RANK, a collect leaves those of a large profile whose timeline it keeps: analyses that take long,
+    and that no other analysis of the run is computed from. Of scope RUN, it leaves many rows: lists of what
+    ``map`` finds in communicators, without ``needs``. There is a reason wherever there are no rows, which
+    tells that it was computed.
+    """
+    EACH_TIME = "each time"
+    """Computed each time it is asked for, and kept nowhere: the analysis of a plug-in."""
+
+
 class SampleBasis(Enum):
     """The place of the number of samples behind the figures of an analysis."""
 
@@ -192,16 +211,10 @@ class Analysis:
     compared_by : str
         The column by which a report of many ranks compares them; by default the first main column of times.
     sample_basis : SampleBasis
-    kept_with_events : bool
-        Whether the rows of a rank are kept in Parquet, with its events, and not in the database: for analyses
-        with many rows that others read as a whole.
     memory_heavy : bool
         Whether it takes so much memory that a collect runs such analyses one after another.
-    when_asked : bool
-        Whether a collect leaves it to whoever asks first. Of scope RANK, it leaves those of a large profile
-        whose timeline it keeps: analyses that take long, and that no other analysis of the run is computed
-        from. Of scope RUN, it leaves many rows: lists of what ``map`` finds in communicators, without
-        ``needs``. There is a reason wherever there are no rows, which tells that it was computed.
+    policy : Policy
+        When it is computed, and where its rows are kept.
     """
 
     name: str
@@ -224,9 +237,13 @@ class Analysis:
     first_rank_only: bool = field(default=False, kw_only=True)
     compared_by: str = field(default="", kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
-    kept_with_events: bool = field(default=False, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
-    when_asked: bool = field(default=False, kw_only=True)
+    policy: Policy = field(default=Policy.EACH_TIME, kw_only=True)
+    kept_with_events: InitVar[bool] = field(default=False, kw_only=True)
+    when_asked: InitVar[bool] = field(default=False, kw_only=True)
+
+    def __post_init__(self, kept_with_events: bool, when_asked: bool) -> None:
+        """Accept two fields of declarations for 0.3, which had no effect in plug-ins."""
 
     @property
     def computed_from(self) -> tuple[str, ...]:
@@ -260,6 +277,7 @@ def declare(
     *,
     scope: Scope = Scope.RANK,
     function: str = "",
+    policy: Policy | None = None,
     **given: Any,
 ) -> Analysis:
     """Declare an analysis by texts for `columns` and `names`; ``function`` is in ``hpcprof.analysis``."""
@@ -271,6 +289,7 @@ def declare(
         f"hpcprof.analysis.{function}" if function else "",
         main_columns=names(main),
         report_position=position,
+        policy=policy or (Policy.COLLECTED if scope in (Scope.RANK, Scope.RUN) else Policy.EACH_TIME),
         **given,
     )
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pandas.api.extensions import ExtensionArray
 from pandas.arrays import NumpyExtensionArray
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind
+from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Timeline
@@ -108,27 +107,6 @@ def _plain(value: Any) -> Any:
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
     """Return rows as columns, in the order of the first row."""
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-
-
-def outcome_from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
-    """Return the outcome of an analysis from its columns, as `Outcome.columns` returns them."""
-    texts: dict[str | None, str | None] = {}
-    # The declared types save pandas from looking at each value several times.
-    series = {}
-    for column in analysis.columns:
-        whole = _array(columns[column.name], column.kind, texts)
-        series[column.name] = pd.Series(whole, dtype=whole.dtype, copy=False)
-    return Outcome(pd.DataFrame(series, copy=False))
-
-
-def _array(values: list[Any], kind: Kind, texts: dict[str | None, str | None]) -> NDArray[Any]:
-    """Return a column as an array; of equal texts only one is kept."""
-    if kind is Kind.TEXT:
-        return object_array(map(texts.setdefault, values, values))
-    try:
-        return np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
-    except TypeError:  # A value is missing.
-        return np.fromiter(values, np.float64, len(values))
 
 
 def no_rows(reason: str) -> Outcome:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpcprof.analysis.account import declarations as account
 from hpcprof.analysis.collectives import declarations as collectives
 from hpcprof.analysis.comparison import declarations as comparison
 from hpcprof.analysis.explain import declarations as explain
-from hpcprof.analysis.framework.declaration import Analysis, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.gpu_time import declarations as gpu_time
 from hpcprof.analysis.hardware import declarations as hardware
 from hpcprof.analysis.memory import declarations as memory
@@ -103,4 +105,4 @@ def _from_plugin(name: str) -> Analysis | None:
     missing = [need for need in declared.needs if need not in ANALYSES]
     if missing:
         raise UsageError(f"the plug-in {name!r} needs {', '.join(missing)}, which hpcprof does not have.")
-    return declared
+    return replace(declared, policy=Policy.EACH_TIME)

@@ -9,6 +9,7 @@ from hpcprof.analysis.framework.declaration import (
     RANGES,
     Activity,
     Events,
+    Policy,
     SampleBasis,
     declare,
 )
@@ -72,7 +73,7 @@ ANALYSES = (
         sort_by=("device", "stream"),
         sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "queue_length",
@@ -83,7 +84,7 @@ ANALYSES = (
         events=Events(OPERATIONS | CALLS, launches=True),
         sort_by=("device", "stream"),
         memory_heavy=True,
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "hta_breakdown",

@@ -10,6 +10,7 @@ from hpcprof.analysis.framework.declaration import (
     Analysis,
     Events,
     Part,
+    Policy,
     SampleBasis,
     Scope,
     columns,
@@ -42,7 +43,7 @@ ANALYSES = (
         "rank thread call:text range:text range_before:text start_ns end_ns",
         function="mpi.per_rank:mpi_call_list",
         events=_MPI,
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "mpi_operation_list",
@@ -52,7 +53,7 @@ ANALYSES = (
         "rank op comm_ranks peer root tag bytes begin_call",
         function="mpi.per_rank:mpi_operation_list",
         events=_MPI,
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "mpi_regions",
@@ -60,7 +61,7 @@ ANALYSES = (
         "rank scope:text name:text start_ns end_ns",
         function="mpi.per_rank:mpi_regions",
         events=Events(RANGES, steps=True),
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "offload",

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import IN_RANGES, RANGES, Events, SampleBasis, Scope, declare
+from hpcprof.analysis.framework.declaration import (
+    IN_RANGES,
+    RANGES,
+    Events,
+    Policy,
+    SampleBasis,
+    Scope,
+    declare,
+)
 
 ANALYSES = (
     declare(
@@ -29,7 +37,7 @@ ANALYSES = (
         function="steps.phases:phase_times",
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
     ),
     declare(
         "step_times",

@@ -12,6 +12,7 @@ from hpcprof.analysis.framework.declaration import (
     SIZES,
     Activity,
     Events,
+    Policy,
     declare,
 )
 from hpcprof.profiles.losses import Subject
@@ -73,7 +74,7 @@ ANALYSES = (
         events=Events(CALLS | KERNELS, launches=True),
         sort_by=("-total_avg_ns",),
         memory_heavy=True,
-        when_asked=True,
+        policy=Policy.LAZY,
     ),
     declare(
         "api",

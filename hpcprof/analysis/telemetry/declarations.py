@@ -10,6 +10,7 @@ from hpcprof.analysis.framework.declaration import (
     Analysis,
     Events,
     Part,
+    Policy,
     Scope,
     columns,
     from_part,
@@ -56,7 +57,7 @@ ANALYSES = (
         "hpcprof.analysis.telemetry.device_metrics:device_metrics",
         main_columns=("rank", "device", "first_step", "last_step", "metric", "unit", "mean", "min", "max"),
         events=Events(RANGES | _SAMPLES, steps=True),
-        kept_with_events=True,
+        policy=Policy.WITH_EVENTS,
         about=Activity.TELEMETRY,
     ),
     _declared(

@@ -69,7 +69,7 @@ def _account(contents: Contents) -> Chart | None:
         )
         if not waits:
             note += " Exposed communication includes the waiting for others."
-    if _has_more_steps(means, contents.rows("step_kinds")):
+    if _has_more_steps(means, contents.table("step_kinds").rows):
         note += " The account of the run leaves out steps that have no end or that not all ranks have."
     return {
         "kind": "bars",
@@ -106,7 +106,7 @@ def _own_parts(means: Mapping[int, Mapping[str, float]]) -> str:
 
 def _step_account(contents: Contents) -> Mapping[str, Sequence[Any]]:
     """Return the columns of the account of each step; nothing if there are no rows."""
-    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
+    account = contents.table("step_account").columns
     return account if account.get("rank") else {}
 
 
@@ -165,7 +165,7 @@ def _shown_ranks(values: Mapping[int, float]) -> tuple[list[int], str]:
 
 def _breakdown(contents: Contents) -> Chart | None:
     """Return the account of the whole profile, where there are no steps."""
-    rows = {row["rank"]: row for row in contents.rows("breakdown")}
+    rows = {row["rank"]: row for row in contents.table("breakdown").rows}
     if not rows:
         return None
     names = dict(_PARTS)
@@ -191,7 +191,7 @@ def _breakdown(contents: Contents) -> Chart | None:
 
 
 def _phases(contents: Contents) -> Chart | None:
-    rows = contents.rows("phases")
+    rows = contents.table("phases").rows
     if not rows:
         return None
     by_phase: dict[str, dict[int, Row]] = defaultdict(dict)
@@ -254,8 +254,8 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], busiest: int | No
 
 
 def _idle(contents: Contents) -> Chart | None:
-    rows = contents.rows("idle_causes")
-    ranks = {row["rank"] for row in contents.rows("step_times")} | {row["rank"] for row in rows}
+    rows = contents.table("idle_causes").rows
+    ranks = {row["rank"] for row in contents.table("step_times").rows} | {row["rank"] for row in rows}
     totals: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         totals[row["cause"], row["range"] or ""][row["rank"]] += row["idle_ns_per_step"]
@@ -312,7 +312,7 @@ def _most(values: Mapping[int, int]) -> str:
 
 
 def _memory(contents: Contents) -> Chart | None:
-    rows = contents.rows("memory_usage")
+    rows = contents.table("memory_usage").rows
     if not rows:
         return None
     several = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
@@ -372,10 +372,12 @@ _SNAPSHOT_EVENTS = {
 
 def memory_charts(contents: Contents) -> list[dict[str, Any]]:
     """Return a chart of the memory over the time of each snapshot, stacked by kind."""
-    shown = sorted(contents.rows("memory_snapshots"), key=lambda row: -row["peak_bytes"])[:_MOST_SNAPSHOTS]
+    shown = sorted(contents.table("memory_snapshots").rows, key=lambda row: -row["peak_bytes"])[
+        :_MOST_SNAPSHOTS
+    ]
     if not shown:
         return []
-    rows = contents.rows("memory_over_step")
+    rows = contents.table("memory_over_step").rows
     charts = []
     for place, snapshot in enumerate(shown):
         own = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
@@ -416,7 +418,7 @@ def _begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, boo
     rank, step = snapshot["rank"], snapshot["step"]
     profile = contents.profiles.get(rank)
     if profile is not None and profile.start_utc_ns is not None:
-        for part in contents.rows("step_parts"):
+        for part in contents.table("step_parts").rows:
             if (part["rank"], part["step"]) == (rank, step):
                 return profile.start_utc_ns + part["start_ns"], True
     return rows[0]["time_ns"], False
@@ -440,7 +442,7 @@ def message_matrix(contents: Contents) -> dict[str, Any] | None:
     the ``values`` of these. ``nodes`` has the first rank of each run of ranks on one node, and ``node_names``
     its name; both are empty where the ranks of some node are not known.
     """
-    table = contents.analyses["mpi_matrix"].columns if "mpi_matrix" in contents.analyses else {}
+    table = contents.table("mpi_matrix").columns
     if not table or not table["sender"]:
         return None
     sender, receiver = (np.asarray(table[name], np.int64) for name in ("sender", "receiver"))
@@ -453,7 +455,7 @@ def message_matrix(contents: Contents) -> dict[str, Any] | None:
         if None not in table[name] and (values := np.asarray(table[name], np.int64)).any()
     ]
     nodes, names = _nodes(contents, ranks)
-    note = f"{messages(contents.rows('mpi_matrix'))}."
+    note = f"{messages(contents.table('mpi_matrix').rows)}."
     if block > 1:
         note += f" {counted(block, 'rank')} in a row share a line and a column."
     return {

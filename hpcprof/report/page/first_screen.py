@@ -187,7 +187,7 @@ def costliest(
     """Return the rank and the step in which a finding costs the most, among ``places``; None without any."""
     if "step_account" not in contents.analyses:
         return None, None
-    table = contents.analyses["step_account"].columns
+    table = contents.table("step_account").columns
     column = table.get(cause_of(finding.cause).column, ())
     where = list(zip(table.get("rank", ()), table.get("step", ()), strict=True))
     rows = [

@@ -86,7 +86,7 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
     step: multiples of ``unit_ns``, None where a rank has no such step. ``median_ns`` is the median wall time
     of a step.
     """
-    times = contents.analyses["step_times"].columns if "step_times" in contents.analyses else {}
+    times = contents.table("step_times").columns
     if not times or not times["rank"]:
         return None
     every = _Grid(*(np.unique(np.asarray(times[name], np.int64)) for name in ("rank", "step")))
@@ -96,7 +96,7 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
     median = float(np.nanmedian(walls))
     digits = 3 if len(quantities) * quantities[0].cells.size > _MANY_VALUES else 4
     unit = int(10 ** max(0.0, np.floor(np.log10(max(median, 1.0))) - digits))
-    late = {row["rank"]: row for row in contents.rows("skew_summary")}
+    late = {row["rank"]: row for row in contents.table("skew_summary").rows}
     hosts, host = _hosts(contents, every.ranks)
     return {
         "title": _title(list(late.values())),
@@ -131,7 +131,7 @@ def _slowest_of_each_block(walls: Floats) -> Ints:
 
 
 def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
-    times = contents.analyses["step_times"].columns
+    times = contents.table("step_times").columns
     found = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
     return [*found, *_of_account(contents, grid), *_of_phases(contents, grid)]
 
@@ -139,7 +139,7 @@ def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
 def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
     """Return the lateness, and each part of the account that some rank spends time in."""
     found: list[_Quantity] = []
-    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
+    account = contents.table("step_account").columns
     if not account or not account["rank"]:
         return found
     parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT}
@@ -160,7 +160,7 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
 
 def _of_phases(contents: Contents, grid: _Grid) -> list[_Quantity]:
     """Return the time of the phases that take the most."""
-    times = contents.analyses["phase_times"].columns if "phase_times" in contents.analyses else {}
+    times = contents.table("phase_times").columns
     if not times or not times["phase"]:
         return []
     names = list(dict.fromkeys(times["phase"]))

@@ -28,12 +28,12 @@ _DRAM = "dram"
 
 def kernel_charts(contents: Contents) -> list[Chart]:
     """Return the charts of kernels that the run has data for."""
-    kernels = contents.rows("kernels")
+    kernels = contents.table("kernels").rows
     made = [_families(kernels), _kernels(kernels)] if kernels else []
-    slowdown = [row for row in contents.rows("slowdown") if row["name"] != _TOTAL]
+    slowdown = [row for row in contents.table("slowdown").rows if row["name"] != _TOTAL]
     if slowdown:
         made.append(slowdown_chart(slowdown))
-    roofline = _roofline(contents.rows("roofline"), contents.rows("ncu_peaks"))
+    roofline = _roofline(contents.table("roofline").rows, contents.table("ncu_peaks").rows)
     return made + ([roofline] if roofline else [])
 
 

@@ -63,7 +63,7 @@ def modes_chart(result: RankResult) -> Chart:
 def steps_chart(contents: Contents) -> Chart | None:
     """Return the chart of the steps: a band over the ranks, and the steps that stand out."""
     times: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    columns = contents.analyses["step_times"].columns if "step_times" in contents.analyses else {}
+    columns = contents.table("step_times").columns
     if not columns or not columns["step"]:
         return None
     for step, wall, rank in zip(columns["step"], columns["wall_ns"], columns["rank"], strict=True):

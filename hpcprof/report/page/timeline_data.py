@@ -153,7 +153,7 @@ def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
     """Return how late each rank is or, where that is unknown, the median wall time of its steps."""
     late = {
         row["rank"]: row["lateness_p50_ns"]
-        for row in store.read(run_id, "skew_summary").rows
+        for row in store.table(run_id, "skew_summary").rows
         if row["lateness_p50_ns"] is not None
     }
     return late or {rank: float(np.median(own.end - own.start)) for rank, own in windows.items()}

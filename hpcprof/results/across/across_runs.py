@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from hpcprof.analysis.comparison.compare import MATERIAL_PCT, STEP_TABLES, compare
-from hpcprof.analysis.comparison.declarations import MACHINE
+from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
 from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
@@ -43,9 +42,7 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    found = AnalysisTable.from_outcome(
-        analyze_pair(analysis, *_two_sides(runs, against, store, analysis.needs))
-    )
+    found = AnalysisTable.from_outcome(analyze_pair(analysis, *_two_sides(runs, against, store)))
     return _with_losses(found, analysis, [*runs, *against], store)
 
 
@@ -79,7 +76,7 @@ def compare_sides(
         As `over_pair`.
     """
     analysis = ACROSS_RUNS["compare"]
-    candidate, baseline = _two_sides(runs, against, store, analysis.needs)
+    candidate, baseline = _two_sides(runs, against, store)
     if not force:
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
@@ -89,7 +86,7 @@ def compare_sides(
                 f"both sides are the same runs, which differ in nothing: {forced} compares them."
             )
         check_comparable([*baseline, *candidate], forced)
-    before = [run_data(run, store, (*STEP_TABLES, *MACHINE)) for run in earlier_runs(against, runs)]
+    before = [run_data(run, store) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct, gates)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
     return _with_losses(found, analysis, [*runs, *against], store)
@@ -100,8 +97,7 @@ def explain_difference(
 ) -> tuple[dict[str, AnalysisTable], list[Difference]]:
     """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
-    needs = dict.fromkeys(need for analysis in analyses for need in analysis.needs)
-    candidate, baseline = _two_sides(runs, against, store, needs)
+    candidate, baseline = _two_sides(runs, against, store)
     tables = {
         one.name: AnalysisTable.from_outcome(analyze_pair(one, candidate, baseline)) for one in analyses
     }
@@ -115,7 +111,7 @@ def slowdown_over_pair(
     # Other analyses do not need its imports.
     from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
-    pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store, ()))
+    pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store))
     return (
         AnalysisTable.from_outcome(as_declared(pairs, ACROSS_RUNS["slowdown_pairs"])),
         AnalysisTable.from_outcome(as_declared(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
@@ -123,7 +119,7 @@ def slowdown_over_pair(
 
 
 def _two_sides(
-    runs: Sequence[Run], against: Sequence[Run], store: Store, needs: Iterable[str]
+    runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[list[RunData], list[RunData]]:
     """Gather the inputs of an analysis for both sides."""
     for side in (runs, against):
@@ -132,7 +128,7 @@ def _two_sides(
         if repeated is not None:
             raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
         _check_contents(side, store)
-    return _inputs(runs, store, needs), _inputs(against, store, needs)
+    return _inputs(runs, store), _inputs(against, store)
 
 
 def _check_contents(runs: Sequence[Run], store: Store) -> None:
@@ -148,10 +144,10 @@ def _check_contents(runs: Sequence[Run], store: Store) -> None:
             )
 
 
-def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[RunData]:
+def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
     found = []
     for run in runs:
-        data = run_data(run, store, needs)
+        data = run_data(run, store)
         collected = store.exists() and store.profiles(run.id)
         if not collected and not len(data.own_step_ns):
             if not profiles_of(run):
@@ -163,9 +159,7 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
-    found = AnalysisTable.from_outcome(
-        analyze_runs(analysis, [run_data(run, store, analysis.needs) for run in runs])
-    )
+    found = AnalysisTable.from_outcome(analyze_runs(analysis, [run_data(run, store) for run in runs]))
     return _with_losses(found, analysis, runs, store)
 
 

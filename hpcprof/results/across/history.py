@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hpcprof.analysis.comparison.change_points import change_points
 from hpcprof.analysis.comparison.compare import (
-    CLOCK_TABLES,
     ELAPSED,
     GATES,
     MATERIAL_PCT,
@@ -18,7 +17,6 @@ from hpcprof.analysis.comparison.compare import (
     OWN_ELAPSED,
     OWN_STEP,
     STEP,
-    STEP_TABLES,
     clocks_of,
     has_steps,
     other_clocks,
@@ -26,7 +24,6 @@ from hpcprof.analysis.comparison.compare import (
     step_metrics,
 )
 from hpcprof.analysis.comparison.scaling_series import relevant
-from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.common.errors import UsageError, unknown
@@ -151,8 +148,7 @@ def histories(
     """
     runs = every_run(store, runs_dir, [] if skipped is None else skipped)
     chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir))]
-    needs = ACROSS_RUNS["compare"].needs if metric not in _STEP_METRICS else STEP_TABLES
-    every = [(run, run_data(run, store, needs)) for run in chosen]
+    every = [(run, run_data(run, store)) for run in chosen]
     named = _of_program(every, program)
     known: set[str] = set()
     groups: dict[_Setup, list[HistoryPoint]] = {}
@@ -307,7 +303,7 @@ def _with_clocks(
     at = [place for place, point in enumerate(found) if point.change_pct is not None]
     if not at:
         return tuple(found)
-    clocks = [clocks_of(run_data(runs[point.run], store, CLOCK_TABLES).tables) for point in found]
+    clocks = [clocks_of(run_data(runs[point.run], store).tables) for point in found]
     for before, place, after in zip([0, *at], at, [*at[1:], len(found)], strict=False):
         sides = [
             {name: [one[name] for one in some if name in one] for name in set().union(*some)}

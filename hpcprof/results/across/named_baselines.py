@@ -55,7 +55,7 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
     for run in runs:
         if ids.count(run.id) > 1:
             raise UsageError(f"{run.id} is listed twice; repeats must be distinct runs.")
-        data = run_data(run, store, ("steps_summary",))
+        data = run_data(run, store)
         if data.own_p50_ns is None and not len(data.tables["steps_summary"]):
             collecting = command_line(store, "collect", typed_run(run))
             raise UsageError(f"{run.id} has no step time to compare with: run {collecting} first.")

@@ -118,7 +118,7 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
     """
     if store.run(run_id) is None:
         raise HpcprofError(f"{run_id}: nothing of it has been collected: hpcprof collect {run_id}.")
-    rows, name = store.rows_of(run_id), described.listed.run
+    rows, name = store.all_rows(run_id), described.listed.run
     for table, columns in rows.items():
         key = OF_RUN[table].run
         columns[key] = [name] * len(columns[key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -38,7 +38,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.ask.when_asked import stored_analysis
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
@@ -132,7 +132,7 @@ def explain(
     """Explain where the time of a step goes, why, and what it would gain.
 
     The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
-    computes the lazy analyses (`hpcprof.results.ask.when_asked`).
+    computes the lazy analyses (`hpcprof.results.ask.tables`).
     ``step_ns`` is the time of a step without the profiler, which is kept with the explanation;
     ``as_recorded`` leaves the profiler's share in, and that explanation is not kept. Raises HpcprofError if
     the run has not been collected, or its timelines cannot be read.
@@ -208,18 +208,17 @@ def _of_noted_steps(
         return (), (), None
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
-    from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
+    from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.analysis.steps.run_step import StepSeries
     from hpcprof.analysis.telemetry.coincidences import noted_steps, single_steps
     from hpcprof.results.collect.over_ranks import mapped_beside_profiles
 
-    analyses = [ANALYSES[name] for name in ("coincidences", "darshan_files")]
+    names = ("coincidences", "darshan_files")
     if store.exists() and store.has_run(run.id):
-        tables = [stored_analysis(one.name, run, store).columns for one in analyses]
-        rows, files = (outcome_from_columns(*each).rows for each in zip(analyses, tables, strict=True))
+        rows, files = map(RunTables(run, store).frame, names)
     else:
         mapped = mapped_beside_profiles(run)
-        rows, files = (analyze_run(one, {}, mapped[one.map]).rows for one in analyses)
+        rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).rows for name in names)
     noted = noted_steps(lines[-_MOST_LINES:])
     assert noted is not None
     series = single_steps(noted)
@@ -376,7 +375,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         raise HpcprofError(f"{run.id} cannot be explained: {earlier} collected it, and its folder is gone.")
     if earlier:
         raise HpcprofError(f"{run.id} was collected by {earlier}: run {collecting} again first.")
-    data = run_data(run, store, ())
+    data = run_data(run, store)
     if not data.timeline_ranks:
         raise HpcprofError(
             f"{run.id} has no timelines to explain: profile it with Nsight Systems or the PyTorch profiler."
@@ -387,7 +386,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         read=data.read,
         window=RunWindows(run, store).read,
         mpi=communication.mpi_calls,
-        tables=_Tables(run, store, executor),
+        tables=RunTables(run, store, executor).frames,
         losses=_losses(run, store),
         clocks=communication.clocks.clocks,
         aligned=communication.clocks.aligned,
@@ -396,32 +395,6 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         world_size=max(_world_size(run), communication.size),
         gpus=_gpus(run, store),
     )
-
-
-class _Tables(Mapping[str, "pd.DataFrame"]):
-    """The analyses of a run as DataFrames, each read at its first use."""
-
-    def __init__(self, run: Run, store: Store, executor: Executor) -> None:
-        self._run, self._store, self._executor = run, store, executor
-        self._read: dict[str, pd.DataFrame] = {}
-
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        from hpcprof.analysis.framework.outcome import outcome_from_columns
-        from hpcprof.results.store.rank_tables import RANK_TABLES, rank_table_rows
-
-        if name in RANK_TABLES and name not in self._read:
-            events = self._store.rank_events(self._run.id).values()
-            self._read[name] = rank_table_rows(events, name, lost=[])
-        elif name not in self._read:
-            table = stored_analysis(name, self._run, self._store, executor=self._executor)
-            self._read[name] = outcome_from_columns(ANALYSES[name], table.columns).rows
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ANALYSES)
-
-    def __len__(self) -> int:
-        return len(ANALYSES)
 
 
 def _world_size(run: Run) -> int:

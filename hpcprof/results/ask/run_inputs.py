@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import datetime
-from functools import cache, partial
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
 from hpcprof.common.masking import MASK, is_secret, masked, masked_command
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.environment_allowlist import RANK_NUMBERS
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.ask.when_asked import stored_analysis
-from hpcprof.results.collect.kept_events import kept_timeline
+from hpcprof.profiles.timeline import Ints
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.run_names import command_line, typed_run
-from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
-from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
+from hpcprof.results.collect.timelines import timeline_reader
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run
@@ -34,14 +26,9 @@ from hpcprof.workloads.schema import RankResult
 _COMMIT_DIGITS = 12
 
 
-def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
-    """Gather the inputs of an analysis for one run.
-
-    ``needs`` are the analyses to read from the store; their tables are empty if the run has not been
-    collected.
-    """
-    exists = store.exists()
-    profiles = store.profiles(run.id) if exists else {}
+def run_data(run: Run, store: Store) -> RunData:
+    """Gather the inputs of an analysis for one run; its tables are empty if it has not been collected."""
+    profiles = store.profiles(run.id) if store.exists() else {}
     results = read_results(run.outputs()).ranks
     timelines = {rank: p for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE}
     first = results[0] if results else None
@@ -50,16 +37,9 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         facts=_facts(run, first, profiles, store),
         parameters={**first.parameters, "mode": first.mode} if first else {},
         own_step_ns=_slowest(_own_steps(results) or noted_steps(run)),
-        tables={need: _table(store, run, need, exists) for need in needs},
+        tables=RunTables(run, store).frames,
         timeline_ranks=tuple(timelines),
-        read=partial(
-            _read,
-            run,
-            store.rank_events(run.id) if profiles else {},
-            timelines,
-            stored_step_ranges(store, run.id) if exists else None,
-            cache(partial(find_timelines, run)),
-        ),
+        read=timeline_reader(run, store),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
         options=_shown_options(run.manifest.job) if run.manifest else {},
         collect_command=command_line(store, "collect", typed_run(run)),
@@ -137,34 +117,3 @@ def _slowest(times: list[list[int]]) -> Ints:
     steps = min(map(len, times))
     slowest: Ints = np.array([of_rank[:steps] for of_rank in times], np.int64).max(axis=0)
     return slowest
-
-
-def _table(store: Store, run: Run, name: str, exists: bool) -> pd.DataFrame:
-    analysis = ANALYSES[name]
-    columns = [column.name for column in analysis.columns]
-    values = stored_analysis(name, run, store).columns if exists else {}
-    table: pd.DataFrame = pd.DataFrame(values, columns=columns)
-    return table
-
-
-def _read(
-    run: Run,
-    kept: dict[int, RankEvents],
-    profiles: dict[int, ProfileRow],
-    steps: StoredStepRanges | None,
-    find: Callable[[], Timelines],
-    rank: int,
-) -> Timeline:
-    """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
-
-    Its steps are those of the collect. ``find`` returns the profiles of the run: to look for them at each
-    rank would take longer than to read them.
-    """
-    step_range = steps.step_range(rank) if steps else None
-    timeline = kept_timeline(kept[rank], step_range)
-    if timeline is not None:
-        return timeline
-    found = find()
-    if rank not in found.paths:
-        raise profile_is_gone(run, rank, profiles[rank].file)
-    return replace(found.read(rank), step_range=step_range)

@@ -25,7 +25,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
 from hpcprof.results.collect.kept_events import keep_timeline
 from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
-from hpcprof.results.store.rank_tables import rank_table_rows
+from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.run_communication import RunClocks
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -69,8 +69,8 @@ class RankSteps:
 def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of those ranks that have some, by rank."""
     known = {one.rank: one for one in events}
-    rows = rank_table_rows(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost=[])
-    rank, number, start, wall = (rows[name].to_numpy(np.int64) for name in rows.columns)
+    rows = kept_table(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost={})
+    rank, number, start, wall = (rows.column(name).to_numpy() for name in rows.column_names)
     whole = RankSteps(number, start, start + wall)
     bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
     found = {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
@@ -80,7 +80,7 @@ def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
 def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of ranks with calls of MPI and without work of which the steps have parts."""
     columns = ("scope", "start_ns", "end_ns")
-    rows = rank_table_rows(events, "mpi_regions", columns, lost=[])
+    rows = kept_table(events, "mpi_regions", columns, lost={}).to_pandas(use_threads=False)
     rows = rows[rows["scope"] == "step"]
     return {
         int(rank): RankSteps(np.arange(len(own)), *(own[name].to_numpy(np.int64) for name in columns[1:]))

@@ -78,7 +78,7 @@ def _take(run: Run, results: Path, store: Store) -> bool:
     row = source.run(run.id)
     if row is None or earlier_version(source.profiles(run.id).values()):
         return False
-    path, rows = run.path.absolute(), source.rows_of(run.id)
+    path, rows = run.path.absolute(), source.all_rows(run.id)
     check_types(rows)
     check_rows(run.id, rows)
     store.replace_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), rows)

@@ -20,8 +20,8 @@ from hpcprof.analysis.collectives.across_ranks import Listed
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
-from hpcprof.analysis.framework.declaration import Part, Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
+from hpcprof.analysis.framework.declaration import Part, Policy, Scope
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
@@ -36,8 +36,9 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
+from hpcprof.results.store.analysis_table import data_frame
 from hpcprof.results.store.mpi_links import LinkWriter
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
 from hpcprof.results.store.run_communication import (
     PartFile,
     RunCommunication,
@@ -49,6 +50,8 @@ from hpcprof.results.store.run_communication import (
 )
 
 if TYPE_CHECKING:  # the workers do without
+    import pandas as pd
+
     from hpcprof.results.store.store import Store
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.directory import Run
@@ -151,12 +154,14 @@ def analyze_over_ranks(
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
     last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
-    shown = [one for one in _OVER_RANKS if not (one.when_asked and _has_many_rows(values[one.map]))]
+    shown = [
+        one for one in _OVER_RANKS if not (one.policy is Policy.LAZY and _has_many_rows(values[one.map]))
+    ]
     for analysis in shown:
         for need in analysis.needs:
             if need not in outcomes:
-                columns = store.read_columns(run_id, need)
-                outcomes[need] = outcome_from_columns(ANALYSES[need], columns)
+                columns = store.table(run_id, need).columns
+                outcomes[need] = Outcome(data_frame(ANALYSES[need].columns, columns))
         outcomes[analysis.name] = analyze_run(analysis, outcomes, values.get(analysis.map, ()))
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
@@ -299,12 +304,18 @@ def _mapped_over_ranks(
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
 
+def _rows(events: Sequence[RankEvents], name: str) -> pd.DataFrame:
+    """Return the kept rows of some ranks."""
+    rows: pd.DataFrame = kept_table(events, name).to_pandas(use_threads=False)
+    return rows
+
+
 def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
     """Read the MPI calls and operations of all ranks, one after the other."""
     lists = RunLists()
     for rank, one in sorted(events.items()):
         if has_mpi(one):
-            lists.add(rank, *(rank_table_rows([one], name) for name in MPI_TABLES))
+            lists.add(rank, *(_rows([one], name) for name in MPI_TABLES))
     return lists
 
 
@@ -316,7 +327,7 @@ def _mapped_over_mpi(
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
     found_by: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
-        regions = (rank_table_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
+        regions = (_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
         found_by[name] = [imported(name)(lists, regions, found.clocks.aligned, nodes)]
     return found_by
 
@@ -329,7 +340,7 @@ def _captured(
     Those are their numbers and times, in ns. Ranks whose profile does not record UTC are left out.
     """
     begin, profiles = first_steps(events), store.profiles(run_id)
-    times = outcome_from_columns(ANALYSES["step_times"], store.read_columns(run_id, "step_times")).rows
+    times = data_frame(ANALYSES["step_times"].columns, store.table(run_id, "step_times").columns)
     return {
         int(rank): ((utc + begin[rank]) / 1e9, *rows[["step", "wall_ns"]].to_numpy(np.int64).T)
         for rank, rows in times.sort_values("step").groupby("rank")
@@ -349,8 +360,8 @@ def _profiled_metrics(
         if len(found) + counts[rank] > _MOST_METRIC_ROWS:
             left = counted(len(ranks) - place, "rank")
             return found, f"the metrics in the profiles of {left} from rank {rank} on are left out"
-        rows = read_rank_table(events[rank], DEVICE_METRICS).to_pylist()
-        found += ({"rank": rank, "node": profiles[rank].host, **row} for row in rows)
+        rows = kept_table([events[rank]], DEVICE_METRICS).to_pylist()
+        found += ({"node": profiles[rank].host, **row} for row in rows)
     return found, ""
 
 
@@ -425,7 +436,7 @@ def _survey(task: RankTask) -> Survey:
     """Look at what some ranks call together with others."""
     found = Survey()
     for one in task.events:
-        rows = read_rank_table(one, _TABLE, (*_KINDS, "start_ns", "end_ns"))
+        rows = kept_table([one], _TABLE, (*_KINDS, "start_ns", "end_ns"))
         grouped = rows.group_by(_KINDS, use_threads=False).aggregate(
             [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
         )
@@ -451,7 +462,7 @@ def _match(task: MatchTask) -> _Matched:
         return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(found))
     values = {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)}
-    for name in {one.map for one in _OVER_RANKS if one.when_asked}:
+    for name in {one.map for one in _OVER_RANKS if one.policy is Policy.LAZY}:
         if _has_many_rows([values[name]]):
             values[name] = values[name].without_rows()
     return _Matched(file, found.aligned, values)
@@ -459,7 +470,7 @@ def _match(task: MatchTask) -> _Matched:
 
 def _communication(task: MatchTask) -> Communication:
     batches = (
-        rank_table_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        _rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
         for at in range(0, len(task.events), _RANKS_AT_ONCE)
     )
     return communication(batches, task.communicators, task.exchanging, task.profiled)
@@ -474,7 +485,7 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     waits = {rank: one for rank, one in found if one is not None}
     values = {}
     for name, needs in _maps(Part.RANKS).items():
-        tables = {need: rank_table_rows(task.events, need) for need in needs}
+        tables = {need: _rows(task.events, need) for need in needs}
         values[name] = imported(name)(tables, waits, task.clocks)
     return values
 

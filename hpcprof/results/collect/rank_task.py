@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.declaration import Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.logs import log_traceback
@@ -175,7 +175,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         return WithoutSteps(reason)
     # Of a small profile, reading the timeline again would take longer than the analyses.
     leaves = not small and task.keeps_timeline and task.events is not None and _is_timeline(profile)
-    now = [one for one in _OF_RANKS if not (leaves and one.when_asked)]
+    now = [one for one in _OF_RANKS if not (leaves and one.policy is Policy.LAZY)]
     with _executor(threads) as pool:
         # Half of the threads run one of those that use most memory at a time, beside the others.
         heavy = deque(one.name for one in now if one.memory_heavy and not small)
@@ -200,7 +200,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
 
 def _for_database(name: str, outcome: Outcome, rank: int) -> AnalysisTable:
     """Return what the database has of an analysis: without rows that are kept with the events."""
-    kept = ANALYSES[name].kept_with_events
+    kept = ANALYSES[name].policy is Policy.WITH_EVENTS
     return AnalysisTable.from_outcome(replace(outcome, table={}) if kept else outcome, rank)
 
 

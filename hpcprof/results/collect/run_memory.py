@@ -44,7 +44,7 @@ def snapshots_of(run: Run) -> list[Path]:
 def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the tables about memory, by name; of a collected run those that are stored."""
     if store.exists() and store.has_run(run.id):
-        return {name: store.read(run.id, name).rows for name in TABLES}
+        return {name: store.table(run.id, name).rows for name in TABLES}
     from hpcprof.results.collect.node_samples import run_telemetry
 
     known = run_memory(run, run_telemetry(run))

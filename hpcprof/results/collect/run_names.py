@@ -42,7 +42,6 @@ from hpcprof.runs.directory import (
 )
 
 if TYPE_CHECKING:  # a run that has a directory is found without a database
-    from hpcprof.results.store.analysis_table import AnalysisTable
     from hpcprof.results.store.store import Store
 
 
@@ -203,18 +202,3 @@ def typed_run(run: Run) -> str:
     if run.files is None or open_run(run.path).id == run.id:
         return str(run.path)
     return str(run.files[0]) if len(run.files) == 1 else run.id
-
-
-def with_commands(table: AnalysisTable, run: Run, store: Store) -> AnalysisTable:
-    """Complete the commands in the reasons of an analysis: they are stored without run and database."""
-    collect = command_line(store, "collect", typed_run(run))
-    return replace(
-        table, reasons={rank: _completed(text, run, collect) for rank, text in table.reasons.items()}
-    )
-
-
-def _completed(reason: str, run: Run, collect: str) -> str:
-    for command in (f"hpcprof collect {run.path}", "hpcprof collect"):
-        if command in reason:
-            return reason.replace(command, collect)
-    return reason

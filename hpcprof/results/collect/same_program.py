@@ -166,7 +166,7 @@ class _Kernels:
     def _of_ranks(self) -> dict[int, dict[str, float]]:
         if self._times is None:
             self._times = {}
-            rows = self._store.read_columns(self._run_id, "kernels", None, ["rank", "name", "total_ns"])
+            rows = self._store.table(self._run_id, "kernels", ["rank", "name", "total_ns"]).columns
             for rank, name, total in zip(rows["rank"], rows["name"], rows["total_ns"], strict=True):
                 self._times.setdefault(rank, {})[name] = total
         return self._times

@@ -88,7 +88,7 @@ def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
     rows: dict[int, list[Row]] = {
         rank: [] for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE
     }
-    for row in store.read(run_id, "step_ranges").rows:
+    for row in store.table(run_id, "step_ranges").rows:
         rows.setdefault(row["rank"], []).append(row)
     return StoredStepRanges(rows)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import is_folder
@@ -15,8 +16,11 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.collect.known_files import unchanged_files
 from hpcprof.results.collect.profile_ranks import profiles_by_rank
 from hpcprof.results.collect.run_profiles import profiles_of
-from hpcprof.results.collect.step_choice import captured_steps, with_captured
+from hpcprof.results.collect.step_choice import captured_steps, stored_step_ranges, with_captured
 from hpcprof.runs.directory import Run
+
+if TYPE_CHECKING:  # the timelines of a folder are read without a database
+    from hpcprof.results.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,30 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
 def _has_timeline(path: Path) -> bool:
     reader = reader_of(path)
     return reader is not None and reader.content is ProfileContent.TIMELINE
+
+
+def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
+    """Return what reads the timeline of a rank: the one that a collect kept, if it is of the same profile.
+
+    Its steps are those of the collect.
+    """
+    from hpcprof.results.collect.kept_events import kept_timeline
+
+    exists = store.exists()
+    profiles = store.profiles(run.id) if exists else {}
+    kept = store.rank_events(run.id) if profiles else {}
+    steps = stored_step_ranges(store, run.id) if exists else None
+    # To look for the profiles at each rank would take longer than to read them.
+    find = cache(partial(find_timelines, run))
+
+    def read(rank: int) -> Timeline:
+        step_range = steps.step_range(rank) if steps else None
+        timeline = kept_timeline(kept[rank], step_range)
+        if timeline is not None:
+            return timeline
+        found = find()
+        if rank not in found.paths:
+            raise profile_is_gone(run, rank, profiles[rank].file)
+        return replace(found.read(rank), step_range=step_range)
+
+    return read

@@ -58,20 +58,34 @@ class AnalysisTable:
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
 
 
-def data_frame(columns: Sequence[Column], values: Mapping[str, list[Any]]) -> pd.DataFrame:
-    """Return columns of values as a DataFrame; whole numbers stay whole where some are missing."""
+def data_frame(
+    columns: Sequence[Column], values: Mapping[str, list[Any]], *, exact: bool = False
+) -> pd.DataFrame:
+    """Return columns of values as a DataFrame; of equal texts only one is kept.
+
+    Where whole numbers are missing, a column is float64 with NaN, as analyses expect it; ``exact`` makes it
+    Int64 with NA.
+    """
+    import numpy as np
     import pandas as pd
 
-    types = {Kind.TEXT: "object", Kind.FLOAT: "float64", Kind.INT: "int64"}
-    frame: pd.DataFrame = pd.DataFrame(
-        {
-            c.name: pd.Series(
-                values[c.name],
-                dtype="Int64" if c.kind is Kind.INT and None in values[c.name] else types[c.kind],
-            )
-            for c in columns
-        }
-    )
+    from hpcprof.analysis.framework.text_columns import object_array
+
+    texts: dict[str | None, str | None] = {}
+    series: dict[str, pd.Series[Any]] = {}
+    # The declared types save pandas from looking at each value several times.
+    for column in columns:
+        listed = values[column.name]
+        whole = column.kind is Kind.INT and None not in listed
+        if column.kind is Kind.TEXT:
+            array = object_array(map(texts.setdefault, listed, listed))
+        elif column.kind is Kind.INT and exact and not whole:
+            series[column.name] = pd.Series(listed, dtype="Int64")
+            continue
+        else:
+            array = np.fromiter(listed, np.int64 if whole else np.float64, len(listed))
+        series[column.name] = pd.Series(array, dtype=array.dtype, copy=False)
+    frame: pd.DataFrame = pd.DataFrame(series, copy=False)
     return frame
 
 

@@ -206,7 +206,7 @@ def _another_type(name: str, column: str, error: Exception) -> DamagedInput:
 def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]]) -> None:
     """Check rows from another installation: they belong to one run, and fit the tables.
 
-    ``rows`` are as `hpcprof.results.store.store.Store.rows_of` returns them. Raises DamagedInput for the
+    ``rows`` are as `hpcprof.results.store.store.Store.all_rows` returns them. Raises DamagedInput for the
     first table that is not as it has to be.
     """
     if "runs" not in rows:

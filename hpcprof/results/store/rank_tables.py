@@ -1,4 +1,4 @@
-"""The analyses of ranks whose rows are kept with the events, in Parquet (`Analysis.kept_with_events`)."""
+"""The analyses of ranks whose rows are kept with the events, in Parquet (`Policy.WITH_EVENTS`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.event_columns import plain_text
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hpcprof.analysis.framework.outcome import Outcome, Values
     from hpcprof.profiles.timeline_parquet import RankEvents
 
@@ -24,7 +22,7 @@ _TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()
 RANK_TABLES: dict[str, Analysis] = {
     name: analysis
     for name, analysis in ANALYSES.items()
-    if analysis.kept_with_events and analysis.scope is Scope.RANK
+    if analysis.policy is Policy.WITH_EVENTS and analysis.scope is Scope.RANK
 }
 """These analyses by name."""
 
@@ -73,44 +71,31 @@ def _array(values: Values, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind, from_pandas=True)
 
 
-def read_rank_table(events: RankEvents, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read the rows of a rank without the column ``rank``; ``columns`` chooses some of the others.
-
-    Raises StoreError if there are none of the profile.
-    """
-    found = events.table(dataset_table(name), table_schema(RANK_TABLES[name], columns))
-    if found is None:
-        raise StoreError(
-            f"the rows of {name} of rank {events.rank} of {events.run_id} are not in {events.folder}: "
-            "collect the run again."
-        )
-    return found
-
-
-def rank_table_rows(
+def kept_table(
     events: Iterable[RankEvents],
     name: str,
     columns: Sequence[str] | None = None,
-    lost: list[StoreError] | None = None,
-) -> pd.DataFrame:
-    """Return the rows of some ranks with the column ``rank``.
+    lost: dict[int, StoreError] | None = None,
+) -> pa.Table:
+    """Read the rows of some ranks, with the column ``rank`` first; ``columns`` chooses some of the others.
 
-    Numbers are int64, or float64 with NaN where some are missing. ``lost`` gets an error for each rank that
-    has none, instead of raising it. Raises StoreError if there are none of a profile.
+    ``lost`` gets, by rank, the error of a rank that has none, instead of raising it. Raises StoreError if
+    there are none of a profile.
     """
+    schema = table_schema(RANK_TABLES[name], columns)
     tables = {}
     for one in events:
-        try:
-            tables[one.rank] = read_rank_table(one, name, columns)
-        except StoreError as error:
-            if lost is None:
-                raise
-            lost.append(error)
-    if tables:
-        whole = pa.concat_tables(tables.values())
-    else:
-        whole = table_schema(RANK_TABLES[name], columns).empty_table()
-    rows: pd.DataFrame = whole.to_pandas(use_threads=False)
-    counts = [len(table) for table in tables.values()]
-    rows.insert(0, "rank", np.repeat(np.array([*tables], np.int64), counts))
-    return rows
+        rows = one.table(dataset_table(name), schema)
+        if rows is not None:
+            tables[one.rank] = rows
+            continue
+        error = StoreError(
+            f"the rows of {name} of rank {one.rank} of {one.run_id} are not in {one.folder}: collect the run "
+            "again."
+        )
+        if lost is None:
+            raise error
+        lost[one.rank] = error
+    whole = pa.concat_tables(tables.values()) if tables else schema.empty_table()
+    ranks = np.repeat(np.array([*tables], np.int64), [len(rows) for rows in tables.values()])
+    return whole.add_column(0, "rank", pa.array(ranks, pa.int64()))

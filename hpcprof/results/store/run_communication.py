@@ -35,7 +35,7 @@ from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.store.mpi_links import FILE as MPI_FILE
 from hpcprof.results.store.mpi_links import calls_between, read_links
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
 
 VERSION = 3
 """Raised when matches or clocks are computed in another way: they are then computed again."""
@@ -185,7 +185,7 @@ def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
 
 def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
     """Return when the first step of each rank starts, on its own clock; without those that have no step."""
-    rows = rank_table_rows(events.values(), "step_parts", ["start_ns"], lost=[])
+    rows = kept_table(events.values(), "step_parts", ["start_ns"], lost={}).to_pandas(use_threads=False)
     first = rows.groupby("rank")["start_ns"].min()
     return dict(zip(first.index.tolist(), first.tolist(), strict=True))
 
@@ -386,9 +386,7 @@ class RunCommunication:
         ranks = sorted(between)
         if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
             return None
-        tables = (
-            (rank, *(read_rank_table(self._events[rank], name) for name in MPI_TABLES)) for rank in ranks
-        )
+        tables = ((rank, *(kept_table([self._events[rank]], name) for name in MPI_TABLES)) for rank in ranks)
         with self._reading():
             found = calls_between(self._folder, tables, between)
         return found.on_common_clock(self.clocks.aligned)
@@ -420,7 +418,7 @@ class RunCommunication:
             found = read_links(self._folder, rank)
         if not len(found.row):
             return _NOTHING
-        rows = read_rank_table(self._events[rank], "mpi_operation_list", _MESSAGE).take(found.row)
+        rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE).take(found.row)
         values = (rows.column(name).to_pylist() for name in _MESSAGE)
         texts = [
             _said_of_mpi(*one) for one in zip(*values, found.way.tolist(), found.peer.tolist(), strict=True)
@@ -433,7 +431,7 @@ class RunCommunication:
     def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
         if not len(found):
             return []
-        rows = read_rank_table(self._events[rank], "rank_collectives", _COLLECTIVE).take(found.row)
+        rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE).take(found.row)
         values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
         return [_said(*one) for one in zip(*values, way.tolist(), found.peer.tolist(), strict=True)]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, Select, exists, func, or_, select
+from sqlalchemy import Connection, Select, Table, exists, func, or_, select
 from sqlalchemy.engine import URL
 
-from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.declaration import Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
@@ -174,28 +174,42 @@ class Store:
         with self._database.reading() as connection:
             return sorted(connection.scalars(query))
 
-    def read(self, run_id: str, analysis: str, notes: RunNotes | None = None) -> AnalysisTable:
-        """Return an analysis, ordered by rank and then as the analysis ordered its rows.
+    def table(
+        self,
+        run_id: str,
+        analysis: str,
+        columns: Sequence[str] | None = None,
+        notes: RunNotes | None = None,
+    ) -> AnalysisTable:
+        """Return an analysis as it is kept, ordered by rank and then as the analysis ordered its rows.
 
-        ``notes`` is what `notes` returns of the run, for who reads several analyses.
+        ``columns`` chooses some of its columns, and ``notes`` is what `notes` returns of the run, for callers
+        that read several analyses.
         """
+        declared = ANALYSES[analysis]
+        names = [column.name for column in declared.columns] if columns is None else columns
+        lost: dict[int, StoreError] = {}
         with self._database.reading() as connection:
-            columns = read_columns(connection, run_id, analysis) if analysis in TABLES else None
+            if analysis in TABLES:
+                values = _read_rows(connection, run_id, TABLES[analysis], names)
             reasons = notes.reasons.get(analysis, {}) if notes else read_reasons(connection, run_id, analysis)
             losses = notes.losses if notes else _read_losses(connection, run_id)
-        if columns is None:
-            columns, lost = self._kept_columns(run_id, analysis)
-            reasons = {**reasons, **lost}
+        if analysis not in TABLES:
+            from hpcprof.results.store.rank_tables import kept_table
+
+            rows = kept_table(self.rank_events(run_id).values(), analysis, columns, lost)
+            values = {name: rows.column(name).to_pylist() for name in names}
+        reasons |= {rank: str(error) for rank, error in lost.items()}
         reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _UNASKED.format(analysis))
-        return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
+        return AnalysisTable(values, reasons, losses_of(declared, losses))
 
     def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
-        """Return which of some analyses nobody has asked for yet (`Analysis.when_asked`).
+        """Return which of some analyses nobody has asked for yet (`Policy.LAZY`).
 
         They are by rank, and those that span the ranks are under `WHOLE_RUN`.
         """
         found: dict[int, list[str]] = defaultdict(list)
-        asked = [name for name in names if ANALYSES[name].when_asked]
+        asked = [name for name in names if ANALYSES[name].policy is Policy.LAZY]
         profiles = self.profiles(run_id).values() if asked else ()
         ranks = {
             one.rank
@@ -246,41 +260,10 @@ class Store:
         """Return where the events of a run may be: its own folder, and the one among the runs."""
         return Path(path) / EVENTS, (self.runs_dir or runs_directory()) / EVENTS
 
-    def _kept_columns(self, run_id: str, analysis: str) -> tuple[dict[str, list[Any]], dict[int, str]]:
-        """Return the columns of an analysis that is kept with the events, and by rank why rows are lost."""
-        from hpcprof.results.store.rank_tables import read_rank_table
-
-        columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[analysis].columns}
-        lost = {}
-        for rank, events in self.rank_events(run_id).items():
-            try:
-                table = read_rank_table(events, analysis)
-            except StoreError as error:
-                lost[rank] = str(error)
-                continue
-            columns["rank"] += [rank] * len(table)
-            for name in table.column_names:
-                columns[name] += table.column(name).to_pylist()
-        return columns, lost
-
     def notes(self, run_id: str) -> RunNotes:
         """Return what is missing in the profiles and the analyses of a run."""
         with self._database.reading() as connection:
             return RunNotes(read_all_reasons(connection, run_id), _read_losses(connection, run_id))
-
-    def read_columns(
-        self,
-        run_id: str,
-        analysis: str,
-        ranks: Sequence[int] | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> dict[str, list[Any]]:
-        """Return columns of an analysis in the order of its rows.
-
-        ``ranks`` and ``columns`` choose some of them; by default all.
-        """
-        with self._database.reading() as connection:
-            return read_columns(connection, run_id, analysis, ranks, columns)
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""
@@ -407,7 +390,7 @@ class Store:
         with self._database.writing(run_id) as connection:
             _delete_run(connection, run_id)
 
-    def rows_of(self, run_id: str) -> dict[str, dict[str, list[Any]]]:
+    def all_rows(self, run_id: str) -> dict[str, dict[str, list[Any]]]:
         """Return all that the store has of a run: by table, as in `OF_RUN`, the values of each column.
 
         A column whose values are all null is left out.
@@ -415,11 +398,9 @@ class Store:
         found = {}
         with self._database.reading() as connection:
             for name, kept in OF_RUN.items():
-                query = select(kept.table).where(kept.table.c[kept.run] == run_id)
-                rows = chain.from_iterable(_fetched(connection, query))
                 names = [column.name for column in kept.table.columns]
-                columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=False))
-                if columns:
+                columns = _read_rows(connection, run_id, kept.table, names, kept.run)
+                if columns[names[0]]:
                     found[name] = {
                         key: values for key, values in columns.items() if any(v is not None for v in values)
                     }
@@ -430,7 +411,7 @@ class Store:
     ) -> None:
         """Write all that is known of a run, in place of what the store has of it; tags and note stay.
 
-        ``rows`` are as `rows_of` returns them.
+        ``rows`` are as `all_rows` returns them.
         """
         with self._database.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
@@ -592,28 +573,17 @@ def _fetched(connection: Connection, query: Select[Any]) -> Iterator[Sequence[tu
         yield rows
 
 
-def read_columns(
-    connection: Connection,
-    run_id: str,
-    name: str,
-    ranks: Sequence[int] | None = None,
-    columns: Sequence[str] | None = None,
+def _read_rows(
+    connection: Connection, run_id: str, table: Table, names: Sequence[str], run: str = "run_id"
 ) -> dict[str, list[Any]]:
-    """Read the columns of an analysis of a run, ordered by rank and then as the analysis ordered its rows.
-
-    ``ranks`` and ``columns`` choose some of them; by default all.
-    """
-    table = TABLES[name]
-    wanted = [column.name for column in ANALYSES[name].columns] if columns is None else columns
-    order = [column for column in table.primary_key if column.name != "run_id"]
-    query = select(*(table.c[column] for column in wanted)).where(table.c.run_id == run_id)
-    if ranks is not None:
-        query = query.where(table.c.rank.in_(ranks))
-    values: list[list[Any]] = [[] for _ in wanted]
-    for rows in _fetched(connection, query.order_by(*order)):
+    """Read columns of the rows of a run, in the order of the table's key; its column ``run`` has the run."""
+    order = [column for column in table.primary_key if column.name != run]
+    query = select(*(table.c[name] for name in names)).where(table.c[run] == run_id).order_by(*order)
+    values: list[list[Any]] = [[] for _ in names]
+    for rows in _fetched(connection, query):
         for column, some in zip(values, zip(*rows, strict=True), strict=True):
             column.extend(some)
-    return dict(zip(wanted, values, strict=True))
+    return dict(zip(names, values, strict=True))
 
 
 def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:

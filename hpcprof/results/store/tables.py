@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import BigInteger, Column, Dialect, Double, Integer, MetaData, Table, Text, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
 SCHEMA_VERSION = 17
@@ -224,7 +224,9 @@ REASONS = _row_table("reasons", ReasonRow, keys=3)
 EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
 BASELINES = _row_table("baselines", BaselineRow, keys=2)
 PUSHED = _row_table("pushed", PushedRow, keys=1)
-TABLES = {name: _analysis_table(one) for name, one in ANALYSES.items() if not one.kept_with_events}
+TABLES = {
+    name: _analysis_table(one) for name, one in ANALYSES.items() if one.policy is not Policy.WITH_EVENTS
+}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
 

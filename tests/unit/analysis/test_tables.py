@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run, outcome_from_columns
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.timeline import Timeline
+from hpcprof.results.store.analysis_table import data_frame
 from tests.unit.analysis.over_all_ranks import analyze
 from tests.unit.analysis.timelines import COMP, timeline
 
@@ -148,6 +149,6 @@ def test_an_outcome_of_columns_has_these_columns(missing: bool) -> None:
         columns = {
             column.name: [*values[column.kind], *([None] if missing else [])] for column in analysis.columns
         }
-        found = outcome_from_columns(analysis, columns)
+        found = Outcome(data_frame(analysis.columns, columns))
         assert found.columns() == columns
         assert found.rows.columns.tolist() == list(columns)

@@ -41,7 +41,7 @@ def exposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     energy = {"r3": [100.0, None, 20.5]}
     store = SimpleNamespace(
         exists=lambda: True,
-        read=lambda name, table: SimpleNamespace(columns={"energy_j": energy.get(name, [])}),
+        table=lambda name, table: SimpleNamespace(columns={"energy_j": energy.get(name, [])}),
     )
     catalogue = SimpleNamespace(store=store, find=lambda name: name, listing=lambda: Listing(runs, []))
     text = generate_latest(metrics._Families(cast(Catalogue, catalogue), metrics.RunningEnergy())).decode()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from hpcprof.report.page.timeline_tracks import SliceKind, TrackKind, rank_track
 from hpcprof.results.ask.windows import RunWindows
 from hpcprof.results.collect.collection import update_run
 from hpcprof.results.collect.over_ranks import run_communication
-from hpcprof.results.store.rank_tables import read_rank_table
+from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.runs.directory import Run
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
@@ -94,7 +94,7 @@ def test_the_overview_has_the_steps_of_all_ranks_on_one_clock(tiles: RunTiles) -
     clocks = tiles._clocks
     for rank in overview["ranks"]:
         number = rank["rank"]
-        own = read_rank_table(tiles._store.rank_events(RUN)[number], "step_parts")
+        own = kept_table([tiles._store.rank_events(RUN)[number]], "step_parts")
         start = own["start_ns"].to_numpy()
         stamps = clocks.to_common(number, np.stack((start, start + own["wall_ns"].to_numpy())))
         steps = zip(own["step"].to_pylist(), *(stamps - tiles._extent.zero).tolist(), strict=True)

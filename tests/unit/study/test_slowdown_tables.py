@@ -17,7 +17,7 @@ class FakeStore:
     def __init__(self, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
         self.runs = runs
 
-    def read(self, run_id: str, analysis: str) -> AnalysisTable:
+    def table(self, run_id: str, analysis: str) -> AnalysisTable:
         rows = self.runs[run_id].get(analysis, [])
         return AnalysisTable({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
 

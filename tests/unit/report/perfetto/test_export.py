@@ -148,7 +148,7 @@ def test_an_arrow_connects_a_send_with_its_receive(tmp_path: Path) -> None:
     found, _ = _export((Run(RUN, tmp_path / "profiles"), store), tmp_path / "new", [0, 1], None)
     ends = [sorted(one.process for one in slices) for slices in found.together.values()]
     assert ends and all(one == ["rank 0", "rank 1"] for one in ends)
-    assert len(ends) == len(store.read(RUN, "point_to_point").rows)
+    assert len(ends) == len(store.table(RUN, "point_to_point").rows)
 
 
 DATA = Path(__file__).parents[3] / "data"

@@ -107,16 +107,16 @@ def test_an_explanation_is_computed_once_and_kept_with_its_critical_path(
     assert kept_explanation(run, store) is None
     assert explain(run, store) == explain(run, store) == graph.explanation == kept_explanation(run, store)
     assert len(graph.inputs) == 1
-    path = store.read(run.id, "critical_path")
+    path = store.table(run.id, "critical_path")
     assert (path.rows, path.reasons) == ([PATH], {})
-    costs = store.read(run.id, "profiler_cost")
+    costs = store.table(run.id, "profiler_cost")
     assert (costs.rows, costs.reasons) == ([], {-1: "the profiler's share of a step is unknown"})
     cost = CallCost("cudaLaunchKernel", 500.0, 9_000, 8_000, 10_000, GIVEN)
     graph.explanation = replace(
         graph.explanation, step=replace(graph.explanation.step, profiler_cost=(cost,))
     )
     explain(run, store, step_ns=7)
-    assert store.read(run.id, "profiler_cost").rows == [asdict(cost)]
+    assert store.table(run.id, "profiler_cost").rows == [asdict(cost)]
 
 
 def test_a_given_step_time_is_kept_for_later_explanations(run: Run, store: Store, graph: Graph) -> None:

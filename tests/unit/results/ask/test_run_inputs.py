@@ -9,6 +9,7 @@ import pytest
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.results.ask import run_inputs
 from hpcprof.results.ask.run_inputs import run_data
+from hpcprof.results.collect import timelines
 from hpcprof.results.collect.timelines import Timelines
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, open_store
@@ -27,7 +28,7 @@ def test_the_own_clock_of_several_modes_is_that_of_the_first(of_version_1: bool,
     path = write(result, tmp_path / "results")
     if of_version_1:
         path.write_text(text)
-    data = run_data(Run("run", tmp_path), open_store(None, tmp_path), ())
+    data = run_data(Run("run", tmp_path), open_store(None, tmp_path))
     assert list(data.own_step_ns) == result.modes["serial"].latency_ns
     assert data.parameters["mode"] == "serial"
 
@@ -40,7 +41,7 @@ def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: 
         looked.append(run)
         return Timelines(paths, [])
 
-    monkeypatch.setattr(run_inputs, "find_timelines", find)
+    monkeypatch.setattr(timelines, "find_timelines", find)
     run, store = Run("run", tmp_path), open_store(str(tmp_path / "results.db"), tmp_path)
     store.prepare()
     for rank, path in paths.items():
@@ -48,7 +49,7 @@ def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: 
             run.id, rank, path.name, "a" * 64, 1, "torch", None, "", None, None, ANALYSIS_VERSION
         )
         store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile, {}, [], (), ())])
-    data = run_data(run, store, ())
+    data = run_data(run, store)
     assert [len(data.read(rank).operators) > 0 for rank in data.timeline_ranks] == [True, True]
     assert looked == [run]
 

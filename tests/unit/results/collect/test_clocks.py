@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 
 from hpcprof.analysis.collectives.common_clock import RankClock
@@ -15,7 +15,7 @@ from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect import over_ranks
 from hpcprof.results.collect.over_ranks import run_communication
-from hpcprof.results.store.rank_tables import rank_table_rows
+from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.run_communication import ClockSource, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -39,13 +39,15 @@ class Stored(NamedTuple):
 
 def _without_communication(monkeypatch: pytest.MonkeyPatch, ranks: Collection[int]) -> None:
     """Let the profiles have no collectives of some ranks; what is computed then is not kept."""
-    read = rank_table_rows
+    read = kept_table
 
-    def changed(events: Iterable[RankEvents], name: str, *others: Any) -> pd.DataFrame:
+    def changed(events: Iterable[RankEvents], name: str, *others: Any) -> pa.Table:
         rows = read(events, name, *others)
-        return rows[~rows["rank"].isin(ranks)].reset_index(drop=True) if name == "rank_collectives" else rows
+        if name != "rank_collectives":
+            return rows
+        return rows.filter(pa.array([rank not in ranks for rank in rows["rank"].to_pylist()], pa.bool_()))
 
-    monkeypatch.setattr(over_ranks, "rank_table_rows", changed)
+    monkeypatch.setattr(over_ranks, "kept_table", changed)
     monkeypatch.setattr(over_ranks, "load_communication", lambda *_: None)
     monkeypatch.setattr(RunCommunication, "save", lambda _: None)
 
@@ -94,7 +96,7 @@ def test_times_go_to_the_common_clock_and_back(stored: Stored) -> None:
 
 
 def test_lateness_on_the_common_clock_is_that_of_the_tables(stored: Stored) -> None:
-    rows = rank_table_rows(stored.store.rank_events(RUN).values(), "rank_collectives")
+    rows = kept_table(stored.store.rank_events(RUN).values(), "rank_collectives").to_pandas()
     clocks = run_communication(stored.run, stored.store).clocks
     for (_, ranks), clock in align_clocks(rows).items():
         members = np.frombuffer(ranks, np.int64).tolist()
@@ -142,7 +144,7 @@ def test_a_rank_without_communication_and_utc_starts_its_first_step_with_the_oth
     clocks = run_communication(stored.run, stored.store).clocks
     assert clocks.sources[1] is ClockSource.STEPS and clocks.sources[0] is ClockSource.COMMUNICATION
     assert clocks.start_utc_ns is None
-    steps = rank_table_rows(stored.store.rank_events(RUN).values(), "step_parts")
+    steps = kept_table(stored.store.rank_events(RUN).values(), "step_parts").to_pandas()
     firsts = steps.groupby("rank")["start_ns"].min()
     parts = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
     first = {rank: int(clocks.to_common(rank, np.array([start]))[0]) for rank, start in parts.items()}

@@ -49,7 +49,7 @@ def test_the_results_of_a_run_are_copied_and_replace_earlier_ones(source: Path, 
         assert _take(Run("one", Path("/here/one")), source, store)
     assert [(run.path, run.events) for run in store.runs()] == [("/here/one", "/here/one/timeline")]
     assert store.profiles("one")[0].bytes == 12
-    assert store.read_columns("one", "breakdown", columns=["idle_pct"]) == {"idle_pct": [12.5]}
+    assert store.table("one", "breakdown", ["idle_pct"]).columns == {"idle_pct": [12.5]}
 
 
 @pytest.mark.parametrize(

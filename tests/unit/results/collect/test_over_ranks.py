@@ -23,7 +23,7 @@ from hpcprof.results.collect.over_ranks import (
     survey_ranks,
 )
 from hpcprof.results.store.analysis_table import AnalysisTable
-from hpcprof.results.store.rank_tables import read_rank_table
+from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.store import Store
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
@@ -133,7 +133,7 @@ def test_a_process_without_the_files_of_the_profiles_computes_nothing(store: Sto
 def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
     store: Store, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = read_rank_table
+    read = kept_table
 
     def with_an_odd_row(*given: Any) -> pa.Table:
         rows = read(*given)
@@ -143,7 +143,7 @@ def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
             rows = rows.set_column(place, kind, values)
         return rows
 
-    monkeypatch.setattr(over_ranks, "read_rank_table", with_an_odd_row)
+    monkeypatch.setattr(over_ranks, "kept_table", with_an_odd_row)
     events = tuple(store.rank_events(RUN).values())
     survey = over_ranks._survey(RankTask(events, Path()))
     assert groups_of_communicators([survey]) is None

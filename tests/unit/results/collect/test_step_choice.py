@@ -96,7 +96,7 @@ def test_what_a_user_names_holds_until_another_name_or_auto_is_given(make: Make)
     for given in (None, "matmul_1"):
         assert counts(collect(run, store, step_range=given)) == (0, 2)
     # Analyses that read timelines see the same steps.
-    chosen = run_data(run, store, ()).read(1).step_range
+    chosen = run_data(run, store).read(1).step_range
     assert chosen is not None
     assert (chosen.name, chosen.named) == ("matmul_1", True)
     assert counts(collect(run, store, step_range="auto")) == (2, 0)
@@ -108,11 +108,11 @@ def test_a_rank_without_the_named_range_is_collected_without_steps(make: Make) -
     assert counts(collect(run, store, step_range="my_loop")) == (2, 0)
     assert steps(run, store) == {0: "my_loop", 1: ""}
     assert (
-        store.read(run.id, "step_times")
+        store.table(run.id, "step_times")
         .reasons[1]
         .startswith("no steps in rank1.sqlite: it has no complete range named my_loop")
     )
-    assert store.read(run.id, "kernels").columns["rank"].count(1)
+    assert store.table(run.id, "kernels").columns["rank"].count(1)
     assert counts(collect(run, store)) == (0, 2)
 
 
@@ -132,10 +132,10 @@ def test_iterations_are_numbered_as_the_job_captured_them_also_where_the_timelin
     manifest = Manifest(run.id, "2026-11-21T02:15:54+00:00", ["hpcprof"], job, site_keys(load_site("local")))
     captured = replace(run, manifest=manifest)
     collect(captured, store)
-    steps = store.read(run.id, "step_times").columns["step"]
+    steps = store.table(run.id, "step_times").columns["step"]
     assert min(steps) == 5
-    assert store.read(run.id, "step_account").columns["step"] == steps
+    assert store.table(run.id, "step_account").columns["step"] == steps
     for events in store.rank_events(run.id).values():
         events.discard()
-    timeline = run_data(captured, store, ()).read(0)
+    timeline = run_data(captured, store).read(0)
     assert steps_of(timeline).number[0] == 5

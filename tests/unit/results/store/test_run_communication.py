@@ -60,7 +60,7 @@ def test_a_message_has_one_number_where_it_is_sent_and_where_it_is_received(
     store: Store, found: dict[int, RankCommunication]
 ) -> None:
     analysis = ANALYSES["rank_collectives"]
-    rows = data_frame(analysis.columns, store.read(RUN, analysis.name).columns)
+    rows = data_frame(analysis.columns, store.table(RUN, analysis.name).columns)
     expected = {
         ((pair.sender, int(sent), 1), (pair.receiver, int(received), -1))
         for pair in match_pairs(rows)[0]
@@ -75,7 +75,7 @@ def test_a_collective_has_one_number_on_all_of_its_ranks(
     store: Store, found: dict[int, RankCommunication]
 ) -> None:
     analysis = ANALYSES["rank_collectives"]
-    rows = data_frame(analysis.columns, store.read(RUN, analysis.name).columns)
+    rows = data_frame(analysis.columns, store.table(RUN, analysis.name).columns)
     expected = {
         tuple((int(rank), int(start), 0) for rank, start in zip(one.ranks, starts, strict=True))
         for one in match_collectives(rows)[0]

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.framework.declaration import Part, Scope
+from hpcprof.analysis.framework.declaration import Part, Policy, Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import gather
 from hpcprof.results.ask.query import query
-from hpcprof.results.ask.when_asked import (
+from hpcprof.results.ask.tables import (
     KeptRank,
-    complete,
+    RunTables,
     complete_tables,
     incomplete_tables,
-    stored_analysis,
 )
 from hpcprof.results.collect import collection as collecting
 from hpcprof.results.collect import over_ranks, rank_task
@@ -31,8 +30,8 @@ from hpcprof.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
 
 DATA = Path(__file__).parents[3] / "data"
-LATER = {name for name, one in ANALYSES.items() if one.when_asked and one.scope is Scope.RANK}
-LISTS = [name for name, one in ANALYSES.items() if one.when_asked and one.scope is Scope.RUN]
+LATER = {name for name, one in ANALYSES.items() if one.policy is Policy.LAZY and one.scope is Scope.RANK}
+LISTS = [name for name, one in ANALYSES.items() if one.policy is Policy.LAZY and one.scope is Scope.RUN]
 
 
 def write_profiles(folder: Path) -> None:
@@ -88,18 +87,18 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     unasked = {rank: {*names} for rank, names in store.unasked(run.id, ANALYSES).items()}
     # There are no messages, and that is stored.
     assert unasked == {0: LATER, 1: LATER, WHOLE_RUN: {"collectives"}}
-    assert store.read(run.id, "idle").reasons[1].startswith("not computed yet: hpcprof report RUN")
+    assert store.table(run.id, "idle").reasons[1].startswith("not computed yet: hpcprof report RUN")
     shutil.rmtree(run.path)  # The kept timelines are enough.
-    later = {name: stored_analysis(name, run, store) for name in ANALYSES}
+    later = {name: RunTables(run, store).table(name) for name in ANALYSES}
     assert store.unasked(run.id, ANALYSES) == {}
-    assert {name: store.read(run.id, name) for name in ANALYSES} == later
+    assert {name: store.table(run.id, name) for name in ANALYSES} == later
     monkeypatch.undo()
     write_profiles(run.path)
     at_once = new_store(tmp_path, "at_once.db")
     collect(run, at_once)
     assert at_once.unasked(run.id, ANALYSES) == {}
     both = [*LATER, *LISTS, "collectives_summary"]
-    assert {name: at_once.read(run.id, name) for name in both} == {name: later[name] for name in both}
+    assert {name: at_once.table(run.id, name) for name in both} == {name: later[name] for name in both}
     assert later["collectives"].count
     assert later["collectives_summary"].count
 
@@ -118,7 +117,7 @@ def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_
     contents = gather(run, store, None, executor=noted)
     assert set(contents.analyses) == set(ANALYSES)
     assert [{*task.analyses} for task in asked] == [LATER, LATER]
-    assert contents.analyses["idle"].rows and len(asked) == 2
+    assert contents.table("idle").rows and len(asked) == 2
 
 
 def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_has_a_reason(
@@ -127,7 +126,7 @@ def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_ha
     (run.path / "rank1.sqlite").unlink()
     for events in store.rank_events(run.id).values():
         events.discard()
-    found = stored_analysis("launches", run, store)
+    found = RunTables(run, store).table("launches")
     assert set(found.columns["rank"]) == {0}
     assert found.reasons[1] == "rank 1 was not analyzed: its timeline is not kept, and its profile is gone"
     assert store.unasked(run.id, ["launches"]) == {1: ["launches"]}
@@ -159,7 +158,7 @@ def test_sql_completes_the_tables_that_it_names(run: Run, store: Store) -> None:
 
 def test_a_store_that_is_only_read_says_what_is_not_computed(run: Run, store: Store) -> None:
     read_only = open_store(str(store), run.path.parent, read_only=True)
-    found = stored_analysis("queue_length", run, read_only)
+    found = RunTables(run, read_only).table("queue_length")
     assert not found.count
     assert found.reasons[0].startswith("not computed yet")
 
@@ -168,16 +167,18 @@ def test_whoever_cannot_write_the_database_gets_the_rows(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "put_analyses", lambda *_: None)
-    found = stored_analysis("launches", run, store)
+    found = RunTables(run, store).table("launches")
     assert set(found.columns["rank"]) == {0, 1}
     assert not found.reasons
 
 
 def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, store: Store) -> None:
-    (tables, _) = complete(run, store, ["idle"]).values()
+    (tables, _) = RunTables(run, store).complete(["idle"]).values()
     store.put_analyses(run.id, 1, tables, {1: "the checksum of an earlier profile"})
-    assert set(store.read(run.id, "idle").columns["rank"]) == {0, 1}
-    store.put_analyses(run.id, WHOLE_RUN, complete(run, store, LISTS)[WHOLE_RUN], {0: "another", 1: "one"})
+    assert set(store.table(run.id, "idle").columns["rank"]) == {0, 1}
+    store.put_analyses(
+        run.id, WHOLE_RUN, RunTables(run, store).complete(LISTS)[WHOLE_RUN], {0: "another", 1: "one"}
+    )
     assert store.unasked(run.id, LISTS) == {}
 
 
@@ -187,7 +188,7 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store:
         "analysis_collectives of run lacks its rows: hpcprof query computes them where the timelines are kept"
     ]
     shutil.rmtree(store.rank_events(run.id)[0].folder)
-    found = stored_analysis("collectives", run, store)
+    found = RunTables(run, store).table("collectives")
     assert not found.count
     assert found.reasons[WHOLE_RUN].startswith(
         "not computed: the rows of rank_collectives of rank 0 of run are"
@@ -196,7 +197,8 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store:
 
 
 def test_a_lost_process_is_the_reason_of_its_rank(run: Run, store: Store) -> None:
-    found = complete(run, store, ["idle"], lambda function, tasks: ((t, Lost("it died")) for t in tasks))
+    tables = RunTables(run, store, lambda function, tasks: ((t, Lost("it died")) for t in tasks))
+    found = tables.complete(["idle"])
     assert found[0]["idle"].reasons == {0: "rank 0 was not analyzed: it died"}
 
 

@@ -1,0 +1,361 @@
+"""The tables of a run: read where they are kept, or computed when they are asked for (`Policy`).
+
+A collect leaves lazy analyses out of a rank whose timeline it keeps, unless the profile is so small that
+reading the timeline again would take longer than the analyses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
+from hpcprof.analysis.framework.losses import losses_of
+from hpcprof.analysis.framework.registry import ANALYSES, find_analysis
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.units import named_ranks
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of, read_profile
+from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.collect.run_names import command_line, find_known_run, typed_run
+from hpcprof.results.collect.run_profiles import profiles_of
+from hpcprof.results.collect.step_choice import stored_step_ranges
+from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, data_frame
+from hpcprof.results.store.store import RunNotes, Store
+from hpcprof.runs.directory import Run
+
+if TYPE_CHECKING:  # a report from the store does without
+    import pandas as pd
+
+    from hpcprof.profiles.timeline import StepRange, Timeline
+    from hpcprof.profiles.timeline_parquet import RankEvents
+    from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.timelines import Timelines
+
+_PER_ROW = 3e-7
+"""The time for a kept event, as a share of the time in which a worker starts."""
+
+Computed = Mapping[int, Mapping[str, AnalysisTable]]
+"""Analyses by rank, or `WHOLE_RUN`, and name."""
+
+
+class RunTables(Mapping[str, AnalysisTable]):
+    """The tables of a run by the names of their analyses, each read or computed at its first use.
+
+    They are where the policy of their analysis says: in the database, in Parquet beside the events, or
+    nowhere. ``executor`` computes the lazy ones. A store that was opened to be read only stays as it is.
+    """
+
+    def __init__(self, run: Run, store: Store, executor: Executor = serially) -> None:
+        self._run, self._store, self._executor = run, store, executor
+        self._notes: RunNotes | None = None
+        self._tables: dict[str, AnalysisTable] = {}
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    def table(self, name: str) -> AnalysisTable:
+        """Return the table of an analysis.
+
+        Raises UsageError if there is no analysis of that name, and HpcprofError if that of a plug-in reads a
+        profile that is gone.
+        """
+        if name not in self._tables:
+            analysis = find_analysis(name)
+            make = self._compute if analysis.policy is Policy.EACH_TIME else self._kept
+            self._tables[name] = make(analysis)
+        return self._tables[name]
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Return the table of an analysis as others read it; empty if the run has not been collected."""
+        if name not in self._frames:
+            self._frames[name] = self._frame(ANALYSES[name])
+        return self._frames[name]
+
+    @property
+    def frames(self) -> Mapping[str, pd.DataFrame]:
+        """The tables as `frame` returns them."""
+        return _Frames(self)
+
+    def complete(self, names: Iterable[str] = ANALYSES) -> Computed:
+        """Compute and store lazy analyses that nobody has asked for yet, and return them.
+
+        Where the database cannot be written, they are not stored; nor is the reason of a rank whose timeline
+        is gone.
+        """
+        return _complete(self._run, self._store, names, self._executor)
+
+    def __getitem__(self, name: str) -> AnalysisTable:
+        if name not in ANALYSES:
+            raise KeyError(name)
+        return self.table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        # Whoever wants all of them waits for one reading of each timeline.
+        self.complete()
+        return iter(ANALYSES)
+
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+    def _kept(self, analysis: Analysis) -> AnalysisTable:
+        name = analysis.name
+        computed = self.complete([name])
+        if computed:
+            self._notes = None
+        elif self._tables and self._notes is None:
+            # A search for the notes of one analysis passes over those of all.
+            self._notes = self._store.notes(self._run.id)
+        table = self._store.table(self._run.id, name, notes=self._notes)
+        for rank, tables in computed.items():
+            new = tables[name]
+            if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
+                columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
+                reasons = {other: why for other, why in table.reasons.items() if other != rank}
+                table = replace(table, columns=columns, reasons=reasons | new.reasons)
+        # Reasons are stored without run and database.
+        collect = command_line(self._store, "collect", typed_run(self._run)) if table.reasons else ""
+        reasons = {rank: _with_command(text, self._run, collect) for rank, text in table.reasons.items()}
+        return replace(table, reasons=reasons)
+
+    def _frame(self, analysis: Analysis) -> pd.DataFrame:
+        if not self._store.exists():
+            return data_frame(analysis.columns, _no_columns(analysis))
+        if analysis.policy is Policy.WITH_EVENTS:
+            from hpcprof.results.store.rank_tables import kept_table
+
+            events = self._store.rank_events(self._run.id).values()
+            rows: pd.DataFrame = kept_table(events, analysis.name, lost={}).to_pandas(use_threads=False)
+            return rows
+        return data_frame(analysis.columns, self.table(analysis.name).columns)
+
+    def _compute(self, analysis: Analysis) -> AnalysisTable:
+        compute = self._over_ranks if analysis.scope is Scope.RUN else self._rank_by_rank
+        return replace(compute(analysis), losses=losses_of(analysis, self._store.losses(self._run.id)))
+
+    def _over_ranks(self, analysis: Analysis) -> AnalysisTable:
+        from hpcprof.analysis.framework.outcome import Outcome, analyze_run
+
+        needed = {
+            name: Outcome(self.frame(name), self.table(name).reasons.get(WHOLE_RUN, ""))
+            for name in analysis.needs
+        }
+        return AnalysisTable.from_outcome(analyze_run(analysis, needed))
+
+    def _rank_by_rank(self, analysis: Analysis) -> AnalysisTable:
+        from hpcprof.analysis.framework.outcome import analyze_rank
+        from hpcprof.results.collect.profile_ranks import profiles_by_rank
+        from hpcprof.results.collect.timelines import profile_is_gone, timeline_reader
+
+        timelines = analysis.reads is ProfileContent.TIMELINE
+        profiles = self._store.profiles(self._run.id)
+        ranks = [rank for rank, profile in profiles.items() if content_of(profile.kind) is analysis.reads]
+        if not ranks:
+            reason = f"{analysis.name} needs {analysis.reads.value}, and no rank has one"
+            return AnalysisTable(_no_columns(analysis), {WHOLE_RUN: reason})
+        read_timeline = timeline_reader(self._run, self._store)
+        paths = {} if timelines else profiles_by_rank(profiles_of(self._run)).paths
+        columns, reasons = _no_columns(analysis), {}
+        for rank in sorted(ranks):
+            if not timelines and rank not in paths:
+                raise profile_is_gone(self._run, rank, profiles[rank].file)
+            profile = read_timeline(rank) if timelines else read_profile(paths[rank])
+            outcome = analyze_rank(analysis, profile, rank)
+            for name, values in outcome.columns().items():
+                columns[name] += values
+            if outcome.reason:
+                reasons[rank] = outcome.reason
+        return AnalysisTable(columns, reasons)
+
+
+class _Frames(Mapping[str, "pd.DataFrame"]):
+    """The tables of a run as DataFrames."""
+
+    def __init__(self, tables: RunTables) -> None:
+        self._tables = tables
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        return self._tables.frame(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ANALYSES)
+
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+
+def _with_command(reason: str, run: Run, collect: str) -> str:
+    """Complete the command in a reason by the run and the database."""
+    for command in (f"hpcprof collect {run.path}", "hpcprof collect"):
+        if command in reason:
+            return reason.replace(command, collect)
+    return reason
+
+
+@dataclass(frozen=True)
+class KeptRank:
+    """Analyses of a rank to compute from its kept timeline, whose step is ``step_range``."""
+
+    events: RankEvents
+    step_range: StepRange
+    analyses: tuple[str, ...]
+
+
+def analyze_kept(task: KeptRank) -> dict[str, AnalysisTable] | None:
+    """Return the analyses of a rank by name; None if its timeline is not kept."""
+    from hpcprof.results.collect.kept_events import kept_timeline
+
+    timeline = kept_timeline(task.events, task.step_range)
+    return None if timeline is None else _analyzed(task, timeline)
+
+
+def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
+    from hpcprof.analysis.framework.outcome import analyze_rank
+
+    rank = task.events.rank
+    return {
+        name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], timeline, rank), rank)
+        for name in task.analyses
+    }
+
+
+def _complete(run: Run, store: Store, names: Iterable[str], executor: Executor) -> Computed:
+    missing = {} if store.read_only else store.unasked(run.id, names)
+    if not missing:
+        return {}
+    events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
+    of_run = missing.pop(WHOLE_RUN, [])
+    tasks = [
+        KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
+        for rank, wanted in sorted(missing.items())
+    ]
+    found: dict[int, Mapping[str, AnalysisTable]] = {}
+    # To find out the ranks of thousands of files takes seconds.
+    profiled = cache(partial(_timelines, run))
+    for task, result in executor(analyze_kept, tasks):
+        rank = task.events.rank
+        tables: Mapping[str, AnalysisTable]
+        try:
+            tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
+        except HpcprofError as error:
+            tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
+        else:
+            # Whoever may only read the database gets the rows too.
+            with suppress(StoreError):
+                store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
+        found[rank] = tables
+    if of_run:
+        found[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
+    return found
+
+
+def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:
+    """Compute and store lazy analyses that span the ranks."""
+    from hpcprof.results.collect.over_ranks import analyze_matched
+
+    sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+    try:
+        outcomes = analyze_matched(run.id, store, names)
+    except StoreError as error:
+        return _unanalyzed(names, WHOLE_RUN, "not computed", error)
+    tables = {name: AnalysisTable.from_outcome(outcome) for name, outcome in outcomes.items()}
+    with suppress(StoreError):
+        store.put_analyses(run.id, WHOLE_RUN, tables, sha256)
+    return tables
+
+
+def _unanalyzed(
+    names: Iterable[str], rank: int, what: str, error: HpcprofError
+) -> Mapping[str, AnalysisTable]:
+    reason = f"{what}: {str(error).rstrip('.')}"
+    return {name: AnalysisTable(_no_columns(ANALYSES[name]), {rank: reason}) for name in names}
+
+
+def _timelines(run: Run) -> Timelines:
+    from hpcprof.results.collect.timelines import find_timelines
+
+    return find_timelines(run)
+
+
+def _from_profile(
+    profiled: Callable[[], Timelines], task: KeptRank, result: Lost | None
+) -> dict[str, AnalysisTable]:
+    """Return the analyses of a rank whose timeline is not kept from its profile.
+
+    Raises HpcprofError if the profile cannot be read, or the process that should have read the timeline was
+    lost.
+    """
+    if isinstance(result, Lost):
+        raise HpcprofError(result.reason)
+    timelines = profiled()
+    if task.events.rank not in timelines.paths:
+        raise HpcprofError("its timeline is not kept, and its profile is gone")
+    return _analyzed(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
+
+
+def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
+    return {column.name: [] for column in analysis.columns}
+
+
+def _named_in(sql: str) -> set[str]:
+    """Return the lazy analyses whose tables an SQL names."""
+    names = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
+    return {name for name in names & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY}
+
+
+def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
+    """Complete the tables that an SQL on the results database names, in all runs."""
+    names = _named_in(sql)
+    for row in store.runs() if names and store.exists() else ():
+        if store.unasked(row.id, names):
+            RunTables(find_known_run(row.id, runs_dir, store), store, executor).complete(names)
+
+
+def incomplete_tables(sql: str, store: Store) -> list[str]:
+    """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
+    found = []
+    names = _named_in(sql)
+    for row in store.runs() if names and store.exists() else ():
+        lacking = store.unasked(row.id, names)
+        if lacking:
+            tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
+            found.append(
+                f"{', '.join(tables)} of {row.id} lacks {_lacking(lacking)}: hpcprof query "
+                "computes them where the timelines are kept"
+            )
+    return found
+
+
+def _lacking(names: Mapping[int, Sequence[str]]) -> str:
+    ranks = sorted(names.keys() - {WHOLE_RUN})
+    return f"rows of {named_ranks(ranks)}" if ranks else "its rows"
+
+
+def asked_on_all_cpus(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Compute lazy analyses in processes of this machine, or in this one where that is as quick."""
+    yield from _processes(work=_work_of_kept, if_quicker=True)(function, tasks)
+
+
+def _work_of_kept(task: KeptRank) -> float:
+    """Estimate the work of `analyze_kept`, in starts of a worker."""
+    return sum(task.events.written_rows().values()) * _PER_ROW
+
+
+def on_all_cpus(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run tasks in processes of this machine, an executor for commands; a single one runs in this process."""
+    yield from _processes()(function, tasks)
+
+
+def _processes(**settings: Any) -> Processes:
+    from hpcprof.results.collect.executors.planning import usable_cpus
+    from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.rank_task import PRELOAD
+
+    return Processes(usable_cpus(), PRELOAD, **settings)
