@@ -144,7 +144,9 @@ def finding_of(
         saving_high_ns=round(high),
         share_pct=round(100 * one.saving / wall, 3),
         evidence=evidence_of(inputs.tables, candidate, ranks),
-        remedy=candidate.cause.advise(candidate.where, ranks, in_turn=of_all and len(ranks) > 1),
+        remedy=candidate.cause.advise(
+            candidate.where, ranks, in_turn=of_all and len(ranks) > 1, advice=candidate.advice
+        ),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
         steps=tuple(built.number(place) for place in one.steps),

@@ -32,6 +32,8 @@ class Candidate:
         The time per step that it takes by itself, on the rank where that is most.
     only : int
         The position of the only rank that has it, or `NONE`.
+    advice : str
+        What to do about this candidate, where that differs from the remedy of its cause; formatted like that.
     slower : float
         If no long pauses make a rank late but a host that is slower, by how many times; else 0.
     """
@@ -43,6 +45,7 @@ class Candidate:
     own_ns: float
     only: int = NONE
     slower: float = 0.0
+    advice: str = ""
 
     def has(self, *traits: Trait) -> bool:
         """Return whether the cause has any of these traits."""

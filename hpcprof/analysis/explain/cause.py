@@ -205,16 +205,26 @@ class CauseDeclaration:
     wait: MachineWait | None = None
     meanwhile: str = ""
 
-    def advise(self, where: str, ranks: Sequence[int], *, stack: Stack = "", in_turn: bool = False) -> str:
-        """Return what to do about the cause in a place, in one or two sentences."""
+    def advise(
+        self,
+        where: str,
+        ranks: Sequence[int],
+        *,
+        stack: Stack = "",
+        in_turn: bool = False,
+        advice: str = "",
+    ) -> str:
+        """Return what to do about the cause in a place, in one or two sentences.
+
+        ``advice`` is that of a candidate, which comes before all others.
+        """
         place = where.lower()
         usable = (one for one in self.place_remedies if one.jax == (stack == "jax"))
         chosen = next(
             (one.text for one in usable if any(word in place for word in one.words)),
             self.remedies.get(stack, self.remedy),
         )
-        if in_turn:
-            chosen = self.remedy_in_turn or chosen
+        chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
         said = chosen.format(where=where or "the step", ranks=subject)
         # Such a place says where it is.

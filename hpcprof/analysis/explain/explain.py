@@ -132,7 +132,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     share = profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
     built = replace(built, graph=replay.graph)
-    scene = Scene(replay, inputs.gpus)
+    scene = Scene(replay, inputs.gpus, timelines)
     held_up = scene.mpi.held_up if of_mpi and scene.mpi else 0.0
     rare = [one for one in findings if of_mpi and (is_rare(one) or is_held_up(one, held_up))]
     findings = [one for one in findings if one not in rare]

@@ -94,6 +94,8 @@ def profiler_share(
 def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], scale: float) -> int:
     """Return the cost of a launch in ns with which a replay takes as long as a step alone.
 
+    It is negative where the step alone is longer than the recorded one, as on a node with a slower host.
+
     Parameters
     ----------
     replay : Replay
@@ -108,7 +110,8 @@ def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], sc
     # A GPU that limits the step hides any further cost.
     least = time(_moments(replay, _MOST_NS))
     target = max(alone_ns * scale, (1 + _HIDDEN) * least)
-    low, high = 0, _MOST_NS
+    # A step alone that is longer than the recorded one is of a slower host: its calls take longer.
+    low, high = (0, _MOST_NS) if target <= time(replay.unchanged) else (-_MOST_NS, 0)
     for _ in range(_ROUNDS):
         middle = (low + high) // 2
         low, high = (middle, high) if time(_moments(replay, middle)) > target else (low, middle)
@@ -164,7 +167,7 @@ def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple
     for number in np.unique(name[weight > 0]).tolist():
         mine = name == number
         calls = round(int(mine.sum()) / graph.steps / len(graph.ranks), 1)
-        value, low, high = (round(float(weight[mine].mean()) / _UNIT * each) for each in launch)
+        value, low, high = (max(0, round(float(weight[mine].mean()) / _UNIT * each)) for each in launch)
         rows.append(CallCost(graph.names[number], calls, value, low, high, source))
     return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
 

@@ -301,6 +301,8 @@ class RunGraph:
     @cached_property
     def stage(self) -> Ints:
         """The number of the pipeline stage of each rank by its position; 0 without a pipeline."""
+        if not self.is_pipeline:
+            return np.zeros(len(self.ranks), np.int64)
         return pipeline_stages(self.couplings, self.work_rank, len(self.ranks))
 
     @property
@@ -311,8 +313,13 @@ class RunGraph:
 
     @property
     def is_pipeline(self) -> bool:
-        """True if GPUs send each other messages: their ranks then are stages with different work."""
-        return any(one.op == MESSAGE for one in self.couplings)
+        """True if GPUs send each other messages: their ranks then are stages with different work.
+
+        Where each message has one the other way between the same two operations, the ranks exchange data, as
+        in an all-to-all or with neighbours.
+        """
+        sent = {tuple(one.work.tolist()) for one in self.couplings if one.op == MESSAGE}
+        return any((receiver, sender) not in sent for sender, receiver in sent)
 
     @property
     def is_of_host(self) -> bool:

@@ -16,7 +16,7 @@ from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
-from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints
+from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Timeline
 
 _LEAST_SHARE = 0.01
 """Minimum share of a step that a cause takes by itself to be a candidate."""
@@ -39,14 +39,18 @@ class Scene:
         None unless all ranks call MPI.
     gpus : mapping of int to sequence of Gpu
         By rank.
+    timelines : mapping of int to Timeline
+        By rank.
     ranks : tuple of int
         The positions of all ranks in the graph.
     least : float
         The least time per step that a candidate takes by itself, in ns.
     """
 
-    def __init__(self, replay: Replay, gpus: Mapping[int, Sequence[Gpu]]) -> None:
-        self.replay, self.graph, self.gpus = replay, replay.graph, gpus
+    def __init__(
+        self, replay: Replay, gpus: Mapping[int, Sequence[Gpu]], timelines: Mapping[int, Timeline]
+    ) -> None:
+        self.replay, self.graph, self.gpus, self.timelines = replay, replay.graph, gpus, timelines
         self.removals = Removals(replay)
         self.mpi = None if self.graph.mpi is None else MpiRemovals(replay, self.graph.mpi)
         self.ranks = tuple(range(len(self.graph.ranks)))

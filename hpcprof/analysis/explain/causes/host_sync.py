@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, idle, named
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Category, Ints
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
+
+
+_TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
+"""Names of copies from a GPU to its host."""
+
+_SMALL_NS = 5_000
+"""Maximum time of a copy of some values."""
+
+_CHECKS = 3
+"""Minimum number of reads in a step of which all but the last could go."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -35,14 +47,62 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
         own = scene.per_step(graph.call_rank[held], graph.calls.end[held] - graph.calls.start[held])
         yield Candidate(HOST_SYNC, place, scene.ranks, remove, *own)
+        yield from _checks(scene, place)
+
+
+def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
+    """Yield what a place does to read small values on the host several times in a step, but for the last.
+
+    That is the wait and the copy, the kernels whose results are only read so, and the long pauses of the host
+    before it launches more.
+    """
+    removals, graph, work = scene.removals, scene.graph, scene.graph.work
+    to_host = np.array([bool(re.search(_TO_HOST, name)) for name in (*graph.names, "")])[work.name]
+    small = (work.category == Category.MEM) & to_host & (work.end - work.start < _SMALL_NS)
+    copies = np.flatnonzero(small & removals.inside(place)[work.place])
+    last = np.append(np.diff(work.step[copies]) + np.diff(graph.work_rank[copies]) != 0, True)[: len(copies)]
+    often = len(copies) >= _CHECKS * graph.steps * len(scene.ranks)
+    copies = copies[~last]
+    calls = np.intersect1d(work.call[copies], graph.blocked)
+    if not often or not len(calls):
+        return
+    feeding = work.before[copies]
+    feeding = feeding[(feeding != NONE) & (work.category[feeding] == Category.COMP)]
+    others = np.setdiff1d(np.flatnonzero(work.category == Category.COMP), work.before[small])
+    feeding = feeding[~np.isin(work.name[feeding], work.name[others])]
+    pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)
+    if not len(pauses) and not len(feeding):
+        return
+    less = np.zeros(len(graph.calls), np.int64)
+    less[pauses] = graph.calls.start[pauses] - graph.calls.end[graph.calls.before[pauses]]
+    gone = np.concatenate((copies, feeding))
+
+    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+        mine = removals.of_ranks(graph.call_rank, ranks)
+        waits = calls[mine[calls]]
+        free = removals.call_time(removals.waits(times, waits), waits)
+        free = removals.less_before(free, np.where(mine, less, 0))
+        alone = free.alone.copy()
+        alone[gone[removals.of_ranks(graph.work_rank[gone], ranks)]] = 0
+        return free.with_alone(alone)
+
+    count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
+    rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
+    time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], less[pauses]))
+    advice = (
+        f"{{where}} copies a small value to the host {count} times in each step, and waits for it. "
+        "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
+    )
+    yield Candidate(HOST_SYNC, place, scene.ranks, remove, *scene.per_step(rank, time), advice=advice)
 
 
 HOST_SYNC = CauseDeclaration(
     name="host_sync",
     title="host synchronization",
     meaning="the host waits for the GPU inside the step, and the GPU runs dry",
-    about="the host waits for the GPU inside a step (`.item()`, a synchronization, a copy back), and the GPU "
-    "runs dry after it",
+    about="the host waits for the GPU inside a step (`.item()`, a synchronization, a copy back), and the "
+    "GPU runs dry after it. Small values that a step reads three times or more count with all that serves "
+    "only these reads, but for the last: kernels before them, and long pauses of the host after them",
     advice="keep values on the GPU (`detach()`, not `.item()`) and read them every N steps; no "
     "`torch.cuda.synchronize()` in the loop",
     remedy="Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read them once "
@@ -53,7 +113,8 @@ HOST_SYNC = CauseDeclaration(
     },
     candidates=candidates,
     figures=(
-        Figures("idle_causes", "idle_ns_per_step", idle("sync")),
+        Figures("idle_causes", "idle_ns_per_step", idle("sync", "copy")),
+        Figures("memops", "count", lambda table, _: table["operation"].str.contains(_TO_HOST)),
         Figures("api", "total_ns", named("Synchronize")),
     ),
     traits=frozenset({Trait.SYNCHRONIZES}),

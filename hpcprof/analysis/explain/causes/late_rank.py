@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,8 @@ from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.stages import peers, stage_medians
 from hpcprof.analysis.statistics.grouped import summarize
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.collective_operations import COMBINE, DISPATCH, POINT_TO_POINT
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Category, Floats, Ints
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ _EVERYWHERE = 0.5
 
 _SLOWER = 1.1
 """Maximum ratio of its time to the others' in a place where a host is as quick as they are."""
+
+_OF_EXPERTS = 0.75
+"""Minimum share of its excess that a rank has between exchanges, for an imbalance of experts."""
+
+_EXCHANGES = frozenset({DISPATCH, COMBINE, "AlltoAll", "AlltoAllV"})
 
 HELD_UP = 0.25
 """Maximum time that calls are held up, over the lateness of ranks: above it, the machine may be why."""
@@ -71,8 +78,54 @@ def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Ti
         latest = sorted(ranks, key=lambda rank: -excess[rank])
         places = dict.fromkeys(_most_excess(scene, of_host, rank) for rank in latest)
         place = ", ".join([*places][:_NAMED])
-        yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
+        if not of_host and _is_of_experts(scene, changed[least]):
+            yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balanced, scene), excess[least])
+        else:
+            yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
     yield from _in_turn(scene, cause)
+
+
+def _is_of_experts(scene: Scene, changed: Times) -> bool:
+    """Return whether a rank has most of its excess between two exchanges of all ranks."""
+    excess = scene.replay.measured.alone - changed.alone
+    between = scene.once(_exchange_before) != NONE
+    return float(excess[between].sum()) >= _OF_EXPERTS * float(excess.sum()) > 0
+
+
+def _exchange_before(scene: Scene) -> Ints:
+    """Return the exchange before each compute that lies between two, such as a dispatch and its combine.
+
+    It is the place of the exchange among those of its rank in the step, `NONE` for other operations.
+    """
+    graph, work = scene.graph, scene.graph.work
+    exchanges = np.zeros(len(work), bool)
+    for coupling in graph.couplings:
+        if coupling.op in _EXCHANGES or (coupling.op in POINT_TO_POINT and not graph.is_pipeline):
+            exchanges[coupling.work] = True
+    before = np.full(len(work), NONE)
+    for rank in scene.ranks:
+        mine = graph.work_rank == rank
+        talks = np.flatnonzero(mine & (work.category == Category.COMM))
+        talks = talks[np.argsort(work.start[talks], kind="stable")]
+        computes = np.flatnonzero(mine & (work.category == Category.COMP))
+        at = np.searchsorted(work.start[talks], work.start[computes])
+        flags = np.concatenate(([False], exchanges[talks], [False]))
+        place = np.append(NONE, position_in_group(numbered(work.step[talks])[1]))
+        before[computes] = np.where(flags[at] & flags[at + 1], place[at], NONE)
+    return before
+
+
+def _balanced(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Times:
+    """Give every rank the mean time between two exchanges: the tokens stay as many."""
+    work, before = scene.graph.work, scene.once(_exchange_before)
+    rows = np.flatnonzero(before != NONE)
+    keys, group = numbered_rows(work.step[rows], before[rows])
+    total = np.zeros((len(keys), len(scene.ranks)))
+    np.add.at(total, (group, scene.graph.work_rank[rows]), times.alone[rows])
+    ratio = np.divide(total.mean(axis=1, keepdims=True), total, out=np.ones_like(total), where=total > 0)
+    alone = times.alone.copy()
+    alone[rows] *= ratio[group, scene.graph.work_rank[rows]]
+    return times.with_alone(alone)
 
 
 def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
@@ -298,6 +351,23 @@ LATE_RANK_GPU = CauseDeclaration(
     candidates=_late_by_gpu,
     figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
     traits=_TRAITS,
+    column="compute_ns",
+    operations="compute",
+    meanwhile="rank",
+)
+
+EXPERT_IMBALANCE = CauseDeclaration(
+    name="expert_imbalance",
+    title="imbalance of experts",
+    meaning="ranks wait in dispatch and combine for one whose experts have more tokens",
+    about="ranks wait in dispatch and combine, or another exchange of all, for a rank whose experts compute "
+    "longer; the saving is that of equal work between the exchanges, since the tokens stay as many",
+    advice="a load-balancing loss, a capacity factor, experts that move or are replicated (`expert_balance` "
+    "has the tokens by rank)",
+    remedy="Balance the tokens of the experts on {ranks}: an auxiliary loss or a bias of the router, a "
+    "capacity factor, or busy experts replicated or moved to other ranks.",
+    figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
+    traits=_TRAITS | {Trait.ESTIMATED},
     column="compute_ns",
     operations="compute",
     meanwhile="rank",

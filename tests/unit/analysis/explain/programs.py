@@ -85,6 +85,7 @@ class Launch:
     group: tuple[int, ...] = ()
     peer: int | None = None
     sends: bool = False
+    op: str = "AllReduce"
 
     @property
     def communicates(self) -> bool:
@@ -98,7 +99,7 @@ class Launch:
             return "ncclDevKernel_SendRecv"
         if not self.collective:
             return self.name
-        op = "AllReduce" if self.root is None else "Reduce" if self.gathers else "Broadcast"
+        op = self.op if self.root is None else "Reduce" if self.gathers else "Broadcast"
         return f"ncclDevKernel_{op}"
 
 
@@ -116,6 +117,13 @@ class Memory:
 
     ns: int
     frees: bool = False
+
+
+@dataclass(frozen=True)
+class Compile:
+    """The host compiles a kernel and loads it."""
+
+    ns: int
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ class Mpi:
     sends: bool = False
 
 
-Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once | Mpi
+Instruction = Host | Launch | Wait | Memory | Compile | StreamWait | Place | Once | Mpi
 
 
 Meeting = tuple[int, ...]
@@ -261,6 +269,9 @@ def _execute(rank: _Rank, one: Instruction) -> Executing:
         number = _call(rank, name)
         rank.now = (max(begin, *rank.ends.values()) if one.frees and rank.ends else begin) + one.ns
         rank.calls[-1] = (begin, rank.now, name, number)
+    elif isinstance(one, Compile):
+        rank.now += one.ns
+        _call(rank, "cuModuleLoadDataEx")
     elif isinstance(one, Wait):
         _wait(rank, one)
     else:

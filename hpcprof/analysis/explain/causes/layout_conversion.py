@@ -1,0 +1,55 @@
+"""Layout conversions: tensors are moved between channels first and channels last around convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.analysis.explain.kernel_kinds import KernelKind, kernel_kinds
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield all conversions: the layout of one place decides on those of the next."""
+    if scene.graph.is_of_host:
+        return
+    work = scene.graph.work
+    converts = np.flatnonzero(scene.once(kernel_kinds) == KernelKind.LAYOUT)
+    if not len(converts):
+        return
+
+    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+        alone = times.alone.copy()
+        alone[converts[scene.removals.of_ranks(scene.graph.work_rank[converts], ranks)]] = 0
+        return times.with_alone(alone)
+
+    time = (work.end - work.start)[converts]
+    own = scene.per_step(scene.graph.work_rank[converts], time)
+    yield Candidate(LAYOUT_CONVERSION, scene.mostly(work.place[converts], time), scene.ranks, remove, *own)
+
+
+LAYOUT_CONVERSION = CauseDeclaration(
+    name="layout_conversion",
+    title="conversions of layout",
+    meaning="tensors are converted between channels first and channels last",
+    about="tensors are converted between channels first (NCHW) and channels last (NHWC) around "
+    "convolutions, which use the tensor cores in one of them",
+    advice="`model.to(memory_format=torch.channels_last)` and the same for the input",
+    remedy="Keep one layout: model.to(memory_format=torch.channels_last) and the same for the input of "
+    "{where}; operators without it (views, some norms) convert back.",
+    remedies={"jax": "Keep one layout in {where}: channels last in inputs and in dimension_numbers."},
+    candidates=candidates,
+    figures=(Figures("kernels", "total_ns", named("(?i)nchw|nhwc")),),
+    traits=frozenset({Trait.ALL_RANKS}),
+    column="compute_ns",
+    operations="compute",
+    kernels=lambda name: "nchw" in name.lower() or "nhwc" in name.lower(),
+    without="with one layout",
+)

@@ -1,0 +1,87 @@
+"""Repeated compilation: kernels are compiled and loaded again and again in steady steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.profiles.timeline import Ints
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+_LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
+"""Calls of the drivers that load or link new kernels."""
+
+_FEWEST, _LEAST_SHARE = 3, 0.1
+"""Minimum number of steps that load kernels, and their minimum share of all steps."""
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the pauses in which the host loads new kernels, if steps keep doing so."""
+    graph, removals = scene.graph, scene.removals
+    if graph.is_of_host:
+        return
+    calls = np.array([call for rank in scene.ranks for call in _loading(scene, rank).tolist()], np.int64)
+    gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
+    steps = {*graph.calls.step[np.concatenate((gaps, inside))].tolist()}
+    if len(steps) < max(_FEWEST, _LEAST_SHARE * graph.steps):
+        return
+    less = np.zeros(len(graph.calls), np.int64)
+    less[gaps] = graph.calls.start[gaps] - graph.calls.end[graph.calls.before[gaps]]
+
+    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+        mine = removals.of_ranks(graph.call_rank, ranks)
+        quick = removals.less_before(times, np.where(mine, less, 0))
+        return removals.call_time(quick, inside[mine[inside]])
+
+    both = np.concatenate((gaps, inside))
+    time = np.concatenate((less[gaps], removals.call_times[inside]))
+    own = scene.per_step(graph.call_rank[both], time)
+    yield Candidate(RECOMPILATION, scene.mostly(graph.calls.place[both], time), scene.ranks, remove, *own)
+
+
+def _loading(scene: Scene, rank: int) -> Ints:
+    """Return the calls of a rank in the graph before or in which its host loads kernels."""
+    graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
+    calls, api = graph.calls, timeline.calls
+    loads = np.flatnonzero([bool(re.search(_LOADS, name or "")) for name in timeline.names(api.name)])
+    mine = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE) & (calls.row < len(api)))
+    mine = mine[calls.before[mine] != NONE]
+    if not len(loads) or not len(mine):
+        return np.empty(0, np.int64)
+    end = api.end[calls.row[mine]]
+    order = np.argsort(end, kind="stable")
+    # The first call that ends after a load is the one that has it, or that follows it.
+    at = np.searchsorted(end[order], api.start[loads])
+    following: Ints = np.unique(mine[order[at[at < len(order)]]])
+    return following
+
+
+RECOMPILATION = CauseDeclaration(
+    name="recompilation",
+    title="repeated compilation",
+    meaning="kernels are compiled and loaded anew in steady steps",
+    about="the host compiles, and loads new kernels, in at least three steps and a tenth of all: shapes or "
+    "values that a compiler takes for constants change",
+    advice="`torch._dynamo.config.recompile_limit` and `TORCH_LOGS=recompiles`, "
+    "`torch.compile(dynamic=True)`, padding to few shapes; in JAX `jax_log_compiles`",
+    remedy="Find what changes in {where}: TORCH_LOGS=recompiles names the guard that fails. Pad inputs to "
+    "few shapes, mark them dynamic (torch.compile(dynamic=True)), and pass changing numbers as tensors.",
+    remedies={
+        "jax": "Find what changes in {where}: jax.config.update('jax_log_compiles', True) names it. Pad "
+        "inputs to few shapes, and pass changing numbers as arrays, not as static arguments."
+    },
+    candidates=candidates,
+    figures=(Figures("api", "total_ns", named(_LOADS)), Figures("step_account", "idle_ns")),
+    traits=frozenset({Trait.TELLING}),
+    column="idle_ns",
+)

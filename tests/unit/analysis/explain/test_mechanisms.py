@@ -1,0 +1,143 @@
+"""Causes by their mechanism: generated programs with a cause, at the price of the program without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.profiles.timeline import Category
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Compile,
+    Host,
+    Instruction,
+    Launch,
+    Once,
+    Place,
+    inputs_of,
+    simulate,
+)
+
+LAYERS = 4
+GEMM, SOFTMAX = "nvjet_hsh_128x256_64x4", "void softmax_warp_forward<float, bf16, 10>"
+PASS = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>"
+
+
+def explained(*ranks: Sequence[Instruction], steps: int = 6) -> Explanation:
+    return explain_run(inputs_of(simulate([tuple(one) for one in ranks], steps)))[0]
+
+
+def layers(*inside: Instruction) -> list[Instruction]:
+    """Return a step that the GPU limits: some kernels in each layer, and a product after them."""
+    return [Place("forward", (*inside, Launch(2 * MS, name=GEMM)) * LAYERS)]
+
+
+def product(ns: int) -> Launch:
+    return Launch(ns, name=GEMM)
+
+
+UNFUSED = (
+    product(200 * US),
+    Launch(150 * US, name=PASS),
+    Launch(400 * US, name=SOFTMAX),
+    Launch(150 * US, name=PASS),
+    product(200 * US),
+)
+CHECK = (
+    Launch(200 * US, name="residual"),
+    Launch(2 * US, name="[CUDA memcpy Device-to-Host]", category=Category.MEM, blocks=True),
+    Host(300 * US),
+)
+TOKEN = tuple(part for _ in range(300) for part in (Host(8 * US), Launch(3 * US, name="gemv")))
+COMPILING = [
+    Place("forward", (product(4 * MS), *(Once(step, (Compile(9 * MS),)) for step in (2, 5, 8, 11)))),
+    Place("update", (product(4 * MS), CHECK[1])),
+]
+
+PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
+    "attention without a fused kernel": (
+        Cause.SLOW_ATTENTION,
+        layers(*UNFUSED),
+        layers(product(100 * US), product(100 * US)),
+    ),
+    "a chain of elementwise kernels": (
+        Cause.ELEMENTWISE_CHAIN,
+        layers(*(Launch(250 * US, name=PASS) for _ in range(5))),
+        layers(Launch(250 * US, name=PASS)),
+    ),
+    "conversions of layout": (
+        Cause.LAYOUT_CONVERSION,
+        layers(
+            *(
+                Launch(150 * US, name=f"void cudnn::ops::{name}Kernel<half>")
+                for name in ("nchwToNhwc", "nhwcToNchw")
+            )
+        ),
+        layers(),
+    ),
+    "a residual that is checked ten times": (
+        Cause.HOST_SYNC,
+        [Place("solve", (*(Launch(60 * US, name="jacobi") for _ in range(10)), *(CHECK * 10)))],
+        [Place("solve", (*(Launch(60 * US, name="jacobi") for _ in range(10)), *CHECK))],
+    ),
+    "many short kernels in a loop": (
+        Cause.SMALL_KERNELS,
+        [Place("decode", (*TOKEN, CHECK[1]))],
+        [Place("decode", (Host(8 * US), Launch(300 * 3 * US + 299 * 1_500, name="graph"), CHECK[1]))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_cause_is_the_first_finding_at_its_price(name: str) -> None:
+    cause, program, clean = PROGRAMS[name]
+    found, without = explained(program), explained(clean)
+    first = found.shown()[0]
+    assert first.cause == cause
+    assert found.step.elapsed_ns and without.step.elapsed_ns and first.saving_ns
+    cost = found.step.elapsed_ns - without.step.elapsed_ns
+    assert first.saving_ns == pytest.approx(cost, rel=0.1)
+    assert cause not in {one.cause for one in without.shown()}
+    assert first.evidence and "{" not in first.remedy
+
+
+def test_a_softmax_between_no_products_is_not_attention() -> None:
+    loss = (Launch(400 * US, name=SOFTMAX), Launch(100 * US, name="reduce"))
+    logarithm = (product(200 * US), Launch(400 * US, name="cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"))
+    for program in (layers(*loss), layers(*logarithm, product(200 * US))):
+        assert Cause.SLOW_ATTENTION not in {one.cause for one in explained(program).findings}
+
+
+def test_elementwise_kernels_over_other_sizes_or_apart_are_no_chain() -> None:
+    apart = (Launch(250 * US, name=PASS), product(50 * US)) * 3
+    assert not explained(layers(*apart)).shown()
+
+
+def test_kernels_that_are_compiled_in_several_steps_are_a_finding() -> None:
+    found = explained(COMPILING, steps=14)
+    assert Cause.RECOMPILATION in {one.cause for one in found.findings} | {
+        other.cause for one in found.findings for other in one.alternatives
+    }
+    once = [Place("forward", (product(4 * MS), Once(2, (Compile(9 * MS),)), CHECK[1]))]
+    assert Cause.RECOMPILATION not in {one.cause for one in explained(once, steps=14).findings}
+
+
+def test_a_rank_whose_experts_have_more_tokens_is_one_cause_and_balance_is_its_price() -> None:
+    def rank(expert: int) -> list[Instruction]:
+        exchange = Launch(100 * US, collective=True, group=(0, 1), op="AlltoAll")
+        layer = (product(MS), exchange, Launch(expert, name="expert_gemm"), exchange)
+        # Clocks need a collective that ends on all ranks at once.
+        return [Place("forward", (*layer * LAYERS, Launch(50 * US, collective=True, group=(0, 1))))]
+
+    found = explained(rank(1 * MS), rank(3 * MS), steps=8)
+    first = found.shown()[0]
+    assert (first.cause, first.ranks) == (Cause.EXPERT_IMBALANCE, (1,))
+    # The tokens stay as many: 2 ms on both ranks instead of 3.
+    assert first.saving_ns == pytest.approx(LAYERS * MS, rel=0.1)
+    balanced = explained(rank(2 * MS), rank(2 * MS), steps=8).shown()
+    assert Cause.EXPERT_IMBALANCE not in {one.cause for one in balanced}
