@@ -151,6 +151,8 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
                     f"{name}{place} starts the workers of a node itself, and would run "
                     f"{job.ranks_per_node} times on each: leave --ranks-per-node out"
                 )
+            else:
+                sentences.append(f"{name}{place} {_within_one_rank(name, command, job.nodes)}")
         elif command.place:
             sentences.append(
                 f"{name} ({command.place}) starts ranks itself, within a rank that the job starts: name the "
@@ -163,6 +165,21 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
                 f"(--ranks-per-node {ranks} -- {inner}), or use --template for a script with its own {name}"
             )
     return list(dict.fromkeys(sentences))
+
+
+def _within_one_rank(name: str, command: Command, nodes: int) -> str:
+    """Return what a launcher of workers does in the one rank of a node, and what to do instead."""
+    words = {word.partition("=")[0].replace("_", "-") for word in command.words}
+    apart = nodes > 1 and not words & {"--nnodes", "--num-machines", "--hostfile", "--address"}
+    does = "starts workers that share the log and the profile of one rank"
+    if apart:
+        does += f", and the {nodes} nodes run apart"
+    if name == "ray":
+        join = "start the head where $RANK is 0, and the others with --address=$MASTER_ADDR:PORT"
+        return f"{does}: {join}" if apart else does
+    if name == "deepspeed":
+        return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have RANK and WORLD_SIZE"
+    return f"{does}: name it after -- with the number of its workers, and the job starts each as a rank"
 
 
 def _launched(command: Command) -> tuple[str, str]:

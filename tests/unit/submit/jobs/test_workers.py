@@ -127,3 +127,37 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
     said = remarks(make_job(site, arguments=shlex.split(command), ranks_per_node=2), site)
     assert len(said) == bool(sentence)
     assert not said or re.search(sentence, said[0])
+
+
+@pytest.mark.parametrize(
+    ("command", "nodes", "sentence"),
+    [
+        (
+            "bash -c 'torchrun a.py'",
+            2,
+            "torchrun starts workers .*, and the 2 nodes run apart: name it after -- ",
+        ),
+        (
+            "bash -c 'torchrun --nnodes=2 a.py'",
+            2,
+            "torchrun starts workers .* of one rank: name it after -- ",
+        ),
+        ("torchrun --nproc-per-node $N a.py", 1, "torchrun starts workers .* of one rank: name it after -- "),
+        ("./job.sh", 2, r"accelerate in ./job.sh, line 2 starts .* 2 nodes run apart: name it after -- "),
+        ("deepspeed a.py", 2, r"deepspeed starts .* run apart: leave it out \(--ranks-per-node N -- python"),
+        ("ray start --head", 2, r"ray starts .* run apart: start the head where \$RANK is 0"),
+        (
+            "torchrun --nproc-per-node 2 a.py",
+            2,
+            "the job starts the workers of torchrun as its ranks: 2 on each",
+        ),
+    ],
+)
+def test_workers_within_one_rank_are_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, nodes: int, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("#!/bin/bash\naccelerate launch a.py\n")
+    site = load_site("generic-slurm")
+    (said,) = remarks(make_job(site, arguments=shlex.split(command), nodes=nodes), site)
+    assert re.match(sentence, said)
