@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @format_among(
     "table", "csv", "json", help="csv and json give times in whole nanoseconds; csv needs --analysis."
 )
+@flag("--all", "everything", help="Show all tables on a terminal too; without one they always are.")
 @html_option("report")
 @flag("--scrub", help="Leave hosts, users, paths, command lines and logs out of the HTML file, to share it.")
 @repeatable(
@@ -58,6 +59,7 @@ def command(
     db: str | None,
     analysis: str | None,
     form: str,
+    everything: bool,
     html: Path | None,
     scrub: bool,
     against: tuple[str, ...],
@@ -67,7 +69,8 @@ def command(
     """Report where the time of a run went.
 
     If nothing of a run has been collected yet, its profiles are collected first. A report of a whole run also
-    explains it, as hpcprof explain does.
+    explains it, as hpcprof explain does. On a terminal it is the account of the step, the findings and what
+    else there is; --all adds the tables.
 
     RUN is a run id, a name that means one run, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
@@ -98,7 +101,7 @@ def command(
         }
         click.echo(json.dumps(values, indent=1))
     else:
-        show_report(made)
+        show_report(made, everything)
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
 

@@ -161,12 +161,13 @@ def show_analysis(analysis: Analysis, table: AnalysisTable, samples: str = "") -
     out.print(analysis_report(analysis, table, out.width, samples))
 
 
-def show_report(contents: Contents) -> None:
-    """Print the full report of a run."""
-    from hpcprof.report.terminal import full_report
+def show_report(contents: Contents, everything: bool = False) -> None:
+    """Print the report of a run; on a terminal only its first screen, unless ``everything`` is asked for."""
+    from hpcprof.report.terminal import first_screen, full_report
 
     out = console()
-    out.print(full_report(contents, out.width), crop=False)
+    report = full_report if everything or not sys.stdout.isatty() else first_screen
+    out.print(report(contents, out.width), crop=False)
 
 
 def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:

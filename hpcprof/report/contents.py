@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
@@ -43,8 +44,8 @@ _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory opera
 class Contents:
     """Everything that a report shows of one run. ``status`` is None for an adopted folder.
 
-    ``in_full`` returns the command that shows an analysis with all its rows, ``explaining`` is the one that
-    explains the run, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
+    ``reporting`` returns the command that reports the run with some options, ``explaining`` is the one that
+    explains it, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
     of the run's, and ``unexplained`` says why it could not be computed. A rank whose lateness costs at least
     ``threshold`` percent of a step is a straggler. ``losses`` says once what the profiles of the run lack.
     """
@@ -56,7 +57,7 @@ class Contents:
     analyses: Mapping[str, AnalysisTable]
     results: list[RankResult]
     warnings: list[str]
-    in_full: Callable[[str], str]
+    reporting: Callable[..., str]
     threshold: float = COST_PCT
     explaining: str = ""
     explanation: Explanation | None = None
@@ -71,6 +72,10 @@ class Contents:
             return table
         costs = self.analyses["skew_summary"].rows
         return judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self.threshold)
+
+    def in_full(self, name: str) -> str:
+        """Return the command that shows an analysis with all its rows."""
+        return self.reporting("--analysis", name)
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -182,7 +187,7 @@ def gather(
         analyses=RunTables(run, store, executor) if profiles or sampled else {},
         results=results.ranks,
         warnings=warnings,
-        in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
+        reporting=partial(command_line, store, "report", run.id),
         threshold=threshold,
         explaining=command_line(store, "explain", run.id) if unprofiled or _has_timeline(profiles) else "",
         explanation=_explanation(run, store, bool(profiles), unprofiled),

@@ -111,7 +111,8 @@ def delays(rows: Sequence[Row]) -> str:
     """Return the ranks and places that cause most of the waits, from ``mpi_delays``; empty without waits."""
     if not rows:
         return ""
-    whole = f"{format_ns(sum(row['wait_ns'] for row in rows))} in all"
+    waits = counted(sum(row["waits"] for row in rows), "wait")
+    whole = f"{format_ns(sum(row['wait_ns'] for row in rows))} in {waits} of the whole capture"
     known = [row for row in rows if row["delaying_rank"] is not None]
     named = [
         f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"

@@ -33,16 +33,46 @@ _BESIDE = 60
 LACKING = "What the profiles lack"
 """The heading of the losses of a run."""
 
+_TABLES_WITHOUT_STEPS = 3
+"""The number of tables on the first screen of a run that has no steps to account for."""
+
 FAILURES = 3
 """The number of failed ranks that a report shows with their last lines."""
 
 
 def full_report(contents: Contents, width: int) -> RenderableType:
     """Return the full report of a run for a terminal of ``width`` characters."""
-    return Group(*_full_report(contents, width))
+    return Group(*_beginning(contents, width), *_tables(contents, width), *_losses(contents))
 
 
-def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
+def first_screen(contents: Contents, width: int) -> RenderableType:
+    """Return a report without its tables, and how to see them. A run without steps has its first tables."""
+    names = [name for name, table in contents.shown().items() if table.count]
+    shown = [] if accounts_of_steps(contents) else names[:_TABLES_WITHOUT_STEPS]
+    tables = (part for name in shown for part in _part(contents.declared(name), contents, width))
+    others = [name for name in names if name not in shown]
+    return Group(*_beginning(contents, width), *tables, *_losses(contents), *_more(contents, others))
+
+
+def _more(contents: Contents, names: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the names of tables that are not shown, and the commands that show them."""
+    if names:
+        yield Text("\nTables", style="bold")
+        yield Text(", ".join(names))
+        yield Text(
+            f"{contents.reporting('--all')} shows them, {contents.in_full('NAME')} one with all its rows."
+        )
+    yield Text(f"As a page: {contents.reporting('--html', 'report.html')}")
+
+
+def _losses(contents: Contents) -> Iterator[RenderableType]:
+    if contents.losses:
+        yield Text(f"\n{LACKING}", style="bold")
+        yield from (Text(line) for line in contents.losses)
+
+
+def _beginning(contents: Contents, width: int) -> Iterator[RenderableType]:
+    """Yield the facts of a run, the account of its step, and what failed."""
     run, *others = facts(contents)
     yield from _labelled([run], width)
     yield from _accounts(accounts_of_steps(contents), width)
@@ -52,6 +82,10 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
         yield from (Text(f"  {line}") for line in failure.last_lines)
     for warning in contents.warnings:
         yield Text(f"\n{warning}", style="yellow")
+
+
+def _tables(contents: Contents, width: int) -> Iterator[RenderableType]:
+    """Yield the tables that have rows, and why others have none."""
     parts = contents.shown()
     for name, table in parts.items():
         if table.count:
@@ -63,9 +97,6 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     if empty:
         yield Text("\nNot available", style="bold")
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
-    if contents.losses:
-        yield Text(f"\n{LACKING}", style="bold")
-        yield from (Text(line) for line in contents.losses)
 
 
 def _accounts(accounts: Sequence[Account], width: int) -> Iterator[RenderableType]:

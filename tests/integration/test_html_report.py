@@ -55,7 +55,9 @@ def test_a_name_in_a_profile_never_runs_and_nothing_is_requested(page: Path, bro
 
 def test_a_line_in_the_log_of_a_failed_rank_never_runs(tmp_path: Path, browser: Browser) -> None:
     failures = [RankFailure(3, 1, ["Traceback (most recent call last):", f"ValueError: {HOSTILE}"])]
-    contents = Contents(Run("r", Path("r")), None, failures, {}, {}, [], [HOSTILE], str)
+    contents = Contents(
+        Run("r", Path("r")), None, failures, {}, {}, [], [HOSTILE], lambda *options: options[-1]
+    )
     failed = tmp_path / "failed.html"
     failed.write_text(html_report(contents), encoding="utf-8")
     opened = open_page(browser, failed)

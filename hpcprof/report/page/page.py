@@ -165,7 +165,7 @@ def scrubbed(contents: Contents) -> tuple[Contents, Clean]:
         contents,
         profiles=profiles,
         failures=[failure.without_message() for failure in contents.failures],
-        in_full=lambda name: f"the analysis {name}",
+        reporting=lambda *options: f"the analysis {options[-1]}",
         explaining="",
         explanation=_without_files(contents.explanation),
         collect="hpcprof collect",

@@ -16,7 +16,7 @@ DATA = Path(__file__).parents[3] / "docs" / "data"
 
 
 def contents(result: RankResult) -> Contents:
-    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [], str)
+    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [], lambda *options: options[-1])
 
 
 def result_of(name: str) -> RankResult:
@@ -126,7 +126,17 @@ def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
 
 
 def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest() -> None:
-    empty = Contents(Run("r", Path("r")), None, [], {}, {}, [], [], str, explaining="hpcprof explain r")
+    empty = Contents(
+        Run("r", Path("r")),
+        None,
+        [],
+        {},
+        {},
+        [],
+        [],
+        lambda *options: options[-1],
+        explaining="hpcprof explain r",
+    )
     assert facts(empty)[:2] == [("run", "r"), ("findings", "hpcprof explain r computes them")]
     failed = dataclasses.replace(empty, unexplained="the profile of rank 0 is gone.")
     assert facts(failed)[1] == ("findings", "could not be computed: the profile of rank 0 is gone.")

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
+from hpcprof.report.account import Account, AccountPart
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
-from hpcprof.report.terminal import full_report
+from hpcprof.report.terminal import first_screen, full_report
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
@@ -115,14 +116,14 @@ def test_ranks_that_agree_but_for_noise_are_not_named() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_report_of_thousands_of_ranks_fits_the_terminal_and_names_the_odd_one(
-    width: int,
+    width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [column.name for column in ANALYSES["breakdown"].columns]
     rows = [{**dict.fromkeys(names, 25.0), "rank": rank} for rank in range(RANKS)]
     rows[3210]["compute_pct"] = 75.0
     tables = {name: AnalysisTable({}) for name in ANALYSES}
     tables["breakdown"] = stored(rows)
-    contents = Contents(Run("r", Path("r")), None, [], {0: PROFILE}, tables, [], [], lambda name: "COMMAND")
+    contents = Contents(Run("r", Path("r")), None, [], {0: PROFILE}, tables, [], [], lambda *_: "COMMAND")
     console = Console(width=width, file=StringIO(), record=True)
     console.print(full_report(contents, width))
     lines = console.export_text().splitlines()
@@ -134,6 +135,20 @@ def test_a_report_of_thousands_of_ranks_fits_the_terminal_and_names_the_odd_one(
     (named,) = (line.split() for line in lines if line.startswith("3210"))
     assert named[1:3] == ["66.7", "75.0"]
     assert "… all rows: COMMAND" in lines
+    console.print(first_screen(contents, width))
+    (first,) = [
+        line for line in console.export_text().splitlines() if line.startswith("GPU time breakdown of")
+    ]
+    assert first in lines  # Without steps there is a table.
+    account = Account(
+        0, 1, 1_000_000, 1_000_000, (AccountPart("", "compute", 1_000_000),), 10, RANKS, 100.0, ()
+    )
+    monkeypatch.setattr("hpcprof.report.terminal.accounts_of_steps", lambda _: [account])
+    console.print(first_screen(contents, width))
+    words = " ".join(console.export_text().split())
+    assert words.endswith(
+        "Tables breakdown COMMAND shows them, COMMAND one with all its rows. As a page: COMMAND"
+    )
 
 
 def test_every_analysis_of_the_full_report_by_rank_has_a_measure() -> None:

@@ -86,7 +86,13 @@ def test_programs_with_gpus_have_a_branch_of_hosts_and_one_of_devices() -> None:
 
 def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
     def delay(rank: int | None, place: str | None, wait: int, share: float) -> dict[str, Any]:
-        return {"delaying_rank": rank, "delaying_range": place, "wait_ns": wait, "share_pct": share}
+        return {
+            "delaying_rank": rank,
+            "delaying_range": place,
+            "waits": 2,
+            "wait_ns": wait,
+            "share_pct": share,
+        }
 
     rows = [
         delay(2, "between MPI_Isend and MPI_Waitall", 6_000_000, 60.0),
@@ -94,10 +100,11 @@ def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
         delay(1, "solve", 1_000_000, 10.0),
     ]
     assert delays(rows) == (
-        "10.00 ms in all; rank 2 between MPI_Isend and MPI_Waitall causes 60 %, rank 1 in solve causes 10 %"
+        "10.00 ms in 6 waits of the whole capture; rank 2 between MPI_Isend and MPI_Waitall causes 60 %, "
+        "rank 1 in solve causes 10 %"
     )
     assert delays([delay(3, None, 1_000, 2.0)]) == (
-        "1.000 µs in all; no rank causes more than 2.0 % in one place"
+        "1.000 µs in 2 waits of the whole capture; no rank causes more than 2.0 % in one place"
     )
     assert delays([]) == ""
 

@@ -31,7 +31,7 @@ ACCOUNT = AnalysisTable(
 
 def contents(*findings: Finding) -> Contents:
     run = Run("r", Path("r"))
-    made = Contents(run, None, [], {}, {"step_account": ACCOUNT}, [], [], str)
+    made = Contents(run, None, [], {}, {"step_account": ACCOUNT}, [], [], lambda *options: options[-1])
     return replace(made, explanation=explained(*findings))
 
 

@@ -32,7 +32,7 @@ def _contents(profiles: dict[int, Any], parts: list[dict[str, Any]]) -> Contents
         "memory_over_step": _table(series),
         "step_parts": _table(parts),
     }
-    return Contents(Run("r", Path("r")), None, [], profiles, tables, [], [], lambda name: name)
+    return Contents(Run("r", Path("r")), None, [], profiles, tables, [], [], lambda *options: options[-1])
 
 
 def test_the_time_begins_with_the_step_of_the_timeline() -> None:

@@ -27,7 +27,7 @@ from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding
 
 ROWS = 2030
-FULL = "hpcprof report r --analysis {}".format
+FULL = "hpcprof report r {} {}".format
 
 
 def profile_of(devices: str, host: str | None) -> ProfileRow:
@@ -213,7 +213,7 @@ def contents() -> Contents:
         made,
         [],
         [f"damaged: {FOLDER}/rank1.sqlite on {HOST}"],
-        "hpcprof report secret-project-a6c369c0 --analysis {}".format,
+        "hpcprof report secret-project-a6c369c0 {} {}".format,
         explaining="hpcprof explain secret-project-a6c369c0",
         explanation=explained(found),
     )
