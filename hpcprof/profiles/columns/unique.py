@@ -58,9 +58,11 @@ def each(values: Ints, function: Callable[[int], int]) -> Ints:
 
 def named(timeline: Timeline, ids: Ints, fits: Callable[[str], object]) -> Mask:
     """Return which rows have a name that fits, each distinct one decided once; no name is an empty one."""
-    used, row = numbered(ids)
-    fitting: Mask = np.array([bool(fits(name or "")) for name in timeline.names(used)], bool)
-    return fitting[row]
+    used = distinct(ids)
+    # NO_NAME is -1 and so selects the last element.
+    fitting: Mask = np.zeros(len(timeline.strings) + 1, bool)
+    fitting[used] = [bool(fits(name or "")) for name in timeline.names(used)]
+    return fitting[ids]
 
 
 def extent(values: Ints) -> tuple[int, int]:
