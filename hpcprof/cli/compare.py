@@ -119,6 +119,7 @@ def command(
     from hpcprof.report.ci import artifact_sentence
     from hpcprof.report.comparison import compare_runs, regression_reasons
     from hpcprof.results.across.named_baselines import baseline_runs
+    from hpcprof.results.collect.missing import find_collected_sides
     from hpcprof.results.collect.run_names import typed_run
     from hpcprof.results.store.store import open_store
 
@@ -128,7 +129,8 @@ def command(
         before = tuple(typed_run(run) for run in baseline_runs(baseline, store, runs_dir))
         after = b or words
     collect = partial(collect_first, store=store)
-    compared = compare_runs(before, after, store, runs_dir, margin, force, collect, gates)
+    baselines, candidates = find_collected_sides((before, after), store, runs_dir, collect)
+    compared = compare_runs(baselines, candidates, store, margin, force, gates)
     if compared.regressed and (told or form in ("github", "junit")):
         reasons = [*regression_reasons(compared, store), artifact_sentence(html, os.environ)]
         compared = replace(compared, reasons=[sentence for sentence in reasons if sentence])

@@ -52,9 +52,9 @@ def command(
     id, a name that means one run, a path, or last (the default).
     """
     from hpcprof.analysis.explain.gates import parse_gate
-    from hpcprof.report.request import find_collected_run
     from hpcprof.results.ask.explanation import explain
     from hpcprof.results.ask.tables import on_all_cpus
+    from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.collect.run_names import command_line
     from hpcprof.results.store.store import open_store
 

@@ -108,7 +108,7 @@ def _collect(run: Run, store: Store, program: str | None) -> bool:
 
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
-    from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
+    from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.across.cleanup import page_path
     from hpcprof.results.ask.tables import asked_on_all_cpus
 

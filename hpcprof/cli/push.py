@@ -46,8 +46,8 @@ def command(
     --scrub the profiles are copied without private data, and collected once more from these copies.
     """
     from hpcprof.cli.report import collect_first
-    from hpcprof.report.request import collect_missing
     from hpcprof.results.across.push import hub_address
+    from hpcprof.results.collect.missing import collect_missing
     from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 

@@ -44,8 +44,10 @@ def repeat(
         )
         sides[side].append(run_job(*jobs[side]).id)
     from hpcprof.report.comparison import compare_runs
+    from hpcprof.results.collect.missing import find_collected_sides
 
-    compared = compare_runs(sides["A"], sides["B"], store, runs_dir)
+    a, b = find_collected_sides([*sides.values()], store, runs_dir, lambda _: None)
+    compared = compare_runs(a, b, store)
     show_comparison(compared, store)
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)

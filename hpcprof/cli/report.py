@@ -75,7 +75,7 @@ def command(
     RUN is a run id, a name that means one run, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
-    from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
+    from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.ask.tables import asked_on_all_cpus
     from hpcprof.results.store.store import open_store
 

@@ -42,8 +42,8 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
     from hpcprof.analysis.explain.changes import parse_changes
     from hpcprof.cli.tables import console
     from hpcprof.report.explanation import prediction_text
-    from hpcprof.report.request import find_collected_run
     from hpcprof.results.ask.explanation import what_if
+    from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.store.store import open_store
 
     parse_changes(changes)  # a mistake is named before anything is collected

@@ -143,15 +143,9 @@ class Tools:
         """
         from hpcprof.report.comparison import compare_runs
 
-        after, before = [run, *(repeats or [])], baselines
-        ids = [self._found(one) for one in (*after, *before)]
-        compared = compare_runs(
-            [typed_run(one) for one in ids[len(after) :]],
-            [typed_run(one) for one in ids[: len(after)]],
-            self._store,
-            self._runs_dir,
-            collect=self._collect,
-        )
+        candidates = [self._collected(one) for one in (run, *(repeats or []))]
+        before = [*map(self._collected, baselines)]
+        compared = compare_runs(before, candidates, self._store)
         row = compared.table.rows[0] if compared.table.rows else None
         head = [
             compared.conclusion() or (f"Verdict: {row['verdict']}." if row else "Nothing can be compared.")
@@ -163,8 +157,8 @@ class Tools:
         lines = ["metric | " + " | ".join(key for key in row if key != "metric")] if row else []
         lines += [" | ".join(map(str, one.values())) for one in compared.table.rows[:6]]
         lines += _rendered(compared.explanation(self._store, _WIDTH))
-        words = [word for one in ids[len(after) :] for word in ("--a", typed_run(one))]
-        words += [word for one in ids[: len(after)] for word in ("--b", typed_run(one))]
+        words = [word for one in before for word in ("--a", typed_run(one))]
+        words += [word for one in candidates for word in ("--b", typed_run(one))]
         rest = [f"All metrics: {self._typed('compare', *words)}"]
         return answer(head, lines, "the profiles of the runs", rest)
 
@@ -308,7 +302,7 @@ class Tools:
         return run
 
     def _collected(self, reference: str) -> Run:
-        from hpcprof.report.request import collect_missing
+        from hpcprof.results.collect.missing import collect_missing
 
         run = self._found(reference)
         collect_missing([run], self._store, self._collect)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -28,11 +27,10 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import counted, format_ns, time_unit, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.explanation import named
-from hpcprof.report.request import collect_missing
 from hpcprof.report.terminal import more_rows, remarks, titled
 from hpcprof.results.across.across_runs import compare_sides, explain_difference
 from hpcprof.results.ask.explanation import explain_for_report, kept_explanation
-from hpcprof.results.collect.run_names import command_line, find_known_runs, typed_run
+from hpcprof.results.collect.run_names import command_line, typed_run
 from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -185,26 +183,6 @@ class Comparison:
 
 
 def compare_runs(
-    baseline: Sequence[str],
-    candidate: Sequence[str],
-    store: Store,
-    runs_dir: Path,
-    margin_pct: float = MATERIAL_PCT,
-    force: bool = False,
-    collect: Callable[[Run], None] = lambda _: None,
-    gates: Sequence[str] = (),
-) -> Comparison:
-    """Compare candidate runs with baseline runs, both as users refer to them.
-
-    ``margin_pct``, ``force`` and ``gates`` as in `compare_sides`. ``collect`` is
-    called with each run that has profiles of which none has been collected.
-    """
-    a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
-    collect_missing([*a, *b], store, collect)
-    return compare_found(a, b, store, margin_pct, force, gates)
-
-
-def compare_found(
     a: list[Run],
     b: list[Run],
     store: Store,
@@ -212,9 +190,9 @@ def compare_found(
     force: bool = False,
     gates: Sequence[str] = (),
 ) -> Comparison:
-    """Compare candidate runs ``b`` with baseline runs ``a``.
+    """Compare candidate runs ``b`` with baseline runs ``a``, all of them collected.
 
-    Parameters, errors and result are those of `compare_runs`, but for the runs.
+    The other parameters and the errors are those of `compare_sides`.
     """
     table = compare_sides(b, a, store, margin_pct, force, gates)
     return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))

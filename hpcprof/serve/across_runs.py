@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from hpcprof.common.errors import UsageError
-from hpcprof.report.comparison import Comparison, compare_found
+from hpcprof.report.comparison import Comparison, compare_runs
 from hpcprof.report.comparison_page import html_comparison
 from hpcprof.report.page.history_page import html_history
 from hpcprof.results.across.history import ANY_STEP, METRICS, History, histories
@@ -91,7 +91,7 @@ def compare(request: Request) -> Response:
 def _compared(request: Request) -> Comparison:
     catalogue = served(request).catalogue
     a, b = (_side(request.query_params, name, catalogue) for name in ("baseline", "candidate"))
-    return compare_found(a, b, catalogue.store)
+    return compare_runs(a, b, catalogue.store)
 
 
 def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]:

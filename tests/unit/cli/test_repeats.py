@@ -41,6 +41,7 @@ def test_the_job_of_the_baseline_takes_turns_and_must_be_another_one(
 
     monkeypatch.setattr("hpcprof.submit.sites.model.recorded_site", lambda _: "site")
     monkeypatch.setattr("hpcprof.report.comparison.compare_runs", compare_runs)
+    monkeypatch.setattr("hpcprof.results.collect.missing.find_collected_sides", lambda sides, *_: sides)
     monkeypatch.setattr(repeats, "show_comparison", lambda *_: None)
     runs = [SimpleNamespace(submission=SimpleNamespace(job=old))]
     monkeypatch.setattr("hpcprof.results.across.named_baselines.baseline_runs", lambda *_: runs)

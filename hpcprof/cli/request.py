@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,21 +10,15 @@ from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, StoreError, UsageError, writing
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.ask.explanation import explain_for_report
 from hpcprof.results.ask.tables import RunTables
-from hpcprof.results.collect.darshan_logs import logs_of
 from hpcprof.results.collect.executors.interface import Executor, serially
-from hpcprof.results.collect.run_memory import snapshots_of
-from hpcprof.results.collect.run_names import find_known_run, find_known_runs
-from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
-from hpcprof.results.collect.stalls import is_unprofiled, tells_while_it_runs
-from hpcprof.results.store.analysis_table import AnalysisTable, earlier_version
+from hpcprof.results.collect.missing import find_collected_run, find_collected_sides
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
-from hpcprof.runs.directory import Run, typed_name
-from hpcprof.submit.remote.mirror import connect, host_of
-from hpcprof.submit.schedulers.base import JobState
+from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 
@@ -116,15 +109,6 @@ def make_report(
     return AnalysisReport(analysis, tables.table(analysis.name), samples)
 
 
-def find_collected_run(
-    reference: str, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
-) -> Run:
-    """Return the run that a user named, after it has been collected if nothing of it was."""
-    run = find_known_run(reference, runs_dir, store)
-    collect_missing([run], store, collect)
-    return run
-
-
 def _across_runs(
     analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None]
 ) -> AnalysisReport:
@@ -132,60 +116,9 @@ def _across_runs(
     from hpcprof.results.across.across_runs import every_run, over_pair, over_store
 
     references = request.runs or (() if analysis.scope is Scope.STORE else ("last",))
-    runs = find_known_runs(references, runs_dir, store)
-    against = find_known_runs(request.against, runs_dir, store)
-    collect_missing([*runs, *against], store, collect)
+    runs, against = find_collected_sides((references, request.against), store, runs_dir, collect)
     if analysis.scope is Scope.STORE:
         skipped: list[str] = []
         table = over_store(analysis, runs or every_run(store, runs_dir, skipped), store)
         return AnalysisReport(analysis, table, skipped=skipped)
     return AnalysisReport(analysis, over_pair(analysis, runs, against, store))
-
-
-def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
-    """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
-
-    A run that has stalled has nothing to collect as long as its job lasts. Of one without a profiler, what is
-    beside profiles is stored quietly, and again whenever there is more. It is an error if the job of one has
-    not ended: its profiles are incomplete.
-    """
-    exists = store.exists()
-    stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
-    missing = [run for run in runs if not stored[run.id]]
-    connect(missing)
-    statuses = poll(missing, LISTING_SECONDS)
-    unfinished = set()
-    for run in missing:
-        status = statuses.get(run.id)
-        if status is not None and status.state is JobState.RUNNING and tells_while_it_runs(run):
-            unfinished.add(run.id)
-        elif status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
-            raise HpcprofError(
-                f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(run.path)} --watch, "
-                "then report."
-            )
-    for run in runs:
-        profiles = stored[run.id].values()
-        if not profiles and run.manifest is not None and not host_of(run) and is_unprofiled(run, store):
-            _store_what_was_sampled(run, store)
-            continue
-        uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
-        if (
-            run.id not in unfinished
-            and (not profiles or earlier_version(profiles))
-            and (profiles_of(run) or host_of(run) or uncollected)
-        ):
-            collect(run)
-
-
-def _store_what_was_sampled(run: Run, store: Store) -> None:
-    """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
-    # Whoever may only read the database is told what it has, and what the folder of the run has.
-    with suppress(StoreError, OSError):
-        known = store.run(run.id) if store.exists() else None
-        if (known.sampled if known else None) == sampled_so_far(run):
-            return
-        from hpcprof.results.collect.collection import collect  # imports pandas
-
-        store.prepare()
-        collect(run, store)

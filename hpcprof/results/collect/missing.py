@@ -1,0 +1,87 @@
+"""Collecting the runs of a command whose profiles are not in the store yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.results.collect.darshan_logs import logs_of
+from hpcprof.results.collect.run_memory import snapshots_of
+from hpcprof.results.collect.run_names import find_known_run, find_known_runs
+from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
+from hpcprof.results.collect.stalls import is_unprofiled, tells_while_it_runs
+from hpcprof.results.store.analysis_table import earlier_version
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run, typed_name
+from hpcprof.submit.remote.mirror import connect, host_of
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+
+def find_collected_run(
+    reference: str, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
+) -> Run:
+    """Return the run that a user named, after it has been collected if nothing of it was."""
+    run = find_known_run(reference, runs_dir, store)
+    collect_missing([run], store, collect)
+    return run
+
+
+def find_collected_sides(
+    sides: Sequence[Sequence[str]], store: Store, runs_dir: Path, collect: Callable[[Run], None]
+) -> list[list[Run]]:
+    """Return the runs of each side that a user named, after `collect_missing`."""
+    found = [find_known_runs(side, runs_dir, store) for side in sides]
+    collect_missing([run for side in found for run in side], store, collect)
+    return found
+
+
+def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
+    """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
+
+    A run that has stalled has nothing to collect as long as its job lasts. Of one without a profiler, what is
+    beside profiles is stored quietly, and again whenever there is more. It is an error if the job of one has
+    not ended: its profiles are incomplete.
+    """
+    exists = store.exists()
+    stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
+    missing = [run for run in runs if not stored[run.id]]
+    connect(missing)
+    statuses = poll(missing, LISTING_SECONDS)
+    unfinished = set()
+    for run in missing:
+        status = statuses.get(run.id)
+        if status is not None and status.state is JobState.RUNNING and tells_while_it_runs(run):
+            unfinished.add(run.id)
+        elif status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
+            raise HpcprofError(
+                f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(run.path)} --watch, "
+                "then report."
+            )
+    for run in runs:
+        profiles = stored[run.id].values()
+        if not profiles and run.manifest is not None and not host_of(run) and is_unprofiled(run, store):
+            _store_what_was_sampled(run, store)
+            continue
+        uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
+        if (
+            run.id not in unfinished
+            and (not profiles or earlier_version(profiles))
+            and (profiles_of(run) or host_of(run) or uncollected)
+        ):
+            collect(run)
+
+
+def _store_what_was_sampled(run: Run, store: Store) -> None:
+    """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
+    # Whoever may only read the database is told what it has, and what the folder of the run has.
+    with suppress(StoreError, OSError):
+        known = store.run(run.id) if store.exists() else None
+        if (known.sampled if known else None) == sampled_so_far(run):
+            return
+        from hpcprof.results.collect.collection import collect  # imports pandas
+
+        store.prepare()
+        collect(run, store)
