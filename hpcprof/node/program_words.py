@@ -8,7 +8,6 @@ A run has a copy of this file in ``hook/``. It runs without hpcprof, under any P
 nothing but the standard library.
 """
 
-import ctypes
 import glob
 import os
 import re
@@ -28,9 +27,9 @@ LIBRARY = re.compile(
 
 _FAMILIES = (("openmpi", r"libmpi\w*\.so\.[24]\d"), ("mpich", r"libmpi_abi.*|libmpi\w*\.so\.12.*"))
 _KEYWORDS = {*"if then else elif do while until ! { ( exec eval builtin time".split()}
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SCRIPT_BYTES, _DEPTH, _SECONDS = 1 << 18, 8, 60
-_VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 """Options of Python and of shells whose value is the next word."""
 
 
@@ -43,20 +42,12 @@ class Runner:
         self.subcommands = set(subcommands.split())
 
 
-_CONTAINER = Runner(
-    "-B --bind --mount -H --home --env --env-file --pwd --cwd -W --workdir -S --scratch -o --overlay"
-    " --nvccli --add-caps --security --network --apply-cgroups -v --volume -e -w -u --user --name --device",
-    1,
-    "exec run",
-)
-_CONDA = Runner("-n --name -p --prefix --cwd -e --env", 0, "run")
 RUNNERS = {
+    **dict.fromkeys(("setsid", "nohup", "catchsegv", "valgrind", "spindle"), Runner()),
     "env": Runner("-u --unset -C --chdir -S"),
     "nice": Runner("-n --adjustment"),
     "ionice": Runner("-c -n --class --classdata"),
     "chrt": Runner("", 1),
-    "setsid": Runner(),
-    "nohup": Runner(),
     "stdbuf": Runner("-i -o -e --input --output --error"),
     "time": Runner("-f -o --format --output"),
     "timeout": Runner("-k -s --kill-after --signal", 1),
@@ -65,9 +56,7 @@ RUNNERS = {
         "-i -p -P -w -N -m -C -c --interleave --preferred --cpunodebind --membind --physcpubind --cpubind"
     ),
     "hwloc-bind": Runner("--cpubind --membind", 1),
-    "catchsegv": Runner(),
     "strace": Runner("-o -e -p -s"),
-    "valgrind": Runner(),
     "perf": Runner("-o -e -F -c --output --event --freq", 0, "record stat"),
     "uv": Runner(
         "--with --with-editable --with-requirements -p --python --project --directory --extra --group"
@@ -75,20 +64,24 @@ RUNNERS = {
         0,
         "run",
     ),
-    "conda": _CONDA,
-    "mamba": _CONDA,
-    "micromamba": _CONDA,
+    **dict.fromkeys(
+        ("conda", "mamba", "micromamba"), Runner("-n --name -p --prefix --cwd -e --env", 0, "run")
+    ),
     "pixi": Runner("-e --environment --manifest-path", 0, "run"),
     "poetry": Runner("-C --directory -P --project", 0, "run"),
     "pipenv": Runner("", 0, "run"),
     "pdm": Runner("-p --project", 0, "run"),
-    "apptainer": _CONTAINER,
-    "singularity": _CONTAINER,
-    "podman-hpc": _CONTAINER,
-    "podman": _CONTAINER,
-    "docker": _CONTAINER,
+    **dict.fromkeys(
+        ("apptainer", "singularity", "podman-hpc", "podman", "docker"),
+        Runner(
+            "-B --bind --mount -H --home --env --env-file --pwd --cwd -W --workdir -S --scratch -o --overlay"
+            " --nvccli --add-caps --security --network --apply-cgroups -v --volume -e -w -u --user --name"
+            " --device",
+            1,
+            "exec run",
+        ),
+    ),
     "shifter": Runner("-V --volume -e --env -m --module --image -w --workdir"),
-    "spindle": Runner(),
 }
 """Programs that run the rest of their words, by name."""
 
@@ -121,10 +114,7 @@ def launcher_of(command: Command) -> str:
     name, words = command.name, command.words[1:]
     if name.startswith(("mpiexec", "mpirun")):
         return name
-    if PYTHON.fullmatch(name) and module_of(words)[:1] in (
-        ["torch.distributed.run"],
-        ["torch.distributed.launch"],
-    ):
+    if PYTHON.fullmatch(name) and "".join(module_of(words)[:1]) in TORCHRUN_MODULES:
         return "torchrun"
     if name in LAUNCHERS and LAUNCHERS[name] in ("", *words[:1]):
         return name
@@ -137,7 +127,7 @@ def module_of(words: List[str]) -> List[str]:
     while position < len(words) and words[position].startswith("-"):
         if words[position] == "-m":
             return words[position + 1 :]
-        position += 2 if words[position] in _VALUE_OPTIONS else 1
+        position += 2 if words[position] in VALUE_OPTIONS else 1
     return []
 
 
@@ -211,7 +201,7 @@ def _run_by_shell(
         if re.fullmatch("-[A-Za-z]*c[A-Za-z]*", option):
             yield from _in_script(words[0], words[2:], folder, before, place, depth) if words else ()
             return
-        if option in _VALUE_OPTIONS and words:
+        if option in VALUE_OPTIONS and words:
             words.pop(0)
     if words:
         text = _script(_file(words[0], folder), of_shell=True)
@@ -369,6 +359,8 @@ def library_beside(launcher: str) -> str:
 
 def size_of_world(library: str) -> int:
     """Return how many ranks of one MPI job this process is one of; it initializes and ends MPI."""
+    import ctypes  # one use in a job that few programs need
+
     # Cray's needs a further library for GPUs, which the program has.
     os.environ["MPICH_GPU_SUPPORT_ENABLED"] = "0"
     mpi, size = ctypes.CDLL(library, ctypes.RTLD_GLOBAL), ctypes.c_int()

@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from hpcprof.common.decode import read_text
+from hpcprof.node.program_words import PYTHON, SHELL, TORCHRUN_MODULES, VALUE_OPTIONS
 
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
-_SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
-_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile")
-"""The options of Python and of shells whose value is the next word."""
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--run-path", "--use-env", "--module", "-m")
 """The options of torchrun that have no value."""
 
@@ -60,7 +56,7 @@ def script_of(command: Sequence[str]) -> str:
 def runs_python(command: Sequence[str]) -> bool:
     """Return whether a command is a program in Python, which an interpreter or a launcher of PyTorch runs."""
     names = (PurePath(word).name for word in command)
-    return any(_PYTHON.fullmatch(name) or name in _LAUNCHERS or name.endswith(".py") for name in names)
+    return any(PYTHON.fullmatch(name) or name in _LAUNCHERS or name.endswith(".py") for name in names)
 
 
 def uses_jax(command: Sequence[str], folder: str) -> bool:
@@ -88,8 +84,8 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
     """Return the command that an interpreter or torchrun runs; empty if ``program`` is neither."""
     if program == "torchrun":
         return _after_torchrun(words)
-    python = _PYTHON.fullmatch(program)
-    if not python and not _SHELL.fullmatch(program):
+    python = PYTHON.fullmatch(program)
+    if not python and not SHELL.fullmatch(program):
         return []
     while words and words[0][:1] in ("-", "+"):
         option = words.pop(0)
@@ -97,8 +93,8 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
             return []
         if python and option == "-m" and words:
             module, *arguments = words
-            return _after_torchrun(arguments) if module in _TORCHRUN_MODULES else _of_module(words)
-        if option in _OPTIONS_WITH_VALUE:
+            return _after_torchrun(arguments) if module in TORCHRUN_MODULES else _of_module(words)
+        if option in VALUE_OPTIONS:
             del words[:1]
     return words
 
