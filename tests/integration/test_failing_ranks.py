@@ -18,6 +18,7 @@ from tests.integration.test_wrapper import SHELLS
 from tests.jobs import job, rendered
 from tests.waiting import until
 
+DATA = Path(__file__).parents[1] / "data"
 STARTED = "2026-11-22T09:00:00Z"
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
 NSYS = """\
@@ -138,6 +139,20 @@ def test_a_rank_that_fails_ends_the_programs_of_the_others_and_leaves_last(
     assert found == (reports if profiler == "nsys" else [])
     until(lambda: not ranks.processes_left())
     assert not list((tmp_path / "tmp").iterdir())
+
+
+@both
+@pytest.mark.parametrize("profiler", ["none", "nsys"])
+def test_a_wrapper_that_was_edited_for_version_0_3_still_ends_the_other_ranks(
+    shell: str, profiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "templates").symlink_to(DATA / "templates_0.3")
+    monkeypatch.chdir(tmp_path)
+    ranks = Ranks(shell, profiler, tmp_path, FOREVER, "exit 3")
+    assert ranks.exit_codes() == [0, 3]
+    assert ranks.recorded() == ["143", "3"]
+    assert ranks.said() == [b"", b""]
+    assert "watch & watcher=" in (tmp_path / "wrapper.sh").read_text()
 
 
 @both
