@@ -71,17 +71,13 @@ def damage_named(path: Path) -> Iterator[None]:
     """Turn an unexpected exception in the block into a `DamagedInput`, with its traceback.
 
     Whatever goes wrong with one profile must not end the work on the others. An `HpcprofError` is left as it
-    is: it may be about something else than the profile.
+    is: it may be about something else than the profile; a lack of memory is left to
+    `hpcprof.profiles.input_bounds.bounded_memory`.
     """
     try:
         yield
-    except HpcprofError:
+    except (HpcprofError, MemoryError):
         raise
-    except MemoryError:
-        raise DamagedInput(
-            f"{path} needs more memory than there is: collect it on a larger machine, or with a higher limit "
-            "(ulimit -v)."
-        ) from None
     except Exception as error:
         first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
         damage = DamagedInput(f"{path} cannot be read: {type(error).__name__}: {first}.")

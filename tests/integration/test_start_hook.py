@@ -93,6 +93,8 @@ COMMANDS: dict[str, list[str]] = {
     "-E": ["-E", "program.py"],
     "-W error": ["-W", "error", "program.py"],
     "-X": ["-X", "warn_default_encoding", "-b", "program.py"],
+    "-s": ["-s", "program.py"],
+    "-P": ["-P", "program.py"],
     "-O": ["-O", "-B", "program.py"],
     "a zipped program": ["program.pyz"],
     "a folder": ["."],

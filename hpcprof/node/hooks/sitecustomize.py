@@ -33,7 +33,8 @@ if __name__ == "sitecustomize":
                 _file = os.open(
                     _note % int(os.environ["HPCPROF_RANK"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666
                 )
-                os.write(_file, (sys.version.split()[0] + "\n").encode("ascii"))
+                # Python 2 would import a codec to encode a text.
+                os.write(_file, bytearray(map(ord, sys.version.split()[0] + "\n")))
                 os.close(_file)
             except (OSError, ValueError):
                 pass

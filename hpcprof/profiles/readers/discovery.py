@@ -132,7 +132,7 @@ def reading_profile(path: Path) -> Iterator[None]:
         changed = path.stat().st_mtime_ns
     except OSError:
         changed = 0
-    with damage_named(path), bounded_memory(path, _most_memory(path, changed)):
+    with bounded_memory(path, _most_memory(path, changed)), damage_named(path):
         yield
 
 

@@ -11,6 +11,8 @@ from hpcprof.profiles.columns.unique import SPAN, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 _PART = 1 << 16
+_LONGEST = 1 << 16
+"""Maximum characters of a text; names of kernels have some thousands, and every analysis reads them again."""
 
 
 class _Numbers(dict[str | None, int]):
@@ -36,9 +38,12 @@ class StringTable:
         return np.fromiter(map(self._numbers.__getitem__, texts), np.int64)
 
     def array(self) -> NDArray[np.object_]:
-        """Return the texts in the order of their numbers."""
+        """Return the texts in the order of their numbers, with the end of endless ones cut off."""
         texts = np.empty(len(self._numbers) - 1, object)
         texts[:] = list(self._numbers)[1:]
+        for number, length in enumerate(map(len, texts)):
+            if length > _LONGEST:
+                texts[number] = f"{texts[number][:_LONGEST]}…"
         return texts
 
 

@@ -17,6 +17,9 @@ _CHUNK = 8 << 20
 _LARGEST = 64 << 20
 """The most bytes before the events and in one event: with more, a file is not a trace."""
 
+_MOST_OTHER_VALUES = 100_000
+"""Maximum number of values in a piece of the file that are no events: each is parsed alone."""
+
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BRACES = 64
@@ -113,6 +116,10 @@ class TraceStream:
             found, rest = self._decoded(text[:until]), text[after:]
             if not any(found) and not (found and first and ended):
                 batch, rest, ended = _scan(text, first, ended, self._kind)
+                if batch.count(None) > _MOST_OTHER_VALUES:
+                    raise NotATrace(
+                        "is not a PyTorch profiler trace: it has countless values that are no events."
+                    )
                 found = [batch]
             if ended:
                 self._finish(rest)

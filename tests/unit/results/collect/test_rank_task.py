@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import resource
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,8 @@ def test_a_profile_is_not_read_where_libraries_would_crash_for_want_of_memory(
 ) -> None:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"profile")
-    monkeypatch.setattr("resource.getrlimit", lambda _: (500 << 20, -1))
+    limits = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)}
+    limits[resource.RLIMIT_AS] = (500 << 20, -1)
+    monkeypatch.setattr("resource.getrlimit", limits.__getitem__)
     found = analyze_profile(ProfileTask(path, 0))
     assert isinstance(found, DamagedInput) and "may map 500 MiB" in str(found)

@@ -341,3 +341,10 @@ def test_control_characters_in_names_are_tolerated(tmp_path: Path) -> None:
     path.write_text(f'{{"schemaVersion": 1, "note": "x\x02", "traceEvents": [{event}]}}')
     timeline = read(path)
     assert timeline.names(timeline.ranges.name) == ["a\x01\tb"]
+
+
+def test_countless_values_that_are_no_events_are_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "_MOST_OTHER_VALUES", 100)
+    text = b'{"schemaVersion": 1, "traceEvents": [' + b"0, " * 1000 + b"0]}"
+    with pytest.raises(NotATrace, match="countless values that are no events"):
+        [*TraceStream(io.BytesIO(text)).batches()]
