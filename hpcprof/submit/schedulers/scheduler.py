@@ -285,14 +285,15 @@ def directive_value(text: str) -> str:
     return text
 
 
-def directive_path(text: str) -> str:
-    """Return a path for a directive that is split as a shell would, in which % and {} begin patterns."""
-    if text.isprintable() and not re.search(r"[%{}\\]", text):
+def directive_path(text: str, refused: str = r"[%{}\\]") -> str:
+    """Return a path for a directive that is split as a shell would.
+
+    ``refused`` is a pattern of characters that it cannot have: for most schedulers % and {} begin patterns.
+    """
+    wrong = [letter for letter in text if not letter.isprintable() or re.match(refused, letter)]
+    if not wrong:
         return text if _DIRECTIVE.fullmatch(text) else shlex.quote(text)
-    raise UsageError(
-        f"{text!r} cannot be written to a batch directive: choose another --runs-dir, "
-        "without %, {{, }}, \\ and what cannot be printed."
-    )
+    raise UsageError(f"{text!r} has {wrong[0]!r}, which a batch directive cannot: choose another --runs-dir.")
 
 
 def gpus_are_shared(site: Site, job: Job) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +26,7 @@ from hpcprof.submit.schedulers.scheduler import (
     JobArrays,
     Rendering,
     Shortcoming,
+    directive_path,
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Queue, Site
@@ -37,6 +39,8 @@ _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
 
 _SCATTER = "-l place=scatter"
 _SHELL = "pbs_shell"
+# A comma and @ mean something in -S; quotes do not help.
+_SHELL_PATH = re.compile(r"[\w./:=+&-]+", re.ASCII)
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
 _OF_OPTIONS = {
     "select": "give --nodes",
@@ -79,6 +83,7 @@ class PbsScheduler(BatchScheduler):
     commands = ("qsub", "qstat", "qdel")
     job_id_variable = "PBS_JOBID"
     shell_prefixes = ("PBS_DPREFIX", "PBS_SHELL")
+    template_filters = {"directive_path": partial(directive_path, refused=r"\\|[^ -~]")}  # noqa: RUF012 (never changed)
     passes_environment = False  # hpcprof calls qsub without -V
     silence_remedy = "Ask the operators whether PBS is running."
     dask_jobs = DaskJobs(
@@ -130,7 +135,9 @@ class PbsScheduler(BatchScheduler):
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
         """Return the number and the resources of ``-l select=chunks:chunk``, and whether ``-S`` is ours."""
         chunks, _ = self.chunks(job, site.queues.get(job.queue, Queue()))
-        own_shell = not any("-S" in self.settings(line) for line in self.directives(site, job))
+        own_shell = _SHELL_PATH.fullmatch(str(rendering.run_directory)) is not None and not any(
+            "-S" in self.settings(line) for line in self.directives(site, job)
+        )
         chunk = _chunk(site, job, self.keys_of(site).select)
         return {"chunks": chunks, "chunk": chunk, "own_shell": own_shell}
 

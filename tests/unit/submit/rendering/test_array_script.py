@@ -37,6 +37,20 @@ def test_slurm_reads_quotes_so_an_array_may_lie_in_any_folder(tmp_path: Path) ->
             array("generic-slurm", tmp_path / text, "a")
 
 
+def test_pbs_reads_quotes_too_but_has_no_shell_of_ours_in_such_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a b's, 100%"
+    lines = [line for line in array("generic-pbs", folder, "a", "b") if "#PBS" in line]
+    logs = [shlex.split(line)[1:] for line in lines if "/logs/" in line]
+    assert logs == [
+        [f"-{name[0]}", f"{folder}/s-0a1b.^array_index^/logs/job.{name}"] for name in ("out", "err")
+    ]
+    assert not [line for line in lines if " -S " in line]
+    with pytest.raises(
+        UsageError, match="has 'ä', which a batch directive cannot: choose another --runs-dir"
+    ):
+        array("generic-pbs", tmp_path / "läufe", "a")
+
+
 def test_pbs_an_array_has_its_members_directives_and_its_range_and_may_run_again(tmp_path: Path) -> None:
     assert [line for line in array("generic-pbs", tmp_path, "a", "b", "c") if "#PBS" in line] == [
         "#PBS -N echo",

@@ -138,7 +138,7 @@ def test_no_name_of_the_users_becomes_a_directive_of_its_own(
     assert len(found) == len(plain) + bool(options)
     for line in found:
         # One option and one word for its value: nothing that a batch system or a shell takes apart.
-        if not line.startswith(("#SBATCH --output=", "#SBATCH --error=")):
+        if not line.startswith(("#SBATCH --output=", "#SBATCH --error=", "#PBS -o ", "#PBS -e ")):
             assert re.fullmatch(r"#(SBATCH|PBS) [\w./:=@,+& -]+", line, re.ASCII), line
         assert line.isprintable() and len(shlex.split(line)) <= 3
 
@@ -146,7 +146,10 @@ def test_no_name_of_the_users_becomes_a_directive_of_its_own(
 def directives(site: Site, asked: Job, folder: str) -> list[str]:
     rendering = Rendering(Path("/runs") / folder.replace("/", "-"), ["hpcprof"], [], ["true"])
     text = render(site, asked, rendering)["job.sh"]
-    return [line for line in re.split("[\r\n]", text) if line.startswith(("#SBATCH", "#PBS"))]
+    lines = [line for line in re.split("[\r\n]", text) if line.startswith(("#SBATCH", "#PBS"))]
+    return [
+        line for line in lines if not re.fullmatch(r"#PBS -S /runs/[\w.:=+&-]+/pbs_shell", line, re.ASCII)
+    ]
 
 
 def test_slurm_is_asked_for_the_signal_and_elsewhere_job_sh_sends_it(tmp_path: Path) -> None:
