@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -852,6 +854,26 @@ def test_a_job_that_is_ended_by_a_signal_records_no_end_of_its_own(tmp_path: Pat
     os.kill(-script.pid, signal.SIGTERM)
     assert script.wait(60) == 143
     assert not (tmp_path / "state/finished").exists()
+
+
+def test_ranks_meet_at_a_port_on_which_no_other_program_of_the_node_listens(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("here\n")
+    script = render(
+        load_site("generic-pbs"), job(nodes=1, ranks_per_node=1), Rendering(tmp_path, [], [], ["true"])
+    )
+    (tmp_path / "job.sh").write_text(script["job.sh"])
+    taken = next(filter(None, map(listening, range(20000, 30000))))
+    with taken:
+        port = taken.getsockname()[1]
+        given = {"PBS_JOBID": f"{port - 20000}.pbs", "PBS_NODEFILE": str(tmp_path / "hosts"), **os.environ}
+        subprocess.run(["/bin/bash", str(tmp_path / "job.sh")], env=given, capture_output=True)
+    assert port < int((tmp_path / "state/meeting").read_text().rpartition(":")[2]) < port + 1000
+
+
+def listening(port: int) -> socket.socket | None:
+    with contextlib.suppress(OSError):
+        return socket.create_server(("127.0.0.1", port))
+    return None
 
 
 @pytest.mark.parametrize("shell", SHELLS)
