@@ -214,7 +214,7 @@ class Analysis:
     memory_heavy : bool
         Whether it takes so much memory that a collect runs such analyses one after another.
     policy : Policy
-        When it is computed, and where its rows are kept.
+        When it is computed, and where its rows are kept; `Policy.EACH_TIME` for any of a plug-in.
     """
 
     name: str
@@ -238,7 +238,7 @@ class Analysis:
     compared_by: str = field(default="", kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
-    policy: Policy = field(default=Policy.EACH_TIME, kw_only=True)
+    policy: Policy = field(default=Policy.COLLECTED, kw_only=True)
     kept_with_events: InitVar[bool] = field(default=False, kw_only=True)
     when_asked: InitVar[bool] = field(default=False, kw_only=True)
 
@@ -277,7 +277,6 @@ def declare(
     *,
     scope: Scope = Scope.RANK,
     function: str = "",
-    policy: Policy | None = None,
     **given: Any,
 ) -> Analysis:
     """Declare an analysis by texts for `columns` and `names`; ``function`` is in ``hpcprof.analysis``."""
@@ -289,7 +288,6 @@ def declare(
         f"hpcprof.analysis.{function}" if function else "",
         main_columns=names(main),
         report_position=position,
-        policy=policy or (Policy.COLLECTED if scope in (Scope.RANK, Scope.RUN) else Policy.EACH_TIME),
         **given,
     )
 

@@ -34,6 +34,10 @@ LATER = {name for name, one in ANALYSES.items() if one.policy is Policy.LAZY and
 LISTS = [name for name, one in ANALYSES.items() if one.policy is Policy.LAZY and one.scope is Scope.RUN]
 
 
+def test_every_analysis_of_hpcprof_is_kept() -> None:
+    assert not [name for name, one in ANALYSES.items() if one.policy is Policy.EACH_TIME]
+
+
 def write_profiles(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for rank in (0, 1):
