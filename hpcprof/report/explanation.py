@@ -37,6 +37,9 @@ _AS_LONG = 1.02
 _SLOWED = 0.02
 """Minimum share of a step that a typical profiler may have, for a word about it."""
 
+_MOSTLY_COMPUTE = 80.0
+"""Minimum share of compute in a step, in percent, beside which nothing else can be gained."""
+
 _BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
 
@@ -186,11 +189,10 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
 
 
 def _once(step: StepSummary) -> Iterator[str]:
-    """Yield a sentence on the steps that took long once, and on a step without their excess."""
-    if step.once and step.elapsed_ns is not None and step.steps:
+    """Yield a sentence on the steps that took long once, which the time of a step leaves out."""
+    if step.once:
         which = listed([f"step {one.step}: {format_ns(one.extra_ns)} of {one.where}" for one in step.once], 3)
-        rest = step.elapsed_ns - sum(one.extra_ns for one in step.once) / step.steps
-        yield f"What happened once ({which}) is part of that; without it a step takes {format_ns(rest)}."
+        yield f"What happened once is not part of that: {which}."
 
 
 def _matters(alone: StepAlone, recorded_ns: int) -> bool:
@@ -249,6 +251,9 @@ def _nothing(explanation: Explanation) -> str:
     if not explanation.step.explained_steps and explanation.not_judged:
         return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
     nothing = f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
+    compute = explanation.step.compute_pct or 0.0
+    if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
+        nothing += f" Compute takes {compute:.0f} % of it: what remains is the kernels (--analysis roofline)."
     waiting = (visible(one.reason) for one in explanation.not_judged if one.what == WAITING)
     return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
 

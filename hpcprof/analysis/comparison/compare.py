@@ -321,7 +321,7 @@ def step_metrics(run: RunData) -> dict[str, float]:
     if len(times):
         wall = step_series(times).wall
         elapsed = account_of_all_steps(kinds)["elapsed_ns"] if len(kinds) else 0.0
-        metrics[ELAPSED] = (elapsed or float(wall.mean())) - once_ns(wall) / max(1, len(wall))
+        metrics[ELAPSED] = elapsed or float(wall.mean()) - once_ns(wall) / max(1, len(wall))
     if (median := run.own_p50_ns) is not None:
         wall = run.own_step_ns
         metrics |= {OWN_ELAPSED: float(wall.mean()) - once_ns(wall) / len(wall), OWN_STEP: median}

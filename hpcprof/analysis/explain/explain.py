@@ -13,7 +13,7 @@ The pipeline, with the module of each part:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import numpy as np
@@ -128,7 +128,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     of_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
-    weights, absent = _weights(built, of_step)
+    once = once_steps(inputs.tables["step_account"])
+    weights, absent = _weights(built, of_step, {step.step for step in once})
     share = profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
     built = replace(built, graph=replay.graph)
@@ -165,7 +166,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         alone_ns=share.alone,
         recorded_elapsed_ns=recorded_elapsed,
         profiler_cost=share.costs,
-        once=once_steps(inputs.tables["step_account"]),
+        once=once,
+        compute_pct=_compute_pct(inputs),
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
@@ -175,24 +177,37 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay.recorded or replay)
 
 
-def _weights(built: Replayable, kinds: Mapping[int, int]) -> tuple[Floats | None, list[NotJudged]]:
+def _weights(
+    built: Replayable, kinds: Mapping[int, int], once: Set[int]
+) -> tuple[Floats | None, list[NotJudged]]:
     """Return how many steps of the run each replayed step stands for, by its kind; None if all are alike.
 
     ``kinds`` has the kind of each step where there are several. The list has kinds without a replayed step.
+    Steps that take long once (``once``) stand for none.
     """
     graph = built.graph
-    if not kinds or graph.steps == built.steps:
-        return None, []
     first = int(graph.calls.step[graph.front_call[0, 0]])
-    replayed = np.array([kinds.get(built.number(first + place), 0) for place in range(graph.steps)])
+    numbers = [built.number(first + place) for place in range(graph.steps)]
+    steady = np.array([number not in once for number in numbers], float)
+    if not kinds or graph.steps == built.steps:
+        return (None if steady.all() or not steady[:-1].any() else steady), []
+    replayed = np.array([kinds.get(number, 0) for number in numbers])
     every = np.array([*kinds.values()])
     absent = sorted({*every.tolist()} - {*replayed.tolist()})
     counts = [np.count_nonzero(every == kind) / np.count_nonzero(replayed == kind) for kind in replayed]
-    weights = np.maximum(np.array(counts), 1 / len(every))
+    weights = np.maximum(np.array(counts), 1 / len(every)) * (steady if steady[:-1].any() else 1.0)
     return weights, [
         NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
         for kind in absent
     ]
+
+
+def _compute_pct(inputs: ExplainInputs) -> float | None:
+    """Return the share of the elapsed time of all steps in which the ranks compute."""
+    rows = inputs.tables["step_kinds"]
+    if not len(rows) or not rows["elapsed_ns"].iloc[0]:
+        return None
+    return round(min(100.0, 100 * float(rows["compute_ns"].iloc[0]) / float(rows["elapsed_ns"].iloc[0])), 1)
 
 
 def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:

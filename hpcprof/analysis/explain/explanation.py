@@ -233,8 +233,11 @@ class StepSummary:
         The elapsed time of the recorded steps.
     profiler_cost : tuple of CallCost
         What the profiler adds to the calls of a step; empty where nothing is known of it.
+    compute_pct : float or None
+        The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI.
     once : tuple of OnceStep
-        The steps that take long once, such as for the set-up of a communicator; ``elapsed_ns`` has them.
+        The steps that take long once, such as for the set-up of a communicator; the other times and savings
+        leave them out.
     """
 
     wall_p50_ns: int | None
@@ -248,6 +251,7 @@ class StepSummary:
     recorded_elapsed_ns: int | None = None
     profiler_cost: tuple[CallCost, ...] = ()
     once: tuple[OnceStep, ...] = ()
+    compute_pct: float | None = None
 
     @property
     def is_alone(self) -> bool:

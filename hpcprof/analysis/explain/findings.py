@@ -260,6 +260,8 @@ class Search:
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
         changed = candidate.remove(times, ranks)
         gained = _gained(walls, self._elapsed(changed))
+        # What happens once is no cause of the other steps.
+        gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
         some = _some_steps(gained)
         if some is None:

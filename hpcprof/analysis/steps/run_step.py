@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.steps.once import happened_once
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Floats, Ints
@@ -209,7 +210,8 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     Notes
     -----
     Where steps end at the front of the next one, the last one has no end: what the host does before a next
-    step is missing. Its times count only in a kind without any other step.
+    step is missing. Its times count only in a kind without any other step, and so do those of steps that take
+    long once (`hpcprof.analysis.steps.once`).
     """
     if not len(account):
         return []
@@ -218,6 +220,7 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     elapsed = _elapsed(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
+    ended &= ~happened_once(series.wall)
     chosen = [np.ones(len(kind), bool)]
     chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
     return [

@@ -353,16 +353,17 @@ def test_copies_within_a_gpu_are_no_blocking_copies() -> None:
 
 def test_single_steps_that_take_longer_are_spikes() -> None:
     timelines = simulate([training()], STEPS)
-    series = np.array([20, 20, 20, 60, 20, 20, 20, 20]) * MS
+    series = np.array([20, 20, 20, 60, 20, 20, 64, 20]) * MS
     inputs = inputs_of(timelines)
     account = inputs.tables["step_account"].assign(wall_ns=series)
     inputs.tables["step_account"] = account  # type: ignore[index]
     inputs.tables["step_times"] = account[["rank", "step", "wall_ns"]]  # type: ignore[index]
     (spike,) = [one for one in explain_run(inputs)[0].findings if one.cause is Cause.STEP_SPIKES]
-    assert spike.where == "step 3"
-    assert spike.saving_ns == 5 * MS
+    assert spike.where == "steps 3, 6"
+    assert spike.saving_ns == 10.5 * MS
     assert [(one.analysis, one.key, one.value) for one in spike.evidence] == [
-        ("step_times", "wall_ns", 60 * MS)
+        ("step_times", "wall_ns", 64 * MS),
+        ("step_times", "wall_ns", 60 * MS),
     ]
 
 
@@ -379,18 +380,18 @@ def test_a_range_that_pauses_the_steps_is_no_spike_but_is_named() -> None:
     assert "after step 4, outside the steps" in said.reason
 
 
-def test_the_same_range_inside_a_step_is_a_spike() -> None:
-    found = pausing(after=False)
-    (spike,) = [one for one in found.shown() if one.cause is Cause.STEP_SPIKES]
-    assert spike.where == "step 4"
-    assert not found.not_judged
+def test_what_happens_once_inside_a_step_is_told_and_counts_in_nothing_else() -> None:
+    found, clean = pausing(after=False), explained(training())
+    assert [(one.step, one.extra_ns // MS) for one in found.step.once] == [(4, 40)]
+    assert found.step.elapsed_ns == pytest.approx(clean.step.elapsed_ns, rel=0.01)
+    assert not found.shown() and not found.not_judged
 
 
 def test_a_range_after_every_step_is_a_part_of_the_steps() -> None:
     loads = [Place("load", (Host((300 if step == 4 else 1) * MS),)) for step in range(STEPS)]
     load = [Once(step, (one,), after=True) for step, one in enumerate(loads)]
     found = explained([*training(), *load])
-    assert [one.where for one in found.findings if one.cause is Cause.STEP_SPIKES] == ["step 4"]
+    assert [one.step for one in found.step.once] == [4]
     assert not found.not_judged
 
 
