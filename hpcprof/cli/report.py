@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +15,9 @@ from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import command_with_examples, exit_naming
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
-from hpcprof.cli.tables import show_report, write_analysis
+from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
+from hpcprof.common.errors import UsageError
+from hpcprof.common.units import format_ns
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
@@ -73,7 +77,8 @@ def command(
     else there is; --all adds the tables.
 
     RUN is a run id, a name that means one run, a path, or last (the default). Several are accepted by an
-    analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
+    analysis with --against, as repeats, and by scaling, which covers all runs where none is named. Of a
+    sweep, the step time of each run is shown by parameter.
     """
     from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.ask.tables import asked_on_all_cpus
@@ -84,6 +89,10 @@ def command(
     )
     store = open_store(db, runs_dir)
     collect = partial(collect_first, store=store)
+    plain = (analysis, against, html, threshold) == (None, (), None, None)
+    if plain and len(members := _members(runs, runs_dir)) > 1:
+        _show_sweep(form, members, store)
+        return
     made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
     if isinstance(made, AnalysisReport):
         write_analysis(form, made.analysis, made.table, made.samples)
@@ -104,6 +113,36 @@ def command(
         show_report(made, everything)
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
+
+
+def _members(references: Sequence[str], runs_dir: Path) -> list[Run]:
+    """Return the runs of the sweep that a user named; none if it is a run, or not to be found here."""
+    from hpcprof.runs.directory import find_runs
+
+    with suppress(UsageError):
+        return find_runs(references[0], runs_dir) if len(references) == 1 else []
+    return []
+
+
+def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:
+    """Show the step of each run of a sweep by its parameters, the shortest marked."""
+    from hpcprof.results.across.sweeps import sweep_points
+    from hpcprof.results.collect.missing import collect_missing
+
+    collect_missing(members, store, partial(collect_first, store=store))
+    points = sweep_points(members, store)
+    rows = [(one.run, one.parameters, one.elapsed_ns, one.best) for one in points]
+    if form != "table":
+        write_rows(form, ("run", "parameters", "elapsed_per_step_ns", "best"), rows)
+        return
+    best = min((time for *_, time, _ in rows if time), default=0.0)
+    shown = [
+        (words, format_ns(time), f"{time / best:.2f} x", "best" if first else "", run)
+        if time
+        else (words, "–", "", "", run)
+        for run, words, time, first in rows
+    ]
+    show(shown, ("parameters", "elapsed per step", "of the best", "", "run"))
 
 
 def collect_first(run: Run, store: Store) -> None:

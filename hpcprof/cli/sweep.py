@@ -62,10 +62,11 @@ def command(
     Every run is checked before the first one is submitted.
 
     With --array the runs are members of one job array, with the names SWEEP.0, SWEEP.1 and so on; status,
-    cancel, collect and --after accept SWEEP for all of them.
+    cancel, collect and --after accept SWEEP for all of them, and hpcprof report SWEEP is a table of the step
+    by parameter.
 
-    On this machine the runs start one after another, so that they do not disturb each other's measurements;
-    they continue after the command or the terminal has ended.
+    On this machine too the runs have such names. They start one after another, so that they do not disturb
+    each other's measurements, and continue after the command or the terminal has ended.
     """
     asked, request = request, merged(request)
     site = site_of(request)
@@ -100,9 +101,9 @@ def command(
     for run, point in zip(submitted, combinations, strict=True):
         runs.append(run)
         click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
-    if as_array:
-        sweep = run.path.with_name(sweep_of(run.id) or run.id)
-        click.echo(f"the runs are one job array: hpcprof status {typed_name(sweep)}")
+    if (sweep := sweep_of(run.id)) is not None:
+        kind = "job array" if as_array else "sweep"
+        click.echo(f"the runs are one {kind}: hpcprof status {typed_name(run.path.with_name(sweep))}")
     if wait:
         _wait_for(runs)
 

@@ -345,14 +345,15 @@ def sweep_of(run_id: str) -> str | None:
 def find_runs(reference: str, runs: Path) -> list[Run]:
     """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
 
-    A sweep is named by its id, a name that means it alone, or the path of its directory.
+    A sweep is named by its id, a name that means it alone, or the path of its directory, which only an array
+    has.
     """
     check_reference(reference)
-    path = Path(reference)
-    if reference and (path / ARRAY_SCRIPT).is_file():
-        reference, runs = path.resolve().name, path.resolve().parent
-    members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
-    return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
+    path, name, folder = Path(reference), reference, runs
+    if reference and ((path / ARRAY_SCRIPT).is_file() or ("/" in reference and not path.exists())):
+        name, folder = path.resolve().name, path.resolve().parent
+    members = _members(name, [m.parent.name for m in folder.glob(f"*/{MANIFEST}")])
+    return [open_run(folder / member) for member in members] or [find_run(reference, runs)]
 
 
 def _members(reference: str, ids: Sequence[str]) -> list[str]:

@@ -48,10 +48,12 @@ def submit(
     sync: Sync | None = None,
     *,
     here: bool = False,
+    run_id: str = "",
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
-    ``here`` runs job.sh at once in the allocation that this shell is in, as a run of this machine.
+    ``here`` runs job.sh at once in the allocation that this shell is in, as a run of this machine. ``run_id``
+    is that of a member of a sweep on this machine.
 
     If the site has a host, the run's folder is sent there and the scheduler's commands run there; with
     ``sync`` also a folder of the user's, in which the program starts. On this machine the job can be queued
@@ -69,7 +71,7 @@ def submit(
     keep(job.notify)
     # Rendered once to find mistakes in a template before anything is made.
     render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
-    run_id = runs.new_run_id(job.name, runs_directory)
+    run_id = run_id or runs.new_run_id(job.name, runs_directory)
     with _removed_on_failure(runs_directory / run_id):
         texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
         run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, Path(job.directory))
@@ -140,13 +142,18 @@ def submit_in_turn(
 ) -> Iterator[runs.Run]:
     """Submit jobs to this machine, ``at_once`` of which run together, and yield each run.
 
-    There are ``at_once`` queues, and the jobs are dealt to them in turn.
+    There are ``at_once`` queues, and the jobs are dealt to them in turn. The runs have the ids of members of
+    one sweep, as those of an array.
     """
+    sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
+    sweep.rmdir()  # Its members alone have folders.
     submitted: list[runs.Run] = []
     for index, job in enumerate(jobs):
         behind = submitted[index - at_once] if index >= at_once else None
-        submitted.append(submit(site, job, runs_directory, command_line, template, behind=behind))
-        yield submitted[-1]
+        name = member_directory(sweep, index).name
+        run = submit(site, job, runs_directory, command_line, template, behind=behind, run_id=name)
+        submitted.append(run)
+        yield run
 
 
 def submit_request(request: JobSpec, script: Path | None = None, wait: bool = False) -> runs.Run:

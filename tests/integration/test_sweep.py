@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from hpcprof.runs.directory import all_runs
+from hpcprof.runs.directory import all_runs, sweep_of
 from tests.conftest import Hpcprof
 from tests.waiting import until
 
@@ -75,6 +76,18 @@ def test_a_sweep_that_waits_tells_whether_all_runs_succeeded(hpcprof: Hpcprof) -
     last = done.stdout.splitlines()[-2:]
     assert [line.split()[1] for line in last] == ["completed", "failed"], done.stdout
     assert hpcprof("sweep", "--wait", "-P", "n=0", "--", "sh", "-c", "exit {n}").returncode == 0
+    sweep = sweep_of(done.stdout.split("submitted ")[1].split()[0])
+    (named,) = [
+        line.split()[-1] for line in done.stdout.splitlines() if line.startswith("the runs are one sweep")
+    ]
+    assert sweep is not None and named.endswith(sweep)
+    states = hpcprof("status", named).stdout
+    assert f"{sweep}.0" in states and f"{sweep}.1" in states
+    rows = json.loads(hpcprof("report", sweep, "--format", "json").stdout)
+    assert [(row["run"], row["parameters"]) for row in rows] == [
+        (f"{sweep}.0", "c=exit 0"),
+        (f"{sweep}.1", "c=exit 3"),
+    ]
 
 
 @pytest.mark.slow
