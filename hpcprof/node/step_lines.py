@@ -54,16 +54,8 @@ class StepLines:
     A line that cannot be written is the last: the program goes on, and `unwritten` counts. ``run_dir`` is the
     run directory; without one, nothing is written.
 
-    Attributes
-    ----------
-    unwritten : int
-        How many lines could not be written.
-    ended : int
-        How many steps have ended.
-    last : int or None
-        The number of the last one.
-    on_end : list of callable
-        Called at the end of each step, with its number and one: how many have ended since step 0.
+    ``ended`` is how many steps have ended, and ``last`` the number of the last one. The functions in
+    ``on_end`` are called at the end of each step, with how many have ended.
     """
 
     def __init__(self, run_dir: Path | None, rank: int) -> None:

@@ -143,23 +143,11 @@ def check_launch(comm: Any, environment: RankEnvironment) -> None:
 def connect(
     comm: Any, *, device: str, backend: str, max_ctas: int | None = None, timeout_s: float | None = None
 ) -> World:
-    """Create the process group; a collective call over ``comm``.
+    """Create the process group; a collective call over ``comm``, all ranks.
 
-    Raises UsageError if a device is missing, does not work with the backend, or there are fewer GPUs than
-    ranks.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm or StoreComm
-        All ranks, from `hpcprof.workloads.communicator`.
-    device : str
-        ``auto``, ``cpu`` or ``cuda``.
-    backend : str
-        ``auto``, ``gloo`` or ``nccl``.
-    max_ctas : int or None
-        The largest number of thread blocks that one NCCL collective may use; None for NCCL's default.
-    timeout_s : float, optional
-        How long a collective waits for a rank, in seconds; torch.distributed's default if None.
+    ``device`` and ``backend`` may be ``auto``. ``max_ctas`` is the largest number of thread blocks that one
+    NCCL collective may use, and ``timeout_s`` how long a collective waits for a rank, in seconds. Raises
+    UsageError if a device is missing, does not work with the backend, or there are fewer GPUs than ranks.
     """
     node = node_communicator(comm)
     host = socket.gethostname()

@@ -189,28 +189,12 @@ def mode_figures(
     overlaps: bool = True,
     marked_ns: Sequence[int] | None = None,
 ) -> Figures:
-    """Compute the figures of a mode.
+    """Compute the figures of a mode, from the time of each step on each rank (``ranks_ns``).
 
-    Parameters
-    ----------
-    ranks_ns : sequence of sequences of int
-        The time of each step on each rank, in nanoseconds.
-    parameters : PointParameters
-        The shape.
-    device, backend : str
-        The name of the GPU and the communication library.
-    bound : Bound or None
-        The time that no mode can beat.
-    serial_ns : sequence of int or None
-        The latencies of the serial mode in the same rounds, in nanoseconds.
-    marks_pct : float
-        The cost of the time marks of a step, in percent of its time.
-    alone : int or None
-        The larger of the serial mode's matmuls and collectives, in nanoseconds.
-    overlaps : bool
-        Whether the mode is meant to overlap communication; the serial mode is not.
-    marked_ns : sequence of int or None
-        The latencies of separate steps with marked phases, in nanoseconds.
+    Times are in nanoseconds. ``serial_ns`` are the latencies of the serial mode in the same rounds, and
+    ``marked_ns`` those of separate steps with marked phases. ``marks_pct`` is the cost of the time marks in
+    percent of a step, and ``alone`` the value of `alone_bound_ns`. ``overlaps`` is false for a mode that is
+    not meant to overlap communication, as the serial one.
     """
     steps = list(zip(*ranks_ns, strict=True))
     latencies = [max(step) for step in steps]
