@@ -3,12 +3,12 @@
 import os
 import signal
 import time
-from typing import Dict, Set
+from typing import Dict
 
-from .stalls import Process, processes, read, waiting_ranks
+from .stalls import processes, read, waiting_ranks
 
-_START_SECONDS, _KILL_SECONDS = 10.0, 20.0
-"""Seconds that a program has to start, since profilers take some, and then to end after SIGTERM."""
+_KILL_SECONDS = 20.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 _NO_FAILURE = ("", "0", "129", "130", "143")
 """Exit codes of success, and of signals from outside, by which a job is cancelled or its time is over."""
@@ -34,28 +34,22 @@ class Failures:
             return
         now = time.monotonic()
         self._noticed = self._noticed or now
+        late = now - self._noticed >= _KILL_SECONDS + self._profiler_seconds
         state = set(os.listdir(self._run + "/state"))
-        begun: Set[int] = set()
         for process in processes(self._run):
-            rank = process.rank
-            if rank is None or "rank%05d.exit" % rank in state:
+            if process.rank is None or "rank%05d.exit" % process.rank in state:
                 continue
-            if process.is_program and rank not in self._since and now - self._noticed < _START_SECONDS:
-                begun.add(rank)
-                process.send(signal.SIGTERM)
-                continue
-            self._kill(process, now - self._since.get(rank, self._noticed + _START_SECONDS))
-        self._since.update(dict.fromkeys(begun, now))
-
-    def _kill(self, process: Process, seconds: float) -> None:
-        """Kill a process that had ``seconds`` to end."""
-        late = seconds >= _KILL_SECONDS + self._profiler_seconds and self._profiler_seconds
-        if late or (process.is_program and seconds >= _KILL_SECONDS):
-            process.send(signal.SIGKILL)
+            if process.is_program:
+                # Later than the others begins one whose profiler takes some seconds to start it.
+                seconds = now - self._since.setdefault(process.rank, now)
+                if seconds == 0 or seconds >= _KILL_SECONDS:
+                    process.send(signal.SIGKILL if seconds else signal.SIGTERM)
+            elif late and self._profiler_seconds:
+                process.send(signal.SIGKILL)
 
     def _note_failure(self) -> bool:
         """Note a program here that failed while its profiler still writes; return whether there is one."""
-        waiting = waiting_ranks(self._run)
+        waiting = waiting_ranks(self._run) if self._profiler_seconds else set()
         here = {process.rank for process in processes(self._run)} if waiting else set()
         for rank in sorted(waiting & here):
             code = read("%s/state/rank%05d.code" % (self._run, rank)).decode().strip()

@@ -66,7 +66,7 @@ class Ranks:
         (folder / "wrapper.sh").write_text(wrapper or files["wrapper.sh"])
         quicker = {"beside.py": ("_LOOK_SECONDS = 2.0", "_LOOK_SECONDS = 0.2")}
         if impatient:
-            quicker["failures.py"] = ("_KILL_SECONDS = 10.0, 20.0", "_KILL_SECONDS = 10.0, 1.0")
+            quicker["failures.py"] = ("_KILL_SECONDS = 20.0", "_KILL_SECONDS = 1.0")
             text = (folder / "wrapper.sh").read_text()
             (folder / "wrapper.sh").write_text(text.replace(" 1 300\n", " 1 1\n"))
         for name, (seconds, fewer) in quicker.items():
