@@ -77,6 +77,10 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[],
     return make
 
 
+on_sqlite = pytest.mark.parametrize("new_database", ["SQLite"], indirect=True)
+"""For a test of what is the same on both, as the tests of the store prove."""
+
+
 @pytest.fixture
 def database(new_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch) -> Database:
     """An empty database, which every hpcprof of the test uses."""

@@ -18,7 +18,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.api import Results
 from hpcprof.results.store.analysis_table import AnalysisTable
-from tests.integration.conftest import Database
+from tests.integration.conftest import Database, on_sqlite
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +48,7 @@ def test_a_run_is_opened_collected_and_read(profiles: Path, database: Database) 
     assert repr(run) == f"<hpcprof run {run.id}: {profiles}>"
 
 
+@on_sqlite
 def test_profiles_are_collected_and_each_rank_is_reported(
     profiles: Path, database: Database, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_profiles_are_collected_and_each_rank_is_reported(
         hpcprof.collect_profiles("none")
 
 
+@on_sqlite
 def test_a_folder_stands_for_the_profiles_below_it(profiles: Path, database: Database) -> None:
     twice = profiles.parent / "twice"
     twice.mkdir()
@@ -82,6 +84,7 @@ def test_a_folder_stands_for_the_profiles_below_it(profiles: Path, database: Dat
         hpcprof.collect_profiles(twice)
 
 
+@on_sqlite
 def test_every_analysis_is_a_method_that_completion_offers(profiles: Path, database: Database) -> None:
     run = hpcprof.open(str(profiles))
     run.collect()
@@ -109,6 +112,7 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
     assert int(run.kernels().total_ns.isna().sum()) == 2
 
 
+@on_sqlite
 def test_what_the_profiles_lack_is_a_table_and_beside_what_it_touches(
     profiles: Path, database: Database
 ) -> None:
@@ -134,6 +138,7 @@ def checksums(run: Results) -> dict[int, str]:
     return {rank: profile.sha256 for rank, profile in run.store.profiles(run.id).items()}
 
 
+@on_sqlite
 def test_a_timeline_is_read_from_the_profile(profiles: Path, database: Database) -> None:
     timeline = hpcprof.open(profiles).timeline(1)
     assert timeline.origin.rank == 1

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from hpcprof import open as open_run
 from hpcprof.profiles.event_columns import dataset_name, timeline_tables
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
@@ -120,20 +121,24 @@ def other_database(path: Path) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("damage", SKIPPED)
-def test_a_profile_that_cannot_be_read_is_named_and_the_others_are_right(
-    damage: str, hpcprof: Hpcprof, folder: Path
+def test_profiles_that_cannot_be_read_are_named_and_the_others_are_right(
+    hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    spoil, says = SKIPPED[damage]
-    spoil(folder / "rank00001.sqlite")
+    """Each rank but the first and the last has another damage."""
+    folder, last = tmp_path / "profiles", 1 + len(SKIPPED)
+    write_all(folder, last + 1, KERNELS)
+    for rank, (spoil, _) in enumerate(SKIPPED.values(), 1):
+        spoil(folder / f"rank{rank:05d}.sqlite")
     done = hpcprof("collect", "--jobs", "1", str(folder))
     assert done.returncode == 1
-    assert "2 profiles collected, 0 unchanged, 1 skipped" in done.stdout
-    (said,) = sentences(done.stderr)
-    assert said.startswith(f"hpcprof: skipped: {folder / 'rank00001.sqlite'}")
-    assert says in said
-    assert totals(hpcprof, folder) == {rank: truth(folder / f"rank{rank:05d}.sqlite") for rank in (0, 2)}
-    assert {row["rank"] for row in rows(hpcprof, folder, "breakdown")} == {0, 2}
+    assert f"2 profiles collected, 0 unchanged, {len(SKIPPED)} skipped" in done.stdout
+    for (rank, (_, says)), said in zip(
+        enumerate(SKIPPED.values(), 1), sorted(sentences(done.stderr)), strict=True
+    ):
+        assert said.startswith(f"hpcprof: skipped: {folder / f'rank{rank:05d}.sqlite'}")
+        assert says in said
+    assert totals(hpcprof, folder) == {rank: truth(folder / f"rank{rank:05d}.sqlite") for rank in (0, last)}
+    assert {row["rank"] for row in rows(hpcprof, folder, "breakdown")} == {0, last}
 
 
 READ: dict[str, tuple[list[str], str]] = {
@@ -183,31 +188,39 @@ READ: dict[str, tuple[list[str], str]] = {
 
 
 LOST = {
-    "text for a stamp": ["1 of 300 kernels has no valid start and is left out"],
-    "a fraction for a stamp": ["1 of 300 kernels has no valid end and is left out"],
-    "NULL names": ["42 of 300 kernels have no readable name"],
-    "names that the table of names lacks": ["99 of 300 kernels have no readable name"],
-    "stamps of 2^62": ["2 of 300 kernels have no valid start and are left out"],
-    "a stamp of 2^63 - 1": ["1 of 300 kernels has no valid end and is left out"],
-    "negative durations": ["6 of 300 kernels have no valid end and are left out"],
-    "stamps that go back": ["100 of 300 kernels start before their launch and are left out"],
-    "ranges that end before they begin": ["5 of 19 ranges have no valid end and are left out"],
-    "no name of any API call": ["300 of 300 API calls have no readable name"],
+    "text for a stamp": "1 of 300 kernels has no valid start and is left out",
+    "a fraction for a stamp": "1 of 300 kernels has no valid end and is left out",
+    "NULL names": "42 of 300 kernels have no readable name",
+    "names that the table of names lacks": "99 of 300 kernels have no readable name",
+    "stamps of 2^62": "2 of 300 kernels have no valid start and are left out",
+    "a stamp of 2^63 - 1": "1 of 300 kernels has no valid end and is left out",
+    "negative durations": "6 of 300 kernels have no valid end and are left out",
+    "stamps that go back": "100 of 300 kernels start before their launch and are left out",
+    "ranges that end before they begin": "5 of 19 ranges have no valid end and are left out",
+    "no name of any API call": "300 of 300 API calls have no readable name",
 }
 
 
-@pytest.mark.parametrize("damage", READ)
-def test_odd_values_leave_every_total_right_and_every_rank_there(
-    damage: str, hpcprof: Hpcprof, folder: Path
-) -> None:
-    statements, counts = READ[damage]
-    change(folder / "rank00001.sqlite", *statements)
+def test_odd_values_leave_every_total_right_and_every_rank_there(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    """Each rank but the first has other odd values."""
+    folder, conditions = tmp_path / "profiles", {0: "1"}
+    write_all(folder, 1 + len(READ), KERNELS)
+    for rank, (statements, condition) in enumerate(READ.values(), 1):
+        change(folder / f"rank{rank:05d}.sqlite", *statements)
+        conditions[rank] = condition
     done = hpcprof("collect", "--jobs", "1", str(folder))
     assert done.returncode == 0, done.stderr
-    assert "3 profiles collected" in done.stdout
-    assert sentences(done.stderr) == [f"hpcprof: rank 1: {said}" for said in LOST.get(damage, ())]
+    assert f"{1 + len(READ)} profiles collected" in done.stdout
+    lost = {(rank, LOST[damage]) for rank, damage in enumerate(READ, 1) if damage in LOST}
+    losses = open_run(folder, runs_dir=tmp_path / "runs").losses()
+    assert {*zip(losses["rank"], losses["sentence"], strict=True)} == lost
+    # Ranks that lost the same are added up.
+    assert (
+        f"hpcprof: ranks 1, 9: 3 of {2 * KERNELS} kernels have no valid start and are left out"
+        in sentences(done.stderr)
+    )
     assert totals(hpcprof, folder) == {
-        rank: truth(folder / f"rank{rank:05d}.sqlite", counts if rank == 1 else "1") for rank in range(RANKS)
+        rank: truth(folder / f"rank{rank:05d}.sqlite", condition) for rank, condition in conditions.items()
     }
     for row in rows(hpcprof, folder, "breakdown"):
         parts = [row[f"{part}_ns"] for part in ("compute", "exposed_comm", "exposed_mem", "idle")]

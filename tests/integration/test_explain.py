@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hpcprof as hpcprof_package
 from tests.conftest import Hpcprof
-from tests.integration.conftest import DATA, Database
+from tests.integration.conftest import DATA, Database, on_sqlite
 
 KEYS = {
     *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
@@ -47,15 +47,17 @@ def test_a_run_is_collected_explained_and_the_explanation_is_kept(
     assert len(results.critical_path()) == len(path)
 
 
+@on_sqlite
 def test_evidence_can_be_looked_up(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
     found = json.loads(hpcprof("explain", str(profiles), "--format", "json").stdout)
-    for finding in (*found["findings"], *found["hidden"]):
-        assert finding["evidence"]
-        for one in finding["evidence"]:
-            shown = hpcprof("report", str(profiles), "--analysis", one["analysis"], "--format", "json")
-            assert shown.returncode == 0, shown.stderr
+    evidence = [finding["evidence"] for finding in (*found["findings"], *found["hidden"])]
+    assert evidence and all(evidence)
+    for analysis in {one["analysis"] for each in evidence for one in each}:
+        shown = hpcprof("report", str(profiles), "--analysis", analysis, "--format", "json")
+        assert shown.returncode == 0, shown.stderr
 
 
+@on_sqlite
 def test_a_change_is_replayed_and_what_the_run_does_not_have_is_refused(
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_change_is_replayed_and_what_the_run_does_not_have_is_refused(
     assert refused.stderr.count("\n") == 1
 
 
+@on_sqlite
 def test_a_program_of_mpi_without_ranges_is_explained_by_its_calls(
     hpcprof: Hpcprof, tmp_path: Path, database: Database
 ) -> None:

@@ -72,25 +72,13 @@ def filled(database: Database) -> Database:
     return database
 
 
-def test_a_run_is_collected_and_reported(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
-    assert "2 profiles collected" in hpcprof("collect", str(profiles)).stdout
-    report = hpcprof("report", str(profiles))
-    assert report.returncode == 0, report.stderr
-    assert "matmul_1" in report.stdout
-
-
-def test_collecting_again_changes_nothing(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
-    hpcprof("collect", str(profiles))
-    before = database.dump()
-    assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(profiles)).stdout
-    assert database.dump() == before
-
-
-def test_a_profile_that_changed_replaces_what_was_there(
+def test_a_collect_repeated_changes_nothing_and_a_changed_profile_replaces_what_was_there(
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
-    hpcprof("collect", str(profiles))
+    assert "2 profiles collected" in hpcprof("collect", str(profiles)).stdout
     reference = database.dump()
+    assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert database.dump() == reference
     whole = (profiles / "rank1.sqlite").read_bytes()
     with sqlite3.connect(profiles / "rank1.sqlite") as export:
         export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
@@ -100,8 +88,12 @@ def test_a_profile_that_changed_replaces_what_was_there(
     (profiles / "rank1.sqlite").write_bytes(whole)
     hpcprof("collect", str(profiles))
     assert database.dump() == reference
+    report = hpcprof("report", str(profiles))
+    assert report.returncode == 0, report.stderr
+    assert "matmul_1" in report.stdout
 
 
+@pytest.mark.parametrize("new_database", ["PostgreSQL"], indirect=True)
 def test_both_kinds_of_database_hold_the_same(
     hpcprof: Hpcprof, profiles: Path, database: Database, tmp_path: Path
 ) -> None:
@@ -351,11 +343,10 @@ def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_writte
 
 
 def test_tables_of_another_version_are_one_sentence(
-    hpcprof: Hpcprof, profiles: Path, database: Database
+    hpcprof: Hpcprof, profiles: Path, filled: Database
 ) -> None:
-    hpcprof("collect", str(profiles))
-    database.execute("UPDATE hpcprof_schema SET version = 99")
-    for command in (["collect", str(profiles)], ["report", str(profiles)], ["query", "SELECT 1"]):
+    filled.execute("UPDATE hpcprof_schema SET version = 99")
+    for command in (["collect", str(profiles)], ["report", "run"], ["query", "SELECT 1"]):
         done = hpcprof(*command)
         assert done.returncode == 1
         assert "has schema version 99, this hpcprof knows versions up to" in done.stderr
