@@ -43,7 +43,10 @@ def test_json_is_decoded_in_one_place() -> None:
     calls = []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = str(path.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(path.read_text())) if not name.startswith(_OWN) else ():
+        text = path.read_text()
+        if name.startswith(_OWN) or "decode" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Attribute) and ast.unparse(node) == "msgspec.json.decode":
                 calls.append(f"{name}:{node.lineno}")
     assert calls == []

@@ -202,7 +202,7 @@ def test_three_steps_have_no_interval_and_no_verdict() -> None:
 def test_ranks_that_vary_like_each_other_are_seldom_called_late(ranks: int) -> None:
     draw = np.random.default_rng(5)
     named = 0
-    for _ in range(20):
+    for _ in range(12):
         program = Program(ranks)
         for _ in range(8):
             begun = program.begin_step()
@@ -211,7 +211,7 @@ def test_ranks_that_vary_like_each_other_are_seldom_called_late(ranks: int) -> N
             program.collective("AllReduce")
             program.end_step(begun)
         named += bool({"late", "straggler"} & set(verdicts(program)))
-    assert named <= 1
+    assert named == 0
 
 
 def test_two_late_ranks_are_both_named_and_one_fast_rank_is_not_late() -> None:

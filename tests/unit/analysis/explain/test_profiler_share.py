@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -32,6 +33,7 @@ def loop(*more: Instruction, cost: int = 0, kernel: int = 5 * US) -> list[Instru
     return [Place("data", more), Place("forward", (Host(5 * US), launch) * 400), Wait()]
 
 
+@cache
 def elapsed(*more: Instruction) -> int:
     """Return the elapsed time of a step of the program alone."""
     found = explain_run(inputs_of(simulate([loop(*more)], STEPS)))[0].step.elapsed_ns

@@ -103,10 +103,10 @@ def test_integers_texts_and_blobs_are_those_that_were_stored(
 
 
 @pytest.mark.parametrize("pages", [True, False])
-def test_a_table_of_several_batches_is_read_whole(tmp_path: Path, pages: bool) -> None:
-    path = many_rows(tmp_path / "t.sqlite", 200_000)
+def test_a_table_of_many_pages_is_read_whole(tmp_path: Path, pages: bool) -> None:
+    path = many_rows(tmp_path / "t.sqlite", 40_000)
     found = read_bulk(path, {"c0": NULL, "c2": NULL}, pages=pages)
-    assert found == [[i * 1000 for i in range(1, 200_001)], [i * 3000 for i in range(1, 200_001)]]
+    assert found == [[i * 1000 for i in range(1, 40_001)], [i * 3000 for i in range(1, 40_001)]]
 
 
 def many_rows(path: Path, rows: int = 5000) -> Path:
@@ -134,8 +134,8 @@ ODD = ["1.5", "-0.5", "9.5e18", "9e999", "'soon'", "''", "x'00'", "x'37'", "'922
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of more rows than a batch has, whose column c1 may hold any value."""
-    path = many_rows(tmp_path_factory.mktemp("large") / "t.sqlite", 70_000)
+    """A table of many pages, whose column c1 may hold any value."""
+    path = many_rows(tmp_path_factory.mktemp("large") / "t.sqlite")
     change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u", "DROP TABLE u")
     return path
 
@@ -145,12 +145,12 @@ def test_of_a_large_table_a_value_that_is_not_an_integer_is_counted_and_its_row_
     large: Path, tmp_path: Path, value: str, found: int | None
 ) -> None:
     path = Path(shutil.copy(large, tmp_path))
-    change(path, f"UPDATE t SET c1 = {value} WHERE rowid IN (1, 70000)")
+    change(path, f"UPDATE t SET c1 = {value} WHERE rowid IN (1, 5000)")
     for pages in (True, False):
         key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, pages=pages)
-        assert len(key) == 70_000
+        assert len(key) == 5000
         assert [other[0], other[-1]] == [UNREADABLE if found is None else found] * 2
-        assert [other[1], other[-2]] == [4000, 69_999 * 2000]
+        assert [other[1], other[-2]] == [4000, 4999 * 2000]
         (with_null,) = read_bulk(path, {"c1": NULL}, pages=pages)
         assert [with_null[0], with_null[-1]] == [NULL if found is None else found] * 2
     with open_export(path) as export:
@@ -323,7 +323,7 @@ def test_a_damaged_file_is_never_decoded_to_other_values_than_sqlite_reads(tmp_p
     whole = path.read_bytes()
     generator = random.Random(1)
     equal = refused = 0
-    for _ in range(80):
+    for _ in range(50):
         content = bytearray(whole)
         at = generator.randrange(1024, len(whole) - 64)
         size = generator.choice([1, 4, 64])
@@ -333,7 +333,7 @@ def test_a_damaged_file_is_never_decoded_to_other_values_than_sqlite_reads(tmp_p
         assert found[0] == found[1]
         equal += not isinstance(found[0], str)
         refused += isinstance(found[0], str)
-    assert equal > 15
+    assert equal > 10
     assert refused > 5
 
 
