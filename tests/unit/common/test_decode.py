@@ -12,7 +12,10 @@ import hpcprof
 from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
 
 PACKAGE = Path(hpcprof.__file__).parent
-_OWN = ("common/decode.py", "profiles/", "workloads/", "node/", "results/package", "analysis/explain/")
+_OWN = (
+    *("common/decode.py", "profiles/", "workloads/", "node/", "analysis/explain/"),
+    *("results/across/package.py", "results/store/package_rows.py"),
+)
 """Readers of profiles decode by themselves, and code on nodes has no msgspec."""
 
 
