@@ -44,10 +44,10 @@ check: $(VENV)/.installed
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal tests/unit
 
-# Three files of tests at a time, since many tests wait; those of one file share what they start. The file that
+# Four files of tests at a time, since many tests wait; those of one file share what they start. The file that
 # takes longest comes first, so that none waits for it at the end.
 test: $(VENV)/.installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    tests/integration/test_schedulers.py tests
 
 # What runs in processes of its own, as many commands do, is not counted.
