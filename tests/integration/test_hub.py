@@ -528,19 +528,19 @@ def test_bytes_that_are_no_package_are_refused(sqlite_hub: Hub, package: bytes) 
 def test_pushes_at_once_are_all_there(
     kind: str, package: bytes, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    packages = [repacked(package, partial(_renamed, f"run-{number:02}")) for number in range(8)]
+    packages = [repacked(package, partial(_renamed, f"run-{number:02}")) for number in range(4)]
     with ExitStack() as stack:
         options: tuple[str, ...] = ()
         if kind == "PostgreSQL":
             folder = request.getfixturevalue("postgresql")
             options = ("--db", f"postgresql+psycopg://hpcprof@/postgres?host={folder}")
         one = stack.enter_context(hub(tmp_path / "hub", *options))
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPoolExecutor(8) as pool:
             projects = [one.push, one.other]
-            done = list(pool.map(lambda i: one.put(packages[i // 2], projects[i % 2]), range(16)))
+            done = list(pool.map(lambda i: one.put(packages[i // 2], projects[i % 2]), range(8)))
         assert {status for status, _ in done} == {200}
         for shown in (one.read, one.other):
-            assert one.runs(shown) == [f"run-{number:02}" for number in range(8)]
+            assert one.runs(shown) == [f"run-{number:02}" for number in range(4)]
         assert one.ask("/runs/run-03", one.read)[0] == 200
         secret = repacked(packages[0], partial(_renamed, "secret-run"))
         secret = repacked(secret, edited("run.json", lambda run: run.update(program="secret")))
@@ -559,7 +559,7 @@ def test_pushes_at_once_are_all_there(
             assert status == 404 or "unknown run" in text, (status, text)
         asked = json.dumps({"sql": "SELECT count(*) FROM runs"}).encode()
         status, text = one.ask("/api/sql", one.read, "POST", asked, Content_Type="application/json")
-        assert (status == 200 and json.loads(text)["rows"] == [[9]]) if kind == "SQLite" else status == 403
+        assert (status == 200 and json.loads(text)["rows"] == [[5]]) if kind == "SQLite" else status == 403
 
 
 def _renamed(name: str, members: Members) -> None:

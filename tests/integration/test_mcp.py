@@ -23,7 +23,9 @@ from hpcprof.mcp import submitting
 from hpcprof.mcp.answers import MOST_BYTES
 from hpcprof.mcp.server import make_server
 from hpcprof.mcp.submitting import LEDGER, Budget, Submitting
+from hpcprof.results.across.listing import list_runs
 from hpcprof.submit.schedulers.command import Refused
+from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.conftest import unpack
 from tests.waiting import until
@@ -83,13 +85,23 @@ async def _over_standard_input(folder: Path, *options: str) -> tuple[list[Any], 
         return list((await client.list_tools()).tools), content.text
 
 
-@pytest.fixture
-def run(tmp_path: Path, hpcprof: Hpcprof) -> str:
-    """The id of a collected run whose profiles are of another tool."""
-    unpack(tmp_path / "train")
-    done = hpcprof("collect", "train")
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Path:
+    """A folder with profiles of another tool and with what was collected of them."""
+    folder = tmp_path_factory.mktemp("collected")
+    unpack(folder / "train")
+    done = command_server.run(["collect", "train"], folder, 480)
     assert done.returncode == 0, done.stderr
-    return done.stdout.partition(":")[0]
+    return folder
+
+
+@pytest.fixture
+def run(collected: Path, tmp_path: Path) -> str:
+    """The id of the only run in a copy of this folder, which has a link to the profiles."""
+    shutil.copytree(collected / "runs", tmp_path / "runs")
+    (tmp_path / "train").symlink_to(collected / "train")
+    (row,) = list_runs(tmp_path / "runs")
+    return row.run
 
 
 def test_nine_tools_that_only_read_and_take_the_run_first(tmp_path: Path) -> None:
