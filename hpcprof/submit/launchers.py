@@ -330,14 +330,12 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
             "--cpu-bind=none",
         ],
         ends_other_ranks=True,
-        withheld_signals=(),  # the template has its own way
     ),
     LauncherName.FLUX: LauncherDescription(
         _flux,
         rank_variables=_FLUX,
         on_each_node=lambda nodes: ["flux", "run", f"--nodes={nodes}", f"--ntasks={nodes}", "--exclusive"],
         ends_other_ranks=True,
-        withheld_signals=(),
     ),
     LauncherName.IBRUN: LauncherDescription(_ibrun, rank_variables=_IBRUN),
     LauncherName.JSRUN: LauncherDescription(
