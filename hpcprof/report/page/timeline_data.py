@@ -20,7 +20,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import overlapping
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.node_tracks import NodeTrack, node_tracks
@@ -114,9 +114,10 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     then ranks, and ``notes`` says so. Without ranks, ``notes`` says why there is nothing to show.
     """
     windows = steps_of_ranks(store.rank_events(run.id).values())
+    reader = RunWindows(run, store)
     if not windows:
-        return _nothing("No steps were found, so there is no step to show.")
-    communication, reader = run_communication(run, store), RunWindows(run, store)
+        return _captures(run, store, reader, budget)
+    communication = run_communication(run, store)
     clocks = communication.clocks
     steps = median_and_worst(windows)
     known = [rank for rank in clocks.clocks if rank in windows and len(windows[rank].only(steps))]
@@ -126,7 +127,8 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     for rank in ranks:
         shown = windows[rank] if whole else windows[rank].only(steps)
         try:
-            found.append(_rank(reader, rank, shown, communication.of_rank(rank)))
+            timelines = [reader.read_steps(rank, first, last) for first, last in spans(shown.number.tolist())]
+            found.append(_rank(rank, shown, timelines, communication.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
     if not found:
@@ -136,6 +138,27 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
         notes.append(_ONLY_CHOSEN)
     nodes = read_telemetry(run.path) if clocks.start_utc_ns is not None else []
     return _assembled(found, clocks, steps, notes, budget, nodes)
+
+
+def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[str, Any]:
+    """Return the whole capture of each rank as one step, where no steps are known."""
+    totals = accumulate(reader.rows(rank) or 0 for rank in reader.profiles)
+    shown = [rank for rank, total in zip(reader.profiles, totals, strict=True) if total <= MOST_EVENTS]
+    if not shown:
+        return _nothing("No steps were found, and there is no capture small enough to show whole.")
+    communication = run_communication(run, store)
+    found = [
+        _rank(rank, window, [timeline], communication.of_rank(rank))
+        for rank in shown
+        for window, timeline in [reader.read_capture(rank)]
+        if window.start[0] < window.end[0]
+    ]
+    if not found:
+        return _nothing("No steps were found, and the capture has no events.")
+    notes = ["No steps were found: the whole capture is shown."]
+    if len(shown) < len(reader.profiles):
+        notes.append(f"To keep this page small, it has {named_ranks(shown)} only.")
+    return _assembled(found, communication.clocks, ShownSteps(0, 0), notes, budget, [])
 
 
 def median_and_worst(windows: Windows) -> ShownSteps:
@@ -213,9 +236,10 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "ranks": []}
 
 
-def _rank(reader: RunWindows, rank: int, windows: RankSteps, communication: RankCommunication) -> _Rank:
-    """Read what a rank did in its steps, and on the host since the first call that launched their work."""
-    timelines = [reader.read_steps(rank, first, last) for first, last in spans(windows.number.tolist())]
+def _rank(
+    rank: int, windows: RankSteps, timelines: Sequence[Timeline], communication: RankCommunication
+) -> _Rank:
+    """Return what a rank did in its steps, of which each timeline has some neighbours."""
     tracks = joined([rank_tracks(timeline, len(timelines) == 1) for timeline in timelines])
     pixel_ns = int((windows.end - windows.start).max()) // _PIXELS
     return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, pixel_ns)

@@ -31,6 +31,8 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 
+_EVER = 1 << 62
+"""A time in ns after all events."""
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 
@@ -121,6 +123,19 @@ class RunWindows:
         if found is None:
             found = cut(kept.load() or self._profile(rank), start_ns, end_ns)
         return replace(found, step_range=self._step_ranges.step_range(rank))
+
+    def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
+        """Read all events of a rank, and the time that those of the host and the GPU take as one step 0."""
+        found = self.read(rank, -_EVER, _EVER)
+        start, end = found.of_operations("start", "end")
+        tables = (found.calls, found.ranges, found.operators, found.mpi_calls)
+        start, end = (
+            np.concatenate((of, *(getattr(t, name) for t in tables)))
+            for of, name in ((start, "start"), (end, "end"))
+        )
+        return RankSteps(
+            *(np.array([number]) for number in (0, start.min(initial=_EVER), end.max(initial=-_EVER)))
+        ), found
 
     def rows(self, rank: int) -> int | None:
         """Return how many events of a rank are kept; None if none are."""

@@ -206,7 +206,16 @@ def test_without_steps_the_data_say_so(tmp_path: Path) -> None:
     store = Store(store_url(str(tmp_path / "store.db"), tmp_path))
     store.prepare()
     data = timeline_data(Run(RUN, tmp_path), store)
-    assert data["notes"] == ["No steps were found, so there is no step to show."]
+    assert data["notes"] == ["No steps were found, and there is no capture small enough to show whole."]
+
+
+def test_a_capture_without_steps_is_shown_as_a_whole(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = timeline_data(*stored)
+    monkeypatch.setattr(f"{timeline_data.__module__}.steps_of_ranks", lambda _: {})
+    data = timeline_data(*stored)
+    assert data["notes"] == ["No steps were found: the whole capture is shown."]
+    assert [len(rank["steps"]) for rank in data["ranks"]] == [1] * len(steps["ranks"])
+    assert len(data["ranks"][0]["tracks"]) >= len(steps["ranks"][0]["tracks"])
 
 
 def steps(*rows: tuple[int, int, int]) -> RankSteps:
