@@ -72,6 +72,8 @@ def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
             yield f"{', '.join(log.unread)} cannot be read in {name}"
         if log.not_read:
             yield f"hpcprof does not read {', '.join(log.not_read)} in {name}"
+        if log.overflown:
+            yield f"{', '.join(log.overflown)} overflowed and count as 0 in {name}"
         if log.left_out:
             yield f"{counted(log.left_out, 'record')} of {name} are left out"
 

@@ -76,11 +76,13 @@ def main(path: str) -> None:
         "not_read": sorted(set(modules) - set(MODULES) - set(_TRACES)),
     }
     numbers: dict[int, int] = {}
+    overflown: set[str] = set()
     # The library reads a log from its begin to its end: a module has to be read before the next one.
     for module in sorted(modules, key=lambda name: modules[name]["idx"]):
         if module in MODULES:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
+                overflown |= _overflown(record)
                 if len(found["records"]) < _MOST_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
                     found["records"].append(_counters(module, file, record))
@@ -94,6 +96,7 @@ def main(path: str) -> None:
                         found["segments"].append(segment)
                     else:
                         found["left_out"] += 1
+    found["overflown"] = sorted(overflown)
     found["files"] = [str(names.get(one, "")) for one in numbers]
     print(json.dumps(found))
 
@@ -108,8 +111,13 @@ def _records(read: Callable[[], Any]) -> Iterator[Any]:
         yield record
 
 
+def _overflown(record: Mapping[str, Any]) -> set[str]:
+    """Return the counters below -1, which stands for what was not monitored."""
+    return {name for name, value in record["counters"].items() if value < -1}
+
+
 def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters of a file; those that were not monitored are negative and count as 0."""
+    """Return the counters of a file; those below 0 count as 0."""
     prefix = MODULES[module]
     whole = {name: max(0, int(value)) for name, value in record["counters"].items()}
     times = {name: max(0.0, float(value)) for name, value in record["fcounters"].items()}
