@@ -22,7 +22,7 @@ def options(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
     found, rest = [], []
     while words:
         word = words.pop(0)
-        if word.startswith("-") and len(word) == 2 and word[1] in "NAqloeWvrJ":
+        if word.startswith("-") and len(word) == 2 and word[1] in "NAqloeWvrJS":
             if not words:
                 server.stop(f"qsub: illegal {word} value", "usage: qsub [-a date_time]", code=2)
             found.append((word[1], words.pop(0)))
