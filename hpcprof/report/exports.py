@@ -200,9 +200,9 @@ def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 def _parquet(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
     # Only this format needs pyarrow, which takes long to load.
-    import pyarrow
     from pyarrow import parquet
 
-    types = {Kind.INT: pyarrow.int64(), Kind.FLOAT: pyarrow.float64(), Kind.TEXT: pyarrow.string()}
-    schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
-    parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path)
+    from hpcprof.results.store.rank_tables import arrow_table
+
+    values = {column.name: [row[column.name] for row in rows] for column in columns}
+    parquet.write_table(arrow_table(columns, values), path)

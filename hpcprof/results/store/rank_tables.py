@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Policy, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Column, Kind, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.event_columns import plain_text
@@ -44,23 +44,31 @@ def dataset_table(analysis: str) -> str:
 
 def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the columns of a table, by default all; the folders of the dataset hold the rank."""
-    return pa.schema(
-        [
-            (column.name, _TYPES[column.kind])
-            for column in analysis.columns
-            if column.name != "rank" and (columns is None or column.name in columns)
-        ]
-    )
+    chosen = (one for one in analysis.columns if columns is None or one.name in columns)
+    return _schema(column for column in chosen if column.name != "rank")
+
+
+def _schema(columns: Iterable[Column]) -> pa.Schema:
+    return pa.schema([(column.name, _TYPES[column.kind]) for column in columns])
 
 
 def arrow_tables(outcomes: Mapping[str, Outcome]) -> dict[str, pa.Table]:
     """Return these analyses as Arrow tables, by their names in the dataset."""
-    found = {}
-    for name, analysis in RANK_TABLES.items():
-        schema, columns = table_schema(analysis), outcomes[name].arrays()
-        arrays = [_array(columns.get(field.name, []), field.type) for field in schema]
-        found[dataset_table(name)] = pa.table(arrays, schema=schema)
-    return found
+    return {
+        dataset_table(name): arrow_table(
+            [column for column in analysis.columns if column.name != "rank"], outcomes[name].arrays()
+        )
+        for name, analysis in RANK_TABLES.items()
+    }
+
+
+def arrow_table(columns: Sequence[Column], values: Mapping[str, Values]) -> pa.Table:
+    """Return columns of values as an Arrow table of the declared types; a column without values has no rows.
+
+    None and NaN become null, whole numbers stay exact, and texts lose what Parquet cannot hold.
+    """
+    schema = _schema(columns)
+    return pa.table([_array(values.get(field.name, []), field.type) for field in schema], schema=schema)
 
 
 def _array(values: Values, kind: pa.DataType) -> pa.Array:
