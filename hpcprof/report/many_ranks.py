@@ -1,7 +1,7 @@
 """Tables of many ranks: how a measure spreads over them, and which ranks deviate most.
 
-How far a rank deviates is its distance from the median over the ranks, in robust standard deviations: 1.4826
-times the median absolute deviation (Rousseeuw and Croux, 1993). Where most ranks agree to less than 1 % of
+How far a rank deviates is its distance from the median over the ranks, in robust standard deviations
+(`hpcprof.analysis.statistics.robust`). Where most ranks agree to less than 1 % of
 the largest value, that is the unit instead, so that noise does not look like a deviation.
 """
 
@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 MOST_IN_FULL = 16
@@ -23,7 +24,6 @@ DEVIATING = 10
 """The number of ranks that are shown by name."""
 
 _QUANTILES = {"min": 0.0, "p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
-_TO_STANDARD_DEVIATIONS = 1.4826
 _SMALLEST_UNIT = 0.01
 
 
@@ -159,5 +159,5 @@ def _quantile(ordered: Sequence[float], q: float) -> float | None:
 def _centre(ordered: Sequence[float]) -> tuple[float, float]:
     """Return the median, and the unit of deviations from it; 0 if all values are 0."""
     middle = median(ordered)
-    spread_of = _TO_STANDARD_DEVIATIONS * median(abs(value - middle) for value in ordered)
+    spread_of = MAD_TO_DEVIATION * median(abs(value - middle) for value in ordered)
     return middle, max(spread_of, _SMALLEST_UNIT * max(abs(ordered[0]), abs(ordered[-1])))

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.collective_operations import ALIGNING
 from hpcprof.profiles.timeline import Floats, Ints
 
@@ -18,7 +19,7 @@ MIN_COLLECTIVES = 5
 _BLOCK = 8
 _ROWS_AT_ONCE = 4096
 _UNCERTAINTY_PERCENTILE = 95
-_SIGMAS, _MAD_TO_SIGMA = 3.0, 1.4826
+_SIGMAS = 3.0
 """A drift is certain if it is so many times its standard error, from the median absolute deviation."""
 
 _LARGEST_RATE = 1e-3
@@ -130,7 +131,7 @@ def drift(own: Floats, apart: Floats) -> Floats:
     half = len(own) // 2
     slope = (apart[-half:] - apart[:half]) / np.maximum(own[-half:] - own[:half], 1.0)
     middle: Floats = np.median(slope, axis=0)
-    spread = _MAD_TO_SIGMA * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
+    spread = MAD_TO_DEVIATION * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
     certain = np.abs(middle) > _SIGMAS * spread
     return np.where(certain & (np.abs(middle) < _LARGEST_RATE), middle, 0.0)
 

@@ -9,7 +9,7 @@ order, with one of a few correlations, and the posterior is over these too: a le
 
 Skewed noise and outliers are not those of the model, and whoever looks after each run sees their rare
 moments. So the runs before and after a change are also compared by their ranks, which the distribution of
-independent runs does not matter to, and the more strictly the longer the series is (`_doubt`).
+independent runs does not matter to, and the more strictly the longer the series is (`_p_value_ratio`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from math import comb
 
 import numpy as np
 
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.timeline import Floats
 
 LEAST_PROBABILITY = 0.7
@@ -121,7 +122,7 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     while best:
         bounds = [0, *sorted(best), len(series)]
         sides = zip(bounds, bounds[1:], bounds[2:], strict=False)
-        doubt = {b: _doubt(series[a:b], series[b:c]) for a, b, c in sides}
+        doubt = {b: _p_value_ratio(series[a:b], series[b:c]) for a, b, c in sides}
         worst = max(doubt, key=doubt.__getitem__)
         if doubt[worst] <= 1:
             break
@@ -129,10 +130,10 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     return dict(sorted(best.items()))
 
 
-def _doubt(before: Floats, after: Floats) -> float:
-    """Return how many times as likely as is allowed the ranks of the runs around a change are without it.
+def _p_value_ratio(before: Floats, after: Floats) -> float:
+    """Return the exact, two-sided Mann-Whitney p-value of a change over the p-value that is allowed.
 
-    The test is that of Mann and Whitney (1947), two-sided and exact. What is allowed is the chance that three
+    The test is that of Mann and Whitney (1947). What is allowed is the chance that three
     runs, the fewest on a new level, are all above all others, or all below. It falls with the third power of
     the number of runs, so that looks after each run seldom add up to a false alarm.
     """
@@ -199,7 +200,7 @@ def _log_of_sum(terms: Floats) -> Floats:
 def _noise(series: Floats) -> Floats:
     """Return the standard deviation of a value, from neighbouring ones: changes of the level are few."""
     steps = np.abs(np.diff(series))
-    return np.maximum(1.4826 * np.median(steps, axis=-1) / 2**0.5, _LEAST_NOISE)
+    return np.maximum(MAD_TO_DEVIATION * np.median(steps, axis=-1) / 2**0.5, _LEAST_NOISE)
 
 
 def _pulled_in(series: Floats, noise: Floats) -> Floats:

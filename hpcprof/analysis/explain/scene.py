@@ -10,12 +10,12 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.candidate import Candidate, Remove
 from hpcprof.analysis.explain.cause import cause_names, find_cause
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
-from hpcprof.analysis.explain.replay import Replay
+from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Timeline
 
 _LEAST_SHARE = 0.01
@@ -68,6 +68,17 @@ class Scene:
         if compute not in self._computed:
             self._computed[compute] = compute(self)
         return self._computed[compute]  # type: ignore[return-value]
+
+    def shorter_work(self, rows: Ints, less: Ints | Floats) -> Remove:
+        """Return what takes ``less`` ns from each of some operations; both have shape (n,)."""
+
+        def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+            chosen = self.removals.of_ranks(self.graph.work_rank[rows], ranks)
+            alone = times.alone.copy()
+            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - less[chosen], 0.0)
+            return times.with_alone(alone)
+
+        return remove
 
     @cached_property
     def places(self) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from hpcprof.analysis.account.host_activity import marking_thread
 from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -49,7 +50,7 @@ def spikes(series: StepSeries) -> Ints:
     if len(wall) < _FEWEST_FOR_SPIKES:
         return np.empty(0, np.int64)
     usual = float(np.median(wall))
-    deviation = 1.4826 * float(np.median(np.abs(wall - usual)))
+    deviation = MAD_TO_DEVIATION * float(np.median(np.abs(wall - usual)))
     high = np.flatnonzero((wall > _SPIKE_RATIO * usual) & (wall - usual > _SPIKE_DEVIATIONS * deviation))
     none = len(high) > MOST_SPIKES * len(wall) or high.tolist() == [len(wall) - 1]
     found: Ints = np.empty(0, np.int64) if none else high + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.timeline import Ints, Mask
 
 MIN_EXCESS = 0.5
@@ -23,9 +24,6 @@ ALIKE = 2.0
 
 MIN_STEPS = 6
 """Minimum number of steps of a series in which a long step stands out."""
-
-_NORMAL = 1.4826
-"""Standard deviation of normal values over their median absolute deviation."""
 
 
 def happened_once(wall: Ints) -> Mask:
@@ -41,7 +39,7 @@ def happened_once(wall: Ints) -> Mask:
         return once
     median = float(np.median(wall))
     excess = wall - median
-    spread = _NORMAL * float(np.median(np.abs(excess)))
+    spread = MAD_TO_DEVIATION * float(np.median(np.abs(excess)))
     long = np.flatnonzero(excess > max(MIN_EXCESS * median, MIN_DEVIATIONS * spread))
     order = long[np.argsort(excess[long])]
     apart = np.diff(np.log(excess[order])) > np.log(ALIKE)

@@ -28,6 +28,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
@@ -613,7 +614,7 @@ def _crowded(
 def _is_apart(value: float, others: Floats) -> bool:
     """Return whether a value is farther from the others than these are from each other."""
     middle = float(np.median(others))
-    return abs(value - middle) > _APART * 1.4826 * float(np.median(np.abs(others - middle)))
+    return abs(value - middle) > _APART * MAD_TO_DEVIATION * float(np.median(np.abs(others - middle)))
 
 
 def _beyond_noise(differences: Floats) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.contents import Contents
 from hpcprof.workloads.schema import RankResult, summarize
@@ -18,7 +19,6 @@ MOST_STEPS = 1_000
 """Of more steps, a point of the chart stands for several."""
 
 _NAMED_STEPS = 4
-_TO_STANDARD_DEVIATIONS = 1.4826
 _FAR = 5
 """A step is named if it is so many robust standard deviations above the median, and more of few steps."""
 
@@ -117,7 +117,7 @@ def _outliers(walls: Sequence[int]) -> list[int]:
         return []
     above = [math.log(max(wall, 1) / middle) for wall in walls]
     upper = sorted(above)[3 * (len(walls) - 1) // 4]
-    unit = _TO_STANDARD_DEVIATIONS * max(median(map(abs, above)), upper)
+    unit = MAD_TO_DEVIATION * max(median(map(abs, above)), upper)
     limit = max(_FAR * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_LEAST_RATIO))
     far = [place for place, ratio in enumerate(above) if ratio > limit]
     return sorted(far, key=lambda place: -walls[place])[:_NAMED_STEPS]

@@ -18,7 +18,6 @@ from hpcprof.analysis.explain.kernel_kinds import KernelKind, kernel_kinds, stre
 from hpcprof.profiles.timeline import Ints, Mask
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 _LONG_NS = 10_000
@@ -40,12 +39,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     if not spare:
         return
     gone = np.concatenate(spare)
-
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        alone = times.alone.copy()
-        alone[gone[scene.removals.of_ranks(scene.graph.work_rank[gone], ranks)]] = 0
-        return times.with_alone(alone)
-
+    remove = scene.shorter_work(gone, time[gone])
     own = scene.per_step(scene.graph.work_rank[gone], time[gone])
     yield Candidate(ELEMENTWISE_CHAIN, scene.mostly(work.place[gone], time[gone]), scene.ranks, remove, *own)
 

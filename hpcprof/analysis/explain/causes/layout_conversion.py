@@ -12,7 +12,6 @@ from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, nam
 from hpcprof.analysis.explain.kernel_kinds import KernelKind, kernel_kinds
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 
@@ -24,15 +23,15 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     converts = np.flatnonzero(scene.once(kernel_kinds) == KernelKind.LAYOUT)
     if not len(converts):
         return
-
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        alone = times.alone.copy()
-        alone[converts[scene.removals.of_ranks(scene.graph.work_rank[converts], ranks)]] = 0
-        return times.with_alone(alone)
-
     time = (work.end - work.start)[converts]
     own = scene.per_step(scene.graph.work_rank[converts], time)
-    yield Candidate(LAYOUT_CONVERSION, scene.mostly(work.place[converts], time), scene.ranks, remove, *own)
+    yield Candidate(
+        LAYOUT_CONVERSION,
+        scene.mostly(work.place[converts], time),
+        scene.ranks,
+        scene.shorter_work(converts, time),
+        *own,
+    )
 
 
 LAYOUT_CONVERSION = CauseDeclaration(

@@ -22,7 +22,6 @@ from hpcprof.analysis.explain.kernel_kinds import KernelKind, kernel_kinds
 from hpcprof.profiles.timeline import Floats
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 _MOST_BETWEEN = 8
@@ -40,14 +39,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     gone = np.flatnonzero(less)
     if not len(gone):
         return
-
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        chosen = gone[scene.removals.of_ranks(scene.graph.work_rank[gone], ranks)]
-        alone = times.alone.copy()
-        alone[chosen] = np.maximum(alone[chosen] - less[chosen], 0.0)
-        return times.with_alone(alone)
-
-    place = scene.mostly(work.place[gone], less[gone])
+    place, remove = scene.mostly(work.place[gone], less[gone]), scene.shorter_work(gone, less[gone])
     yield Candidate(SLOW_ATTENTION, place, scene.ranks, remove, *scene.per_step(scene.graph.work_rank, less))
 
 

@@ -73,9 +73,9 @@ def test_ranks_are_compared_by_the_exact_test_of_mann_and_whitney(before: int, a
         runs = random.standard_normal(before), random.standard_normal(after) + shift
         allowed = 2 / comb(before + after, 3)
         expected = mannwhitneyu(*runs, method="exact").pvalue
-        assert min(1.0, module._doubt(*runs) * allowed) == pytest.approx(expected)
+        assert min(1.0, module._p_value_ratio(*runs) * allowed) == pytest.approx(expected)
     three_above_all = np.arange(before, dtype=float), before + np.arange(3.0)
-    assert module._doubt(*three_above_all) == pytest.approx(1)
+    assert module._p_value_ratio(*three_above_all) == pytest.approx(1)
 
 
 def test_looks_after_each_run_seldom_see_a_change_in_skewed_noise() -> None:
