@@ -61,8 +61,8 @@ def _interned(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
-Stack = Literal["", "jax", "mpi"]
-"""What a program is written with: JAX, MPI without a GPU, or, empty, PyTorch and CUDA."""
+Stack = Literal["", "jax", "mpi", "cuda"]
+"""What a program is written with: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch."""
 
 
 class Trait(Enum):

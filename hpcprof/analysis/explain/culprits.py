@@ -282,7 +282,14 @@ def remedy_for(stack: Stack, finding: Finding) -> str:
     """Return the remedy of a finding for a stack, if it differs; findings of memory keep theirs."""
     cause = cause_of(finding.cause)
     differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
-    return cause.advise(finding.where, finding.ranks, stack=stack) if differs else finding.remedy
+    places, turns = ("", finding.where), (False, True)
+    usual = {cause.advise(place, finding.ranks, in_turn=turn) for place in places for turn in turns}
+    # What is said of a single candidate, or of what was lost, stays.
+    return (
+        cause.advise(finding.where, finding.ranks, stack=stack)
+        if differs and finding.remedy in usual
+        else finding.remedy
+    )
 
 
 def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame], on_host: bool) -> str:

@@ -77,10 +77,17 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
 
 def _stack(first: Timeline) -> Stack:
     """Return what a program is written with, from the timeline of its first rank."""
+    texts = first.strings.tolist()
     # Profilers other than that of JAX mark executions of XLA's programs alike.
-    if any("XlaModule:#" in text for text in first.strings.tolist()):
+    if any("XlaModule:#" in text for text in texts):
         return "jax"
-    return "mpi" if len(first.mpi_calls) and not len(first.kernels) else ""
+    if not len(first.kernels):
+        return "mpi" if len(first.mpi_calls) else ""
+    return "" if any(word in text for text in texts for word in _OF_PYTORCH) else "cuda"
+
+
+_OF_PYTORCH = ("at::native", "ProfilerStep#", "torch", "aten::", "iteration")
+"""Parts of names in profiles of PyTorch, or of programs that mark steps as it does."""
 
 
 def explain_noted(

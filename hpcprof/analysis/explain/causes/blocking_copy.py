@@ -42,8 +42,10 @@ BLOCKING_COPY = CauseDeclaration(
     remedy="Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with .to(device, "
     "non_blocking=True), one step ahead on a stream of its own.",
     remedies={
+        "cuda": "Copy from pinned memory (cudaHostAlloc) with cudaMemcpyAsync on a stream of its own, "
+        "beside kernels that do not need the data, and move less: keep on the GPU what it alone changes.",
         "jax": "Start the copy one step ahead: jax.device_put of the next batch before the step that needs "
-        "this one."
+        "this one.",
     },
     candidates=candidates,
     figures=(

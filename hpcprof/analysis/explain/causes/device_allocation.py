@@ -51,8 +51,11 @@ DEVICE_ALLOCATION = CauseDeclaration(
     remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
     "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
     remedies={
+        "cuda": "Allocate the memory of {where} once, before the loop, and keep it; or use cudaMallocAsync "
+        "with a pool that keeps its memory (cudaMemPoolAttrReleaseThreshold), or the pool allocator of "
+        "the framework.",
         "jax": "Let XLA keep its memory: leave XLA_PYTHON_CLIENT_PREALLOCATE on, donate the buffers that "
-        "{where} replaces (donate_argnums), and keep shapes steady."
+        "{where} replaces (donate_argnums), and keep shapes steady.",
     },
     candidates=candidates,
     figures=(

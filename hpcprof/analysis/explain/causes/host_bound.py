@@ -58,8 +58,10 @@ HOST_BOUND = CauseDeclaration(
     remedy="Launch {where} with less Python: torch.compile(mode='reduce-overhead') or CUDA graphs "
     "(torch.cuda.make_graphed_callables), or more work in each launch by larger batches.",
     remedies={
+        "cuda": "Launch {where} with less work of the host: a CUDA graph (cudaStreamBeginCapture), fewer "
+        "and larger kernels, or preparation in another thread.",
         "jax": "Launch {where} with less Python: jit the whole step with its update (donate_argnums), run "
-        "several steps in one program (jax.lax.scan), or give each more work."
+        "several steps in one program (jax.lax.scan), or give each more work.",
     },
     candidates=candidates,
     figures=(

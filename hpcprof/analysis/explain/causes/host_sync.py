@@ -108,8 +108,11 @@ HOST_SYNC = CauseDeclaration(
     remedy="Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read them once "
     "every few steps, or with non_blocking=True and an event.",
     remedies={
+        "cuda": "Let the host run ahead in {where}: events instead of cudaDeviceSynchronize, "
+        "cudaMemcpyAsync into pinned memory, and a value of an earlier step, or of every few steps, where "
+        "the host decides.",
         "jax": "Avoid float(), .item(), np.asarray() and block_until_ready() in {where}: keep values on the "
-        "device, and read those of an earlier step, once every few steps."
+        "device, and read those of an earlier step, once every few steps.",
     },
     candidates=candidates,
     figures=(

@@ -102,8 +102,10 @@ SMALL_KERNELS = CauseDeclaration(
     remedy="Launch less in {where}: torch.compile or CUDA graphs (torch.cuda.make_graphed_callables, "
     "mode='reduce-overhead'), or larger batches.",
     remedies={
+        "cuda": "Launch {where} as one CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch), or fuse its "
+        "kernels.",
         "jax": "Let XLA fuse more in {where}: jit all of it together, jax.lax.scan over layers of one "
-        "shape, or larger batches."
+        "shape, or larger batches.",
     },
     place_remedies=(
         PlaceRemedy(

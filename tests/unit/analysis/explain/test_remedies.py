@@ -28,8 +28,8 @@ def test_a_program_in_jax_gets_no_remedy_of_pytorch(cause: Cause, where: str) ->
     [Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE, Cause.STEP_SPIKES, Cause.STEP_DRIFT],
 )
 def test_a_program_with_mpi_gets_no_remedy_of_gpus_or_python(cause: Cause, where: str) -> None:
-    said = remedy_for("mpi", replace(finding(5, cause=cause), where=where))
-    assert said != "Prefetch."
+    usual = find_cause(cause).advise(where, (0, 1))
+    said = remedy_for("mpi", replace(finding(5, cause=cause), where=where, remedy=usual))
     assert not re.search(r"GPU|stream|layers|microbatch|gc\.|tensors|\{", said)
 
 
@@ -38,6 +38,17 @@ def test_slow_input_names_the_loader_of_the_framework() -> None:
     assert "DataLoader(num_workers" in work.advise("load", (0,))
     assert "jax.device_put of the next batch" in work.advise("load", (0,), stack="jax")
     assert "jax.device_put" in late.advise("next_batch", (1,), stack="jax")
+
+
+@pytest.mark.parametrize(
+    "cause", ["host_bound", "host_sync", "device_allocation", "blocking_copy", "small_kernels"]
+)
+def test_a_program_in_cuda_gets_no_remedy_of_pytorch(cause: str) -> None:
+    usual = find_cause(cause).advise("", (0,))
+    said = remedy_for("cuda", replace(finding(5, cause=Cause(cause)), where="step", ranks=(0,), remedy=usual))
+    assert not re.search(r"torch|DataLoader|CUDA_ALLOC|\.item|\{", said)
+    kept = replace(finding(5, cause=Cause(cause)), remedy="Check once in a step.")
+    assert remedy_for("cuda", kept) == kept.remedy
 
 
 @pytest.mark.parametrize("cause", OF_MEMORY)
