@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -25,6 +26,9 @@ from hpcprof.results.collect.timelines import find_timelines
 from hpcprof.results.store.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, runs_directory
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.predict.scale import ScalePrediction, Scaling
 
 
 class Results:
@@ -147,6 +151,34 @@ class Results:
         """
         self._collected()
         return what_if(self.run, self.store, changes)
+
+    def predict(
+        self, ranks: int, *, scaling: Scaling = "weak", others: Sequence[Results] = (), keep: int = 1
+    ) -> ScalePrediction:
+        """Predict the step of the program on other ranks, as ``hpcprof predict RUN --ranks N`` does.
+
+        Parameters
+        ----------
+        ranks : int
+        scaling : str
+            ``weak`` if the size per rank stays, ``strong`` if the whole size does.
+        others : sequence of Results
+            Runs of the program on other numbers of ranks, which tell more of the network.
+        keep : int
+            The size of a group of ranks that does not grow.
+
+        Raises
+        ------
+        UsageError
+            If the mesh is ambiguous, or does not allow that number of ranks.
+        HpcprofError
+            If a run has not been collected, or has no steps.
+        """
+        from hpcprof.results.across.predictions import predict_runs
+
+        self._collected()
+        runs = [self.run, *(one.run for one in others)]
+        return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep)[0]
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""

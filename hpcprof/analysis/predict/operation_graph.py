@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import pandas as pd
 
+from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.timeline import Floats, Ints
 
 MESSAGES = ("send", "recv")
@@ -35,13 +37,23 @@ _ALONE = -1
 _DIRECTION = re.compile(r"[-_ .]?(?:send|recv|receive)[-_ .]?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
 _TOLERANCE = 0.05
-"""Maximum overlap of operations that follow each other, over the median duration of their name."""
+"""Maximum overlap of operations that follow each other, over the median duration of the shorter name."""
+_RESOLUTION = 1e-6
+"""Resolution of times, over the length of a step: seconds in single precision are 8 digits."""
 _IN_TIME = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
 _TOGETHER = 0.1
 """Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
 _AS_CLOSE = 5.0
 """Maximum spread of the ends in a group over that in the group whose ends are closest."""
+
+
+def in_order(waits: Mapping[int, Collection[int]]) -> list[int]:
+    """Return operations so that each follows what it waits for; raises HpcprofError for a circle."""
+    try:
+        return [*TopologicalSorter(waits).static_order()]
+    except CycleError:
+        raise HpcprofError("the operations of a step cannot be replayed: they wait in a circle.") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +99,12 @@ class OperationGraph:
     @cached_property
     def _order(self) -> list[tuple[list[int], list[Ints]]]:
         """Operations and groups, each with what it waits for, in an order in which it follows that."""
-        from graphlib import TopologicalSorter
-
         unit = {row: rows.tolist() for rows in self.members for row in rows.tolist()}
         first = [unit.get(row, [row])[0] for row in range(len(self.group))]
         waits: dict[int, set[int]] = {row: set() for row in first}
         for row, rows in enumerate(self.before):
             waits[first[row]] |= {first[other] for other in rows.tolist()}
-        order = [unit.get(row, [row]) for row in TopologicalSorter(waits).static_order()]
+        order = [unit.get(row, [row]) for row in in_order(waits)]
         return [(rows, [self.before[row] for row in rows if len(self.before[row])]) for rows in order]
 
     def moments(self, own: Floats) -> Floats:
@@ -157,7 +167,7 @@ class _Building:
         self.rows, self.start, self.end = rows, start, end
         self._first, self._last = np.median(start, axis=1), np.median(end, axis=1)
         typical = pd.Series(self._last - self._first).groupby(rows["name"]).transform("median")
-        self._tolerance = _TOLERANCE * typical.to_numpy()
+        self._tolerance = np.maximum(_TOLERANCE * typical.to_numpy(), _RESOLUTION * float(self._last.max()))
         self._kind, self._name = rows["kind"].to_numpy(), rows["name"].to_numpy()
         names = rows["name"].unique()
         direction = {name: _DIRECTION.sub("", name) for name in names}
@@ -319,17 +329,19 @@ class _Building:
 
     def _ended(self, rows: Sequence[int], row: int) -> int | None:
         """Return the last of some operations that has ended when another one begins; None without one."""
-        limit = self._first[row] + self._tolerance[row]
-        return next((one for one in reversed(rows) if self._last[one] <= limit + self._tolerance[one]), None)
+        first, tolerance = self._first[row], self._tolerance
+        ended = (
+            one for one in reversed(rows) if self._last[one] <= first + min(tolerance[one], tolerance[row])
+        )
+        return next(ended, None)
 
     def _attach_messages(self, rank: int, rows: Ints, before: list[set[int]]) -> None:
         computing = list(self._computes[rank])
-        previous: dict[str, int] = {}
+        previous: dict[str, list[int]] = {}
         for row in self._select(rows, *MESSAGES):
             name = self._name[row]
-            if name in previous:
-                before[row].add(previous[name])
-            previous[name] = row
+            before[row] |= _known(self._ended(previous.get(name, []), row))
+            previous.setdefault(name, []).append(row)
             known = self._partner.get(row)
             if self._kind[row] == "send":
                 sender = self._ended(computing, row) if known is None else known

@@ -53,7 +53,7 @@ _ALIASES = {
 _SECONDS = ("start_ts", "duration")
 _TEXTS = ("name", "kind", "group")
 _OVERLAPPING = 0.5
-"""Minimum share of steps that begin before the one before ends, where times count from the step's start."""
+"""Maximum time from step to step, over the length of a step, where times count from the step's start."""
 
 
 def is_table(path: Path) -> bool:
@@ -185,8 +185,8 @@ def _one_after_another(rows: pd.DataFrame) -> pd.Series:
     end = rows["start_ns"] + rows["duration_ns"]
     first = rows.groupby("step")["start_ns"].min()
     last = end.groupby(rows["step"]).max()
-    early = first.to_numpy()[1:] < last.to_numpy()[:-1]
-    if early.sum() > _OVERLAPPING * len(early):
+    length = float((last - first).median())
+    if len(first) > 1 and float(first.diff().median()) < _OVERLAPPING * length:
         # The origin of each step is its beginning, not its first operation.
         begin = (last.cumsum() - last).to_dict()
         return rows["start_ns"] + rows["step"].map(begin).astype(np.int64)

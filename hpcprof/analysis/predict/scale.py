@@ -1,0 +1,488 @@
+"""Predicts the step of a program on other ranks from the operations of a run on a few.
+
+1. `hpcprof.analysis.predict.units.unit_of` finds what more ranks repeat, and how its ranks communicate.
+2. Times of operations follow their measured distribution (`noise_of`), times of communication the network
+   (`hpcprof.analysis.predict.network`), fitted to the run's own communication.
+3. Clones of the unit are replayed over several steps, with times drawn for each. A collective starts when the
+   last of its ranks comes: the slowest of N enters by itself.
+4. The prediction is the measured step times the replay on N ranks over the replay on those measured.
+5. The interval of 90 % comes from replays with resampled steps, with other shares of latency, with hops of
+   rings instead of trees, and with other differences between ranks; the error of the model adds to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.explain.changes import Change
+from hpcprof.analysis.predict.network import (
+    RING,
+    TREE,
+    Network,
+    Sample,
+    fitted,
+    medians,
+    operation_of,
+    ratio,
+)
+from hpcprof.analysis.predict.noise import Noise, noise_of
+from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
+from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
+from hpcprof.common.errors import UsageError
+from hpcprof.common.patterns import matches
+from hpcprof.profiles.timeline import Floats
+
+Scaling = Literal["weak", "strong"]
+
+_CELLS = 1 << 15
+"""Number of units times parallel chains of steps in a replay."""
+_MOST_CHAINS = 64
+_STEPS, _WARM_UP = 10, 3
+_DRAWS = 20
+"""Number of replays for the interval."""
+_MODEL_ERROR, _SLOWEST_ERROR = 0.006, 0.2
+"""Standard deviations of the replay's error beside everything that is drawn: as a share of the step, and of
+its change from the measured one."""
+_KNEE = 2.0
+"""Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
+_SMALL = 64
+_SHARES = (0.15, 0.85)
+"""Range of the share of latency in communication whose sizes do not tell it."""
+
+NOT_MODELLED = (
+    "contention between kernels and communication on more ranks",
+    "topology beyond the profiled nodes: links shared across nodes, tapered networks",
+    "ranks that have more neighbours than any profiled one",
+    "input, output and memory that change with the number of ranks",
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A time in ns with its interval of 90 %."""
+
+    value: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class ScalePrediction:
+    """The step of a program on other ranks.
+
+    Attributes
+    ----------
+    ranks, nodes : int
+    scaling : str
+        ``weak`` (the size per rank stays) or ``strong`` (the whole size stays).
+    step : Interval
+    account : dict of str to int
+        Parts of the step in ns that add up to it: ``compute_ns``, ``communication_ns``,
+        ``wait_for_peer_ns`` and ``other_ns`` (delays between operations).
+    limits : str
+        The part that grows most from the measured ranks to these; ``compute`` if none grows.
+    efficiency_pct : float
+        The speedup over the measured step, over the ratio of ranks.
+    node_hours_per_1000_steps : float
+    baselines : dict of str to int
+        ``unchanged`` is the measured step, ``log2`` the line a + b log2 p through two measured rank counts,
+        or through the step without communication (one rank) and the measured one.
+    mesh : dict of str to int
+    network : str
+        Source of the model of the network.
+    not_modelled : tuple of str
+    measured_ranks, measured_ns : int
+    replay_error_pct : float
+        The replay on the measured ranks against the measured step.
+    """
+
+    ranks: int
+    nodes: int
+    scaling: Scaling
+    step: Interval
+    account: dict[str, int]
+    limits: str
+    efficiency_pct: float
+    node_hours_per_1000_steps: float
+    baselines: dict[str, int]
+    mesh: dict[str, int]
+    network: str
+    measured_ranks: int
+    measured_ns: int
+    replay_error_pct: float
+    not_modelled: tuple[str, ...] = NOT_MODELLED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the prediction in the types of JSON."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """All that a replay draws from."""
+
+    unit: Unit
+    work: Noise
+    own: Floats
+    """Own time by operation and measured step, over its median; shape (operations, steps)."""
+    network: Network
+    compute: float = 1.0
+    """Factor of the work of a rank."""
+    between: float | None = None
+    """Standard deviation of the differences between units, as a share; None for the measured one."""
+
+    @cached_property
+    def order(self) -> list[tuple[Joint | None, list[int]]]:
+        """The joints and other operations in an order in which each follows what it waits for."""
+        joint = {key: one for one in self.unit.joints for key in one.keys}
+        first = {key: (joint[key].keys[0] if key in joint else key) for key in range(len(self.unit.keys))}
+        waits: dict[int, set[int]] = {key: set() for key in first.values()}
+        for key, rows in enumerate(self.unit.before):
+            waits[first[key]] |= {first[other] for other in rows.tolist()} - {first[key]}
+        return [(joint.get(key), list(joint[key].keys) if key in joint else [key]) for key in in_order(waits)]
+
+
+class Predictor:
+    """Predicts steps of a program from the operations of one or more runs on few ranks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Operations of the run (`hpcprof.profiles.readers.operations.table`).
+    others : sequence of DataFrame
+        Operations of runs of the program on other ranks, which tell more of the network.
+    keep : int
+        The ranks of a group that does not grow.
+    ranks_per_node : int, optional
+        By default as many as were measured.
+    changes : sequence of Change
+        Changes of the measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``.
+    """
+
+    def __init__(
+        self,
+        table: pd.DataFrame,
+        others: Sequence[pd.DataFrame] = (),
+        keep: int = 1,
+        ranks_per_node: int | None = None,
+        changes: Sequence[Change] = (),
+    ) -> None:
+        self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *others))
+        self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
+        self.ranks = self.unit.ranks * self.unit.units
+        self.measured = float(self.unit.step_ns.mean())
+        self._unchanged = unit_of(table, keep) if changes else self.unit
+        self._talks = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
+        self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
+        self._names = pd.factorize(self.unit.keys["name"])[0]
+        self._base = self._model(np.random.default_rng(0), self.unit)
+        self._replayed: dict[tuple[int, str], float] = {}
+
+    def _model(
+        self,
+        generator: np.random.Generator,
+        unit: Unit,
+        share: float | None = None,
+        algorithm: str | None = None,
+    ) -> _Model:
+        work = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
+        own = np.nanmean(unit.own, axis=1)
+        middle = np.maximum(np.nanmedian(own, axis=1, keepdims=True), 1.0)
+        # Operations that wait for all, whatever their kind, have an own time that all ranks share.
+        return _Model(
+            unit,
+            noise_of(work, self._names, generator),
+            own / middle,
+            self._network(unit, share, algorithm or TREE),
+        )
+
+    def _network(self, unit: Unit, share: float | None, algorithm: str) -> Network:
+        samples = []
+        for one in (unit, *self._others):
+            sizes = {key: joint.ranks for joint in one.joints for key in joint.keys}
+            own = medians(one.own)
+            columns = (one.keys[name].tolist() for name in ("name", "kind", "bytes"))
+            for key, (name, kind, size) in enumerate(zip(*columns, strict=True)):
+                if key in sizes and kind in COMMUNICATION:
+                    op = operation_of(str(name), str(kind))
+                    samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
+        return fitted([one for one in samples if one.own_ns > 0] or samples, algorithm, share)
+
+    def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:
+        """Predict the step on ``ranks`` ranks.
+
+        Raises UsageError if the mesh does not allow that number of ranks.
+        """
+        self._check(ranks)
+        generator = np.random.default_rng(1)
+        base, model = self._base, replace(self._base, compute=self._factor(ranks, scaling))
+        parts = self._parts(model, ranks, scaling)
+        recorded = (
+            self._model(np.random.default_rng(0), self._unchanged)
+            if self._unchanged is not self.unit
+            else base
+        )
+        replayed, here = self._replay(recorded, self.ranks, scaling), sum(parts.values())
+        scale = self.measured / replayed
+        value = here * scale
+        draws = [value * self._draw(generator, ranks, scaling) for _ in range(_DRAWS)]
+        low, high = np.quantile(draws, (0.05, 0.95))
+        half = 1.645 * float(np.hypot(_MODEL_ERROR * value, _SLOWEST_ERROR * abs(value - self.measured)))
+        middle = float(np.median(draws))
+        step = Interval(
+            round(value),
+            round(value - np.hypot(max(middle - low, 0.0), half)),
+            round(value + np.hypot(max(high - middle, 0.0), half)),
+        )
+        account = _whole({name: part * scale for name, part in parts.items()}, step.value)
+        before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
+        grown = {name: account[name] - before[name] for name in account}
+        largest = max(grown, key=lambda name: grown[name])
+        count = nodes or -(-ranks // self._per_node)
+        ideal = self.measured if scaling == "weak" else self.measured * self.ranks / ranks
+        return ScalePrediction(
+            ranks=ranks,
+            nodes=count,
+            scaling=scaling,
+            step=step,
+            account=account,
+            limits=largest.removesuffix("_ns") if grown[largest] > 0.01 * value else "compute",
+            efficiency_pct=round(100 * ideal / value, 2),
+            node_hours_per_1000_steps=round(count * value * 1000 / 3.6e12, 6),
+            baselines=self._baselines(ranks, scaling, before),
+            mesh=self._mesh(ranks),
+            network=base.network.source,
+            measured_ranks=self.ranks,
+            measured_ns=round(self.measured),
+            replay_error_pct=round(100 * (replayed / self.measured - 1), 2),
+        )
+
+    def _check(self, ranks: int) -> None:
+        kept = max((one.ranks for one in self.unit.joints if one.span is Span.KEPT), default=1)
+        whole = self.unit.ranks * kept
+        if ranks < whole or ranks % whole:
+            raise UsageError(f"{ranks} ranks are no multiple of the {whole} ranks that keep together.")
+
+    def _mesh(self, ranks: int) -> dict[str, int]:
+        mesh = dict(self.unit.mesh)
+        if "rows" in mesh:
+            columns = self._columns(ranks)
+            return {"rows": ranks // columns, "columns": columns}
+        mesh["data"] = ranks // (self.ranks // mesh["data"])
+        return mesh
+
+    def _columns(self, ranks: int) -> int:
+        """Return the columns of a grid of processes, as near to its measured aspect as its divisors allow."""
+        mesh = self.unit.mesh
+        wanted = np.sqrt(ranks * mesh["columns"] / mesh["rows"])
+        return min((n for n in range(1, ranks + 1) if ranks % n == 0), key=lambda n: abs(np.log(n / wanted)))
+
+    def _factor(self, ranks: int, scaling: Scaling) -> float:
+        return 1.0 if scaling == "weak" else self.ranks / ranks
+
+    def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
+        points = {self.ranks: self.measured}
+        points |= {one.ranks * one.units: float(one.step_ns.mean()) for one in self._others}
+        points.setdefault(1, before["compute_ns"] + before["other_ns"])
+        (first, low), (second, high) = sorted(points.items())[-2:]
+        slope = (high - low) / np.log2(second / first) if second != first else 0.0
+        line = low + slope * np.log2(ranks / first)
+        return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}
+
+    def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling) -> float:
+        """Return a replay on other ranks with other parameters, over the prediction without them."""
+        unit, steps = self.unit, self.unit.own.shape[2]
+        chosen = generator.integers(steps, size=steps)
+        resampled = replace(
+            unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen], step_ns=unit.step_ns[chosen]
+        )
+        algorithm = RING if generator.random() < 0.25 and not self._others else TREE
+        model = self._model(generator, resampled, float(generator.uniform(*_SHARES)), algorithm)
+        other = replace(model, between=model.work.between(generator), compute=self._factor(ranks, scaling))
+        seed = int(generator.integers(1 << 30))
+        here = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
+        there = self._replay(model, self.ranks, scaling, quick=True)
+        reference = self._reference(ranks, scaling)
+        return (here / there) / reference
+
+    def _reference(self, ranks: int, scaling: Scaling) -> float:
+        key = (ranks, scaling)
+        if key not in self._replayed:
+            model = replace(self._base, compute=self._factor(ranks, scaling))
+            here = self._replay(model, ranks, scaling, quick=True)
+            self._replayed[key] = here / self._replay(self._base, self.ranks, scaling, quick=True)
+        return self._replayed[key]
+
+    def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:
+        """Return the parts of the step in ns: without noise, without communication, without delays."""
+        whole = self._replay(model, ranks, scaling)
+        still = replace(
+            model, work=replace(model.work, rest=np.zeros((len(model.work.mean), 1))), between=0.0
+        )
+        even = self._replay(still, ranks, scaling, quick=True)
+        silent = self._replay(still, ranks, scaling, quick=True, silent=True)
+        lag = np.nanmean(self.unit.lag, axis=(1, 2))
+        bare = replace(still, work=replace(still.work, mean=np.maximum(still.work.mean - lag, 0.0)))
+        compute = self._replay(bare, ranks, scaling, quick=True, silent=True)
+        return {
+            "compute_ns": compute,
+            "communication_ns": max(even - silent, 0.0),
+            "wait_for_peer_ns": whole - max(even, silent),
+            "other_ns": silent - compute,
+        }
+
+    def _durations(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
+        """Return the factor of each operation's own time of communication."""
+        factor = np.ones(len(self.unit.keys))
+        surface = self._surface(ranks) if scaling == "strong" else 1.0
+        for joint in self.unit.joints:
+            for key in joint.keys:
+                if not self._talks[key]:
+                    continue
+                size = max(float(self.unit.keys["bytes"].iloc[key]), 0.0)
+                op, members = self._ops[key], self._members(joint, ranks)
+                after = size
+                if self.unit.keys["kind"].iloc[key] in MESSAGES and size > _SMALL:
+                    after = size * surface
+                elif op in ("AlltoAll", "AlltoAllV") and scaling == "strong":
+                    after = size * self.ranks / ranks
+                factor[key] = ratio(model.network, op, (size, joint.ranks), (after, members))
+        return factor
+
+    def _surface(self, ranks: int) -> float:
+        """Return the factor of what neighbours exchange, if the whole size stays: a surface of the volume."""
+        distances = {abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR}
+        dimensions = max(len(distances), 1)
+        return float((self.ranks / ranks) ** ((dimensions - 1) / dimensions))
+
+    def _members(self, joint: Joint, ranks: int) -> int:
+        """Return the ranks of a communicator among ``ranks``."""
+        if joint.span is Span.ALL:
+            return round(joint.ranks * ranks / self.ranks)
+        if joint.span is Span.NEAR:
+            return self._columns(ranks)
+        return ranks // self._columns(ranks) if joint.span is Span.FAR else joint.ranks
+
+    def _replay(
+        self,
+        model: _Model,
+        ranks: int,
+        scaling: Scaling,
+        *,
+        seed: int = 0,
+        quick: bool = False,
+        silent: bool = False,
+        single: bool = False,
+    ) -> float:
+        """Return the mean step of clones of the unit in ns, with ``single`` of one set of clones."""
+        generator = np.random.default_rng(seed)
+        units = ranks // model.unit.ranks
+        chains = int(np.clip(_CELLS // units // (4 if quick else 1), 2, _MOST_CHAINS))
+        neighbours = any(one.span is Span.NEIGHBOUR for one in model.unit.joints)
+        steps = 2 * _STEPS if neighbours else _STEPS
+        factor = np.zeros(len(model.unit.keys)) if silent else self._durations(model, ranks, scaling)
+        own = medians(model.unit.own) * factor
+        times = model.work.times() * model.compute
+        between = model.work.between() if model.between is None else model.between
+        spread = np.maximum(1 + between * generator.standard_normal((units, chains)), 0.0)
+        ready = np.zeros((units, chains))
+        columns = self._columns(ranks) if "rows" in model.unit.mesh else 1
+        begin = np.zeros(chains)
+        for step in range(steps + _WARM_UP):
+            if step == _WARM_UP:
+                begin = ready.max(axis=0)
+            drawn = generator.integers(times.shape[1], size=(units, chains))
+            measured = generator.integers(model.own.shape[1], size=chains)
+            end: list[Floats | None] = [None] * len(own)
+            last = ready
+            for joint, keys in model.order:
+                start = {}
+                for key in keys:
+                    before = [one for row in model.unit.before[key].tolist() if (one := end[row]) is not None]
+                    come = before[0] if before else ready
+                    for one in before[1:]:
+                        come = np.maximum(come, one)
+                    start[key] = come + times[key][drawn] * spread
+                for key, moment in self._arrivals(joint, start, columns).items():
+                    talk = own[key] * model.own[key][measured] if own[key] and self._talks[key] else 0.0
+                    end[key] = moment + talk
+                    last = np.maximum(last, moment + talk)
+            ready = last
+        length = (ready.max(axis=0) - begin) / steps
+        return float(length[0] if single and between else length.mean())
+
+    def _arrivals(self, joint: Joint | None, start: dict[int, Floats], columns: int) -> dict[int, Floats]:
+        """Return when the last peer of each operation has come, shape (units, chains)."""
+        if joint is None:
+            return start
+        if joint.span is Span.NEIGHBOUR:
+            receive, send = joint.keys
+            units = len(start[receive])
+            distance = self._distance(joint.offset, units)
+            sent = np.roll(start[send], -distance, axis=0)
+            both = np.maximum(start[receive], sent)
+            return {receive: both, send: np.roll(both, distance, axis=0)}
+        come: Floats = np.maximum.reduce([*start.values()])
+        if joint.span is Span.ALL:
+            come = np.broadcast_to(come.max(axis=0), come.shape)
+        elif joint.span in (Span.NEAR, Span.FAR, Span.KEPT):
+            inner = joint.ranks // self.unit.ranks if joint.span is Span.KEPT else columns
+            blocks = come.reshape(-1, inner, come.shape[1])
+            latest = blocks.max(axis=0 if joint.span is Span.FAR else 1, keepdims=True)
+            come = np.broadcast_to(latest, blocks.shape).reshape(come.shape)
+        return dict.fromkeys(start, come)
+
+    def _distance(self, offset: int, units: int) -> int:
+        """Return the distance of a neighbour among ``units``: further ones are in further dimensions."""
+        distances = sorted({abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR})
+        dimension = distances.index(abs(offset))
+        side: int = max(round(float(units) ** (dimension / len(distances))), 1)
+        return side if offset > 0 else -side
+
+
+def _changed(unit: Unit, changes: Sequence[Change]) -> Unit:
+    """Return a unit with changed times; the measured step stays what it was."""
+    own = unit.own.copy()
+    for change in changes:
+        if change.kind not in ("kernel", "comm", "bandwidth") or change.rank is not None:
+            raise UsageError(f"predict changes kernel:REGEX, comm and bandwidth, not {change.kind}.")
+        rows = unit.keys["kind"].isin(COMMUNICATION).to_numpy()
+        if change.kind == "kernel":
+            rows = np.array(matches(change.pattern, unit.keys["name"].tolist()), bool)
+        if not rows.any():
+            raise UsageError(f"no operation of the run has a name that matches {change.pattern!r}.")
+        own[rows] *= 1 / change.factor if change.kind == "bandwidth" else change.factor
+    return replace(unit, own=own)
+
+
+def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
+    """Return where efficiency breaks, and from which ranks on a part of the step dominates it."""
+    notes = []
+    if len(curve) > 2:
+        ranks = np.log2([one.ranks for one in curve])
+        efficiency = np.array([one.efficiency_pct for one in curve])
+        chord = np.interp(ranks, ranks[[0, -1]], efficiency[[0, -1]])
+        above = efficiency - chord
+        if above.max() > _KNEE:
+            notes.append(f"The knee is at {curve[int(above.argmax())].ranks:,} ranks.")
+    for part in ("communication_ns", "wait_for_peer_ns", "other_ns"):
+        first = next((one for one in curve if 2 * one.account[part] > one.step.value), None)
+        if first is not None:
+            words = part.removesuffix("_ns").replace("_", " ")
+            notes.append(f"{words.capitalize()} dominates from {first.ranks:,} ranks on.")
+    return notes
+
+
+def _whole(parts: dict[str, float], value: int) -> dict[str, int]:
+    """Round parts so that they add up to a value."""
+    rounded = {name: round(part) for name, part in parts.items()}
+    rounded["wait_for_peer_ns"] += value - sum(rounded.values())
+    return rounded

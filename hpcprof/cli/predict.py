@@ -1,0 +1,151 @@
+"""``hpcprof predict``."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from hpcprof.cli.completion import complete_runs, complete_sites
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, format_among, repeatable, store_options
+from hpcprof.cli.report import collect_first
+from hpcprof.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcprof.results.across.predictions import Kept
+
+
+@command_with_examples(
+    "predict",
+    "hpcprof predict RUN --ranks 64",
+    "hpcprof predict RUN_ON_2 RUN_ON_4 --ranks 8,16,32,64 --scaling strong",
+    "hpcprof predict --check RUN_ON_64",
+)
+@store_options
+@format_among("text", "json", help="json gives times in whole nanoseconds.")
+@click.option("--ranks", metavar="N[,N…]", help="Numbers of ranks to predict; several are a curve.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes, for the node-hours.")
+@click.option(
+    "--site",
+    metavar="SITE",
+    shell_complete=complete_sites,
+    help="The site whose nodes have that many GPUs or cores.",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice(("weak", "strong")),
+    default="weak",
+    help="Whether the size per rank stays (weak, the default) or the whole size (strong).",
+)
+@click.option(
+    "--keep",
+    "keep_size",
+    type=click.IntRange(1),
+    default=1,
+    metavar="SIZE",
+    help="The size of a group of ranks that does not grow, such as a tensor group.",
+)
+@repeatable(
+    "--set",
+    "changes",
+    metavar="EXPR",
+    help="A change of the measured times: kernel:REGEX*0.5 (by name), comm*0 or bandwidth*2. Repeatable.",
+)
+@click.option(
+    "--check",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Score earlier predictions with a run on the predicted number of ranks.",
+)
+@flag("--list", "listed", help="List the predictions that were made, with their scores.")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
+def command(
+    runs_dir: Path,
+    db: str | None,
+    form: str,
+    ranks: str | None,
+    nodes: int | None,
+    site: str | None,
+    scaling: Literal["weak", "strong"],
+    keep_size: int,
+    changes: tuple[str, ...],
+    check: str | None,
+    listed: bool,
+    runs: tuple[str, ...],
+) -> None:
+    """Predict the step time of a program on other ranks, from a run on a few.
+
+    Clones of the measured ranks are replayed: collectives wait for the slowest of them and take what the
+    network's model says. Two baselines stand beside each prediction: the measured step, and a + b log2 p.
+    Predictions are kept; --check scores them when the program has run on that many ranks.
+
+    RUN is a run id, a name that means one run, a path, or last (the default). More runs of the program, on
+    other numbers of ranks, tell more of the network.
+    """
+    from hpcprof.results.across import predictions
+    from hpcprof.results.collect.missing import find_collected_run
+    from hpcprof.results.store.store import open_store
+
+    store = open_store(db, runs_dir)
+    find = partial(
+        find_collected_run, store=store, runs_dir=runs_dir, collect=partial(collect_first, store=store)
+    )
+    if listed or check:
+        of = find(runs[0]).id if runs else None
+        found = (
+            predictions.check(runs_dir, find(check), store, of)
+            if check
+            else predictions.kept_predictions(runs_dir)
+        )
+        _show_kept([one for one in found if of in (None, one.run)], form)
+        return
+    numbers = _numbers(ranks)
+    named = [find(run) for run in runs or ("last",)]
+    curve = predictions.predict_runs(
+        named, store, numbers, scaling, nodes, keep_size, _ranks_per_node(site), changes
+    )
+    checks = [one for one in predictions.kept_predictions(runs_dir) if one.run == named[0].id and one.actual]
+    curve = [predictions.calibrated(one, checks) for one in curve]
+    if not changes:
+        predictions.keep(runs_dir, named[0], curve)
+    if form == "json":
+        values = [one.as_json() for one in curve]
+        click.echo(json.dumps(values[0] if len(values) == 1 else values, indent=1))
+        return
+    from hpcprof.analysis.predict.scale import curve_notes
+    from hpcprof.cli.tables import console
+    from hpcprof.report.scale_prediction import scale_text
+
+    console().print(scale_text(curve, curve_notes(curve), checks), crop=False)
+
+
+def _numbers(text: str | None) -> list[int]:
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not parts or not all(part.isdecimal() and 0 < int(part) <= 1 << 20 for part in parts):
+        raise UsageError("--ranks needs numbers of ranks, such as --ranks 64 or --ranks 8,16,32,64.")
+    return sorted({int(part) for part in parts})
+
+
+def _ranks_per_node(site: str | None) -> int | None:
+    if site is None:
+        return None
+    from hpcprof.submit.sites.files import load_site
+
+    node = load_site(site).node
+    return node.gpus or node.cores
+
+
+def _show_kept(found: list[Kept], form: str) -> None:
+    import msgspec
+
+    if form == "json":
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=1))
+        return
+    from hpcprof.cli.tables import console
+    from hpcprof.report.scale_prediction import kept_table
+
+    console().print(kept_table(found) if found else "No predictions have been made here.", crop=False)

@@ -1,0 +1,91 @@
+"""Predictions of the step on other ranks, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hpcprof.common.units import counted, format_ns, listed
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.predict.scale import ScalePrediction
+    from hpcprof.results.across.predictions import Kept
+
+_PARTS = ("compute", "communication", "wait_for_peer", "other")
+
+
+def scale_text(
+    curve: Sequence[ScalePrediction], notes: Sequence[str], checks: Sequence[Kept]
+) -> RenderableType:
+    """Return the predictions of a run for a terminal: a table, what limits, and what is not modelled."""
+    first, last = curve[0], curve[-1]
+    table = Table(box=None, pad_edge=False)
+    for name in ("Ranks", "Step", "From", "To", "Efficiency", "Unchanged", "a + b log2 p"):
+        table.add_column(name, justify="right")
+    for one in curve:
+        times = (one.step.value, one.step.low, one.step.high)
+        table.add_row(
+            f"{one.ranks:,}",
+            *map(format_ns, times),
+            f"{one.efficiency_pct:.1f} %",
+            *(format_ns(one.baselines[name]) for name in ("unchanged", "log2")),
+        )
+    said = [
+        f"Measured on {counted(first.measured_ranks, 'rank')}: {format_ns(first.measured_ns)} a step "
+        f"(replayed with an error of {first.replay_error_pct:.1f} %); {first.scaling} scaling.",
+        f"Mesh on {last.ranks:,} ranks: {', '.join(f'{name} {size:,}' for name, size in last.mesh.items())}. "
+        f"Network: from {_SOURCES[last.network]}.",
+    ]
+    parts = ", ".join(f"{_words(part).lower()} {format_ns(last.account[f'{part}_ns'])}" for part in _PARTS)
+    limits = f"On {last.ranks:,} ranks, {_words(last.limits).lower()} limits the step ({parts})"
+    hours = f"1,000 steps take {last.node_hours_per_1000_steps:.3g} node-hours."
+    said += [f"{limits}. {hours}", *notes, score_text(checks)]
+    said.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")
+    return Group(*said[:2], "", table, "", *filter(None, said[2:]))
+
+
+_SOURCES = {
+    "site": "the site's measurements",
+    "run": "the run's own communication",
+    "literature": "start values of the literature, since the run has too few sizes: the interval is wide",
+}
+
+
+def _words(part: str) -> str:
+    return {"wait_for_peer": "Waiting"}.get(part, part.capitalize())
+
+
+def score_text(checks: Sequence[Kept]) -> str:
+    """Return a sentence about how earlier predictions did."""
+    scored = [one for one in checks if one.beats_both is not None]
+    if not scored:
+        return "No prediction of this run has been checked yet (hpcprof predict --check RUN)."
+    wins = sum(bool(one.beats_both) for one in scored)
+    how = "all" if wins == len(scored) else f"{wins} of {len(scored)}"
+    doubt = "" if wins == len(scored) else ": the prediction does not beat both baselines"
+    return f"{how.capitalize()} checked predictions of this run were better than both baselines{doubt}."
+
+
+def kept_table(predictions: Sequence[Kept]) -> Table:
+    """Return kept predictions with their scores."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("Run", "From", "To", "Predicted", "Measured", "Error", "Unchanged", "a + b log2 p"):
+        table.add_column(name, justify="left" if name == "Run" else "right", overflow="fold")
+    for one in predictions:
+        actual = one.actual
+
+        def error(value: int, actual: int | None = actual) -> str:
+            return "" if actual is None else f"{100 * (value / actual - 1):+.1f} %"
+
+        table.add_row(
+            one.run,
+            f"{one.measured_ranks:,}",
+            f"{one.ranks:,}",
+            format_ns(one.value),
+            "" if actual is None else format_ns(actual),
+            *(error(value) for value in (one.value, one.unchanged, one.log2)),
+        )
+    return table

@@ -1,0 +1,193 @@
+"""Predictions that were made, kept beside the results, and their scores when the program later ran.
+
+One JSON object per line in ``predictions.jsonl`` in the folder of runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.explain.changes import parse_changes
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, damage_named
+from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpcprof.analysis.predict.scale import ScalePrediction, Scaling
+
+_FILE = "predictions.jsonl"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A prediction as it was made, and the step that was measured later; times in ns."""
+
+    run: str
+    measured_ranks: int
+    ranks: int
+    scaling: str
+    value: int
+    low: int
+    high: int
+    unchanged: int
+    log2: int
+    made_utc: str
+    checked_by: str | None = None
+    actual: int | None = None
+
+    @property
+    def error_pct(self) -> float | None:
+        """Error of the prediction in percent of the measured step; None before it."""
+        return None if self.actual is None else 100 * (self.value / self.actual - 1)
+
+    @property
+    def beats_both(self) -> bool | None:
+        """True if both baselines are further off; None before the step was measured."""
+        if self.actual is None:
+            return None
+        off = abs(self.value - self.actual)
+        return off < min(abs(line - self.actual) for line in (self.unchanged, self.log2))
+
+
+def kept_predictions(runs_dir: Path) -> list[Kept]:
+    """Return the predictions in a folder of runs, the oldest first."""
+    path = runs_dir / _FILE
+    if not path.is_file():
+        return []
+    with damage_named(path):
+        try:
+            return [msgspec.json.decode(line, type=Kept) for line in path.read_bytes().splitlines() if line]
+        except msgspec.MsgspecError as error:
+            raise HpcprofError(f"{path} cannot be read: {error}.") from None
+
+
+def keep(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> None:
+    """Keep predictions of a run, before anybody measures what they predict."""
+    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    new = [
+        Kept(
+            run=run.id,
+            measured_ranks=one.measured_ranks,
+            ranks=one.ranks,
+            scaling=one.scaling,
+            value=one.step.value,
+            low=one.step.low,
+            high=one.step.high,
+            unchanged=one.baselines["unchanged"],
+            log2=one.baselines["log2"],
+            made_utc=made,
+        )
+        for one in predictions
+    ]
+    _write(runs_dir, [*kept_predictions(runs_dir), *new])
+
+
+def _write(runs_dir: Path, predictions: Sequence[Kept]) -> None:
+    lines = (msgspec.json.encode(one).decode() + "\n" for one in predictions)
+    write_atomically(runs_dir / _FILE, "".join(lines))
+
+
+def check(runs_dir: Path, run: Run, store: Store, of: str | None = None) -> list[Kept]:
+    """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
+
+    ``of`` is the id of the run that was predicted from, by default any. Raises UsageError if no prediction is
+    for that number of ranks.
+    """
+    actual, ranks = measured_step(run, store)
+    every = kept_predictions(runs_dir)
+    scored = [
+        msgspec.structs.replace(one, actual=actual, checked_by=run.id)
+        if one.ranks == ranks and of in (None, one.run) and one.run != run.id
+        else one
+        for one in every
+    ]
+    found = [one for one in scored if one.checked_by == run.id]
+    if not found:
+        counts = ", ".join(map(str, sorted({one.ranks for one in every}))) or "none"
+        raise UsageError(f"no prediction is for the {ranks} ranks of {run.id}; predicted: {counts}.")
+    _write(runs_dir, scored)
+    return found
+
+
+def measured_step(run: Run, store: Store) -> tuple[int, int]:
+    """Return the mean step of a run in ns, without the profiler where that is known, and its ranks."""
+    table = operations_of(run, store)
+    if table is not None:
+        from hpcprof.analysis.predict import units
+
+        mean, ranks = units.measured_step(table)
+        return round(mean), ranks
+    step = explain(run, store).step
+    if step.priced_ns is None:
+        raise HpcprofError(f"{run.id} has no steps that a prediction could be compared with.")
+    return step.priced_ns, max(step.ranks, explain_inputs(run, store).world_size)
+
+
+def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePrediction:
+    """Return a prediction corrected by checks of earlier ones of the same run.
+
+    The correction is the mean error per doubling of ranks, shrunk as if one more check had been exact.
+    """
+    from hpcprof.analysis.predict.scale import Interval
+
+    errors = [*_per_doubling(checks)]
+    if not errors or prediction.ranks == prediction.measured_ranks:
+        return prediction
+    doublings = math.log2(prediction.ranks / prediction.measured_ranks)
+    factor = math.exp(doublings * sum(errors) / (len(errors) + 1))
+    step = prediction.step
+    return replace(
+        prediction, step=Interval(*(round(factor * one) for one in (step.value, step.low, step.high)))
+    )
+
+
+def _per_doubling(checks: Sequence[Kept]) -> Iterator[float]:
+    for one in checks:
+        if one.actual and one.ranks != one.measured_ranks:
+            yield math.log(one.actual / one.value) / math.log2(one.ranks / one.measured_ranks)
+
+
+def predict_runs(
+    runs: Sequence[Run],
+    store: Store,
+    ranks: Sequence[int],
+    scaling: Scaling = "weak",
+    nodes: int | None = None,
+    keep_size: int = 1,
+    ranks_per_node: int | None = None,
+    changes: Sequence[str] = (),
+) -> list[ScalePrediction]:
+    """Predict the step of the first run on other numbers of ranks.
+
+    The other runs are of the same program on few ranks too: they tell more of the network. Raises
+    HpcprofError if a run has not been collected or has no steps, and UsageError if its mesh is ambiguous or
+    does not allow a number of ranks.
+    """
+    from hpcprof.analysis.predict.scale import Predictor
+
+    tables = [_operations(run, store) for run in runs]
+    manifest = runs[0].manifest
+    job = manifest.job if manifest else None
+    per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)
+    predictor = Predictor(tables[0], tables[1:], keep_size, per_node, parse_changes(changes))
+    return [predictor.predict(number, scaling, nodes) for number in ranks]
+
+
+def _operations(run: Run, store: Store) -> pd.DataFrame:
+    """Return the operations of a run: its table, or what its timelines show."""
+    table = operations_of(run, store)
+    if table is not None:
+        return table
+    from hpcprof.analysis.predict.reduction import operations_of_timelines
+
+    return operations_of_timelines(explain_inputs(run, store))

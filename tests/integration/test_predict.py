@@ -1,0 +1,49 @@
+"""A step is predicted on more ranks, kept, and scored by a run on them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import hpcprof as hpcprof_package
+from tests.conftest import Hpcprof
+from tests.unit.analysis.predict.test_scale import program
+
+
+def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"))
+    for ranks in (2, 4):
+        (tmp_path / f"on{ranks}").mkdir()
+        program(ranks)[0].to_csv(tmp_path / f"on{ranks}" / "timers.csv", index=False)
+    small, large = (str(tmp_path / name / "timers.csv") for name in ("on2", "on4"))
+    found = predict(small, "--ranks", "4", "--format", "json")
+    assert found.returncode == 0, found.stderr
+    prediction = json.loads(found.stdout)
+    assert prediction["step"]["low"] < prediction["step"]["value"] < prediction["step"]["high"]
+    text = predict(small, "--ranks", "4,16").stdout
+    assert "Measured on 2 ranks" in text
+    assert "has been checked yet" in " ".join(text.split())
+    checked = predict("--check", large, "--format", "json")
+    assert checked.returncode == 0, checked.stderr
+    scores = json.loads(checked.stdout)
+    assert [one["ranks"] for one in scores] == [4, 4]
+    assert abs(scores[0]["actual"] / program(4)[1] - 1) < 0.01
+    assert len(json.loads(predict("--list", "--format", "json").stdout)) == 3
+    assert "checked predictions of this run" in " ".join(predict(small, "--ranks", "16").stdout.split())
+    opened = hpcprof_package.open(tmp_path / "on2", runs_dir=tmp_path / "runs")
+    assert opened.predict(ranks=4).ranks == 4
+
+
+def test_mistakes_are_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    program(2)[0].to_csv(tmp_path / "timers.csv", index=False)
+    path = str(tmp_path / "timers.csv")
+    predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"))
+    for arguments, said in (
+        ((path,), "--ranks needs numbers of ranks"),
+        ((path, "--ranks", "many"), "--ranks needs numbers of ranks"),
+        (("--check", path), "no prediction is for the 2 ranks of"),
+    ):
+        found = predict(*arguments)
+        assert found.returncode == 2, found.stderr
+        assert said in found.stderr

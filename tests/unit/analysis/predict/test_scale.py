@@ -1,0 +1,121 @@
+"""Steps of simulated programs are predicted on more ranks, and what is ambiguous is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.explain.changes import parse_changes
+from hpcprof.analysis.predict.network import RING, Sample, fitted, hops, volume
+from hpcprof.analysis.predict.scale import Predictor, curve_notes
+from hpcprof.common.errors import UsageError
+
+STEPS = 40
+LATENCY, PER_BYTE = 5_000.0, 0.1
+
+
+def transfer(size: float, ranks: int) -> float:
+    """Return what an all-reduce takes on a tree, in ns."""
+    return LATENCY * 2 * math.ceil(math.log2(ranks)) + size * PER_BYTE * 2 * (ranks - 1) / ranks
+
+
+def program(
+    ranks: int, noise: float = 0.02, slow: float = 0.0, groups: int = 1, seed: int = 1
+) -> tuple[pd.DataFrame, float]:
+    """Simulate steps that compute and reduce; return the operations and the mean step in ns.
+
+    ``slow`` is the standard deviation of ranks that are always slower; the ranks reduce in ``groups``.
+    """
+    generator = np.random.default_rng(seed)
+    own = 1 + slow * generator.standard_normal(ranks)
+    now = np.zeros(ranks)
+    rows: list[tuple[object, ...]] = []
+    for step in range(STEPS):
+        for layer, size in enumerate((1e6, 4e6, 1e7)):
+            work = 1e7 * own * (1 + noise * generator.standard_normal(ranks))
+            start = now + work
+            blocks = start.reshape(groups, -1).max(axis=1)
+            end = np.repeat(blocks + transfer(size, ranks // groups), ranks // groups)
+            for rank in range(ranks):
+                group = f"g{rank * groups // ranks}"
+                rows.append((rank, step, f"layer-{layer}", "compute", now[rank], work[rank], "", -1))
+                length = end[rank] - start[rank]
+                rows.append((rank, step, "all-reduce", "collective", start[rank], length, group, size))
+            now = end
+    columns = ["rank", "step", "name", "kind", "start_ns", "duration_ns", "group", "bytes"]
+    table = pd.DataFrame(rows, columns=columns).assign(stage=-1, microbatch=-1, chunk=-1, replica=-1, peer=-1)
+    table = table.astype(dict.fromkeys(("start_ns", "duration_ns", "bytes"), np.int64))
+    return table, float(now.max() / STEPS)
+
+
+def test_a_step_on_more_ranks_waits_for_the_slowest_and_the_network() -> None:
+    predictor = Predictor(program(4)[0])
+    for ranks in (16, 128):
+        truth = program(ranks, seed=2)[1]
+        found = predictor.predict(ranks)
+        assert found.step.value == pytest.approx(truth, rel=0.01)
+        assert found.step.low <= truth <= found.step.high
+        assert sum(found.account.values()) == found.step.value
+        off = abs(found.step.value - truth)
+        assert all(off < abs(line - truth) for line in found.baselines.values())
+        assert (found.mesh, found.network) == ({"data": ranks}, "run")
+    assert predictor.predict(4).step.value == pytest.approx(program(4)[1], rel=0.005)
+
+
+def test_ranks_that_are_always_slower_make_the_slowest_of_many_slower_still() -> None:
+    predictor = Predictor(program(4, noise=0.005, slow=0.03)[0])
+    found = predictor.predict(128)
+    truths = [program(128, noise=0.005, slow=0.03, seed=seed)[1] for seed in range(3)]
+    assert found.step.low <= np.mean(truths) <= found.step.high
+    assert found.limits == "wait_for_peer"
+    assert found.step.high - found.step.low > 0.03 * found.step.value
+
+
+def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
+    found = Predictor(program(4, noise=0.0)[0]).predict(16, "strong")
+    sizes = (1e6, 4e6, 1e7)
+    assert found.step.value == pytest.approx(3 * 1e7 / 4 + sum(transfer(one, 16) for one in sizes), rel=0.01)
+    assert found.limits == "communication"
+    assert 0 < found.efficiency_pct < 100
+
+
+def test_the_network_follows_from_sizes_and_several_runs() -> None:
+    rows = [Sample("AllReduce", size, 4, transfer(size, 4)) for size in (8.0, 1e5, 1e7)]
+    network = fitted(rows)
+    assert network.time("AllReduce", 1e6, 64) == pytest.approx(transfer(1e6, 64))
+    one_size = fitted(rows[-1:])
+    assert (one_size.source, network.source) == ("literature", "run")
+    assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
+    assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
+    assert volume("AllGather", 4) == 0.75
+
+
+def test_groups_of_some_ranks_are_ambiguous_until_one_is_said_to_stay() -> None:
+    table = program(4, groups=2)[0]
+    with pytest.raises(UsageError, match=r"groups of 2 ranks may grow .* --keep SIZE"):
+        Predictor(table)
+    predictor = Predictor(table, keep=2)
+    assert predictor.predict(16).mesh == {"data": 8, "kept": 2}
+    with pytest.raises(UsageError, match="7 ranks are no multiple of the 2 ranks"):
+        predictor.predict(7)
+    with pytest.raises(UsageError, match="no group of the run has 3 neighbouring ranks"):
+        Predictor(table, keep=3)
+
+
+def test_changes_scale_what_was_measured() -> None:
+    table = program(4, noise=0.0)[0]
+    half = Predictor(table, changes=parse_changes(["kernel:layer-0*0.5"])).predict(8)
+    assert Predictor(table).predict(8).step.value - half.step.value == pytest.approx(5e6, rel=0.05)
+    with pytest.raises(UsageError, match="no operation of the run"):
+        Predictor(table, changes=parse_changes(["kernel:gemm*0"]))
+    with pytest.raises(UsageError, match="not range"):
+        Predictor(table, changes=parse_changes(["range:data*0"]))
+
+
+def test_a_curve_tells_what_dominates_it() -> None:
+    predictor = Predictor(program(4, noise=0.0)[0])
+    notes = curve_notes([predictor.predict(ranks, "strong") for ranks in (4, 16, 64, 256)])
+    assert notes[-1].startswith("Communication dominates from ")
