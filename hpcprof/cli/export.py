@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.options import flag, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 
@@ -22,15 +22,17 @@ from hpcprof.common.units import counted
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["parquet", "csv", "perfetto", "chrome"]),
+    type=click.Choice(["parquet", "csv", "perfetto", "chrome", "chakra"]),
     required=True,
-    help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks.",
+    help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks. chakra: "
+    "execution traces for simulators.",
 )
+@flag("--names", help="Of chakra, write the names of operations; by default they are numbered.")
 @click.option("--steps", metavar="N|A-B", default="", help="Of timelines, only these steps.")
 @click.option("--ranks", metavar="LIST", default="", help="Of timelines, only these ranks, such as 0,3-5.")
 @click.argument("words", nargs=-1, metavar="[RUN] DIR", shell_complete=complete_runs)
 def command(
-    runs_dir: Path, db: str | None, form: str, steps: str, ranks: str, words: tuple[str, ...]
+    runs_dir: Path, db: str | None, form: str, names: bool, steps: str, ranks: str, words: tuple[str, ...]
 ) -> None:
     """Write results and timelines for other programs.
 
@@ -40,6 +42,9 @@ def command(
     ui.perfetto.dev opens both kinds of timelines. perfetto is one file of all ranks of a collected run, on
     the clock that their collectives align, with arrows and counters. chrome is gzipped JSON, also for
     chrome://tracing: one file per rank, and one of all ranks, on the same clock if the run is collected.
+
+    chakra is one file per rank of a collected run (mlcommons/chakra): its operations with what they wait for,
+    communicators, and times.
     """
     if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")
@@ -54,6 +59,7 @@ def command(
         runs_dir=runs_dir,
         progress=lambda path: click.echo(f"writing {path}", err=True),
         chosen=Chosen(ranks, steps),
+        names=names,
     )
     for note in exported.notes:
         click.echo(f"hpcprof: {note}", err=True)

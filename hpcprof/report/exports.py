@@ -15,8 +15,10 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import Timeline
+from hpcprof.report.chakra import export_chakra
 from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.trace_events import Exported, export_timelines
+from hpcprof.results.across.predictions import run_operations
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.ask.windows import RunWindows
 from hpcprof.results.collect.over_ranks import run_communication
@@ -36,6 +38,7 @@ class ExportFormat(Enum):
     CSV = "csv"
     PERFETTO = "perfetto"
     CHROME = "chrome"
+    CHAKRA = "chakra"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def export_run(
     runs_dir: Path,
     progress: Callable[[Path], None],
     chosen: Chosen = Chosen(),
+    names: bool = False,
 ) -> tuple[str, Exported]:
     """Write the tables or the timelines of a run into a folder; return the run's id and what was written.
 
@@ -72,6 +76,10 @@ def export_run(
         if ranks or steps:
             raise UsageError(f"--ranks and --steps are for timelines: --to {form.value} writes whole tables.")
         return run.id, Exported(export_tables(run, store, form.value, folder))
+    if form is ExportFormat.CHAKRA:
+        if ranks or steps:
+            raise UsageError("--ranks and --steps are for timelines: --to chakra writes whole runs.")
+        return run.id, export_chakra(run_operations(run, store), folder, progress, names=names)
     return run.id, _export_timelines(run, store, form, folder, progress, ranks, steps)
 
 

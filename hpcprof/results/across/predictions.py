@@ -175,7 +175,7 @@ def predict_runs(
     """
     from hpcprof.analysis.predict.scale import Predictor
 
-    tables = [_operations(run, store) for run in runs]
+    tables = [run_operations(run, store) for run in runs]
     manifest = runs[0].manifest
     job = manifest.job if manifest else None
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)
@@ -183,8 +183,11 @@ def predict_runs(
     return [predictor.predict(number, scaling, nodes) for number in ranks]
 
 
-def _operations(run: Run, store: Store) -> pd.DataFrame:
-    """Return the operations of a run: its table, or what its timelines show."""
+def run_operations(run: Run, store: Store) -> pd.DataFrame:
+    """Return the operations of a run: its table, or what its timelines show.
+
+    Raises HpcprofError if the run has not been collected, or has no steps on a common clock.
+    """
     table = operations_of(run, store)
     if table is not None:
         return table

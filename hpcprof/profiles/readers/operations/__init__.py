@@ -1,4 +1,4 @@
-"""Tables of operations, written by timers of the program itself: one row per operation, with all ranks."""
+"""Tables of operations, written by timers of the program itself, and execution traces of Chakra."""
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader
 
@@ -7,8 +7,8 @@ _SHARED = (".parquet", ".csv")
 
 OPERATIONS = Reader(
     "operations",
-    suffixes=(*_OWN, *_SHARED),
-    files="tables of operations (*.parquet or *.csv)",
+    suffixes=(*_OWN, *_SHARED, ".et"),
+    files="tables of operations (*.parquet or *.csv), *.et of Chakra",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.operations.reader:read",
     reads_parts=True,

@@ -34,6 +34,7 @@ from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.units import listed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
 from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.readers.operations import chakra
 from hpcprof.profiles.timeline import LATEST, LONGEST
 
 KINDS = ("compute", "collective", "send", "recv", "wait", "host")
@@ -109,6 +110,8 @@ def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
 @lru_cache(maxsize=1)
 def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
     with reading(path):
+        if path.suffix.lower() == chakra.SUFFIX:
+            return _checked(path, chakra.read_rows(path))
         try:
             absent = _missing(_columns(path))
             if absent:
