@@ -57,8 +57,8 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     """Families of environment variables that the wrapper asks for the rank, in this order."""
     several_nodes: bool = True
     """True if it starts ranks on several nodes."""
-    on_each_node: Callable[[int], list[str]] | None = None
-    """``(nodes) -> argv`` that starts one process on each of that many nodes; None if it cannot."""
+    on_each_node: str = ""
+    """The words that start one process on each of ``{nodes}`` nodes; empty if it cannot."""
     needs_starter: bool = False
     """True if it must itself be started on each node, by ``launcher.starter`` of the site."""
     mpi_operator_name: str = ""
@@ -283,9 +283,8 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     if job.nodes == 1:
         return []
     name = starter(site)
-    start = LAUNCHERS[name].on_each_node
-    assert start is not None
-    argv = start(job.nodes)
+    argv = LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split()
+    assert argv, name
     if name is LauncherName.SRUN and job.cpus_per_rank:
         # This one process starts all ranks of its node.
         argv.append(f"--cpus-per-task={job.ranks_per_node * job.cpus_per_rank}")
@@ -322,54 +321,32 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     LauncherName.SRUN: LauncherDescription(
         _srun,
         rank_variables=_SLURM,
-        on_each_node=lambda nodes: [
-            "srun",
-            f"--nodes={nodes}",
-            f"--ntasks={nodes}",
-            "--ntasks-per-node=1",
-            "--cpu-bind=none",
-        ],
+        on_each_node="srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none",
         ends_other_ranks=True,
     ),
     LauncherName.FLUX: LauncherDescription(
         _flux,
         rank_variables=_FLUX,
-        on_each_node=lambda nodes: ["flux", "run", f"--nodes={nodes}", f"--ntasks={nodes}", "--exclusive"],
+        on_each_node="flux run --nodes={nodes} --ntasks={nodes} --exclusive",
         ends_other_ranks=True,
     ),
     LauncherName.IBRUN: LauncherDescription(_ibrun, rank_variables=_IBRUN),
     LauncherName.JSRUN: LauncherDescription(
         _jsrun,
         rank_variables=_JSRUN,
-        on_each_node=lambda nodes: [
-            "jsrun",
-            f"--nrs={nodes}",
-            "--rs_per_host=1",
-            "--tasks_per_rs=1",
-            "--cpu_per_rs=ALL_CPUS",
-            "--gpu_per_rs=ALL_GPUS",
-        ],
+        on_each_node="jsrun --nrs={nodes} --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS"
+        " --gpu_per_rs=ALL_GPUS",
     ),
-    LauncherName.PALS: LauncherDescription(
-        _pals, on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "--ppn", "1", "--cpu-bind", "none"]
-    ),
+    LauncherName.PALS: LauncherDescription(_pals, on_each_node="mpiexec -n {nodes} --ppn 1 --cpu-bind none"),
     LauncherName.MPICH: LauncherDescription(
         _mpich,
-        on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "-ppn", "1"],
+        on_each_node="mpiexec -n {nodes} -ppn 1",
         mpi_operator_name="MPICH",
         withheld_signals=("USR2", "XCPU"),  # seen with Hydra of MPICH 5.0
     ),
     LauncherName.OPENMPI: LauncherDescription(
         _openmpi,
-        on_each_node=lambda nodes: [
-            "mpirun",
-            "-n",
-            f"{nodes}",
-            "--map-by",
-            "ppr:1:node",
-            "--bind-to",
-            "none",
-        ],
+        on_each_node="mpirun -n {nodes} --map-by ppr:1:node --bind-to none",
         mpi_operator_name="OpenMPI",
         ends_other_ranks=True,
         export_flag="-x",
@@ -383,5 +360,5 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     ),
 }
 
-STARTERS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.on_each_node is not None)
+STARTERS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.on_each_node)
 """The launchers that can start one process on each node."""
