@@ -854,6 +854,7 @@ def test_a_job_that_is_ended_by_a_signal_records_no_end_of_its_own(tmp_path: Pat
     os.kill(-script.pid, signal.SIGTERM)
     assert script.wait(60) == 143
     assert not (tmp_path / "state/finished").exists()
+    assert (tmp_path / "state/terminated").read_text() == "TERM\n"
 
 
 def test_ranks_meet_at_a_port_on_which_no_other_program_of_the_node_listens(tmp_path: Path) -> None:

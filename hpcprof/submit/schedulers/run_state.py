@@ -166,6 +166,10 @@ def _without_record(run: Run) -> JobStatus:
     if _still_awaited(run, None):
         state = JobState.RUNNING if started else _last_sign(run)[0]
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
+    if name := run.state_file("terminated"):
+        return JobStatus(
+            JobState.CANCELLED, f"by SIG{name}; the scheduler does not list it", provisional=True
+        )
     how = "left no finished file" if started or not records(run, "started") else "never started"
     reason = f"ended without a record: the scheduler does not list it, and it {how}"
     return JobStatus(JobState.FAILED, reason, provisional=True)

@@ -413,3 +413,12 @@ def test_a_directory_that_cannot_be_written_is_no_error(make_run: MakeRun) -> No
 def test_a_damaged_verdict_is_judged_again(make_run: MakeRun) -> None:
     assert read_final_status(make_run(verdict="{")) is None
     assert read_final_status(make_run("8", verdict='["failed"]')) is None
+
+
+def test_a_job_without_a_record_that_a_signal_ended_was_cancelled(make_run: MakeRun) -> None:
+    run = make_run(started="now", terminated="TERM", unfinished="0")
+    status = status_from_record(run, None)
+    assert (status.state, status.reason) == (JobState.CANCELLED, "by SIGTERM; the scheduler does not list it")
+    (run.path / "logs").mkdir(exist_ok=True)
+    (run.path / "logs/job.err").write_text("=>> PBS: job killed: mem 2kb exceeded limit 1kb\n")
+    assert status_from_record(run, None).reason == "it used more memory than it asked for"
