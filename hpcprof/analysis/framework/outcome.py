@@ -130,14 +130,12 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
 
     There are no rows if the analysis reads another kind of profile.
     """
-    return as_declared(_of_rank(analysis, profile), analysis, rank)
-
-
-def _of_rank(analysis: Analysis, profile: Timeline | KernelReport) -> Outcome:
     if analysis.reads is content_of(profile.origin.kind):
         outcome: Outcome = imported(analysis.function)(profile)
-        return outcome
-    return no_rows(f"{analysis.name} needs {analysis.reads.value}, and {profile.origin.path.name} is not one")
+    else:
+        file = profile.origin.path.name
+        outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}, and {file} is not one")
+    return as_declared(outcome, analysis, rank)
 
 
 def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Sequence[Any] = ()) -> Outcome:

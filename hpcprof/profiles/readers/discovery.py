@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -67,11 +68,17 @@ def _added_readers() -> list[Reader]:
     return readers
 
 
-def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) -> Timeline | KernelReport:
+def read_profile(
+    path: Path,
+    part: ProfilePart | None = None,
+    threads: int = 2,
+    captured: tuple[tuple[int, int], ...] = (),
+) -> Timeline | KernelReport:
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 
-    ``threads`` is how many threads read the tables of a profile, where its reader uses several. Raises
-    DamagedInput if no reader takes files of this name, or the file cannot be read.
+    ``threads`` is how many threads read the tables of a profile, where its reader uses several; ``captured``
+    are the steps that the job captured, as in `Origin`. Raises DamagedInput if no reader takes files of this
+    name, or the file cannot be read.
     """
     with _known_reader(path) as reader:
         given: dict[str, object] = {"threads": threads} if reader.threaded else {}
@@ -79,6 +86,8 @@ def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) 
         if itself:
             given["part"] = part
         profile = cast("Timeline | KernelReport", load(reader.read)(path, **given))
+        if captured:
+            profile = replace(profile, origin=replace(profile.origin, captured=captured))
         if reader.content is not ProfileContent.TIMELINE:
             return profile
         from hpcprof.profiles.parts import take_part

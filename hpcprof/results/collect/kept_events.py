@@ -21,7 +21,6 @@ from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.malloc import return_freed_memory
-from hpcprof.results.collect.step_choice import with_captured
 from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_tables, dataset_table
 from hpcprof.results.store.rank_tables import table_schema as rank_schema
 from hpcprof.results.store.run_communication import MATCH_SCHEMA
@@ -122,4 +121,4 @@ def _keep_events(task: KeepTask) -> str:
 def _profile(task: KeepTask) -> Timeline:
     assert task.path is not None
     with reading_profile(task.path):
-        return cast("Timeline", with_captured(read_profile(task.path, task.part), task.captured))
+        return cast("Timeline", read_profile(task.path, task.part, captured=task.captured))

@@ -19,7 +19,6 @@ from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile, reading_profile
 from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
-from hpcprof.results.collect.step_choice import with_captured
 from hpcprof.results.store.analysis_table import AnalysisTable
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
@@ -164,7 +163,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         alone = threads == 1 or task.known is not None
         if alone and checksum.result() == task.known:
             return Unchanged()
-        profile = with_captured(read_profile(task.path, task.part, threads), task.captured)
+        profile = read_profile(task.path, task.part, threads, task.captured)
         sha256 = checksum.result()
     if _sizes_and_times(files) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,7 @@ from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and workers need no database
     from hpcprof.analysis.steps.step_detection import StepCandidate
-    from hpcprof.profiles.kernel_report import KernelReport
-    from hpcprof.profiles.timeline import StepRange, Timeline
+    from hpcprof.profiles.timeline import StepRange
     from hpcprof.results.store.store import Store
 
 AUTO = "auto"
@@ -122,10 +121,3 @@ def captured_steps(run: Run) -> tuple[tuple[int, int], ...]:
     text = run.manifest.job.capture_steps if run.manifest else ""
     ends = (part.partition("-") for part in text.split(",") if text)
     return tuple((int(first), int(last or first)) for first, _, last in ends)
-
-
-def with_captured(
-    profile: Timeline | KernelReport, captured: tuple[tuple[int, int], ...]
-) -> Timeline | KernelReport:
-    """Return a profile that knows which steps its job captured."""
-    return replace(profile, origin=replace(profile.origin, captured=captured)) if captured else profile

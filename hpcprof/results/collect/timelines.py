@@ -16,7 +16,7 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.collect.known_files import unchanged_files
 from hpcprof.results.collect.profile_ranks import profiles_by_rank
 from hpcprof.results.collect.run_profiles import profiles_of
-from hpcprof.results.collect.step_choice import captured_steps, stored_step_ranges, with_captured
+from hpcprof.results.collect.step_choice import captured_steps, stored_step_ranges
 from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # the timelines of a folder are read without a database
@@ -37,8 +37,8 @@ class Timelines:
 
     def read(self, rank: int) -> Timeline:
         """Read the timeline of one rank."""
-        profile = read_profile(self.paths[rank], self.parts.get(rank))
-        return cast("Timeline", with_captured(profile, self.captured))
+        profile = read_profile(self.paths[rank], self.parts.get(rank), captured=self.captured)
+        return cast("Timeline", profile)
 
 
 def profile_is_gone(run: Run, rank: int, file: str) -> HpcprofError:
