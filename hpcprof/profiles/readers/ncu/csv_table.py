@@ -21,7 +21,7 @@ from hpcprof.submit.profilers.ncu import complaint
 # The program's own output and ncu's messages come before the table.
 _HEADER = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
 _HEAD_BYTES = 1 << 20
-_FIXED = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
+_FIXED = ("ID", "Process ID", "Kernel Name")
 _UNIT_ROW = ("Process ID", "Kernel Name")
 _METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
@@ -99,7 +99,7 @@ def parse(text: str, path: Path) -> Printed:
     """Read a table of the raw or the details page; ``path`` names it in errors.
 
     A row that is cut off or damaged is left out and counted. Values are converted to base units. Raises
-    DamagedInput if there is no table, the raw page has no row of units, or a column is missing.
+    DamagedInput if there is no table, or the raw page has no row of units.
     """
     header, rows = open_table(text, path)
     page = _details if set(_METRIC) <= set(header) else _raw
@@ -111,7 +111,7 @@ def parse(text: str, path: Path) -> Printed:
 def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     """Return the header of the table in a text, and its other rows; ``path`` names it in errors.
 
-    Raises DamagedInput if there is no table, or a column is missing.
+    Raises DamagedInput if there is no table, or a column is there twice.
     """
     text = text.replace("\r\n", "\n")
     found = _HEADER.search(text)
@@ -119,9 +119,6 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
         raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
     rows = Rows(text[found.start() :])
     header = next(rows, [])
-    absent = [name for name in _FIXED if name not in header]
-    if absent:
-        raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
     if twice := first_repeated(header):
         raise DamagedInput(f"{path}: the table of Nsight Compute has the column {twice} twice.")
     return header, rows
@@ -186,18 +183,12 @@ def _is_kernel(row: list[str]) -> bool:
 
 
 def _kernel(row: list[str], at: dict[str, int], metrics: dict[str, float]) -> MeasuredKernel:
-    return MeasuredKernel(
-        id=int(row[at["ID"]]),
-        name=row[at["Kernel Name"]],
-        grid=_dimensions(row[at["Grid Size"]]),
-        block=_dimensions(row[at["Block Size"]]),
-        metrics=metrics,
+    # Tables of ncu before 2021 have no sizes. Others have ``(2, 66, 1)``.
+    grid, block = (
+        " ".join(re.findall(r"\d+", row[at[name]])) if name in at else ""
+        for name in ("Grid Size", "Block Size")
     )
-
-
-def _dimensions(text: str) -> str:
-    """Return ``(2, 66, 1)`` as ``2 66 1``."""
-    return " ".join(re.findall(r"\d+", text))
+    return MeasuredKernel(int(row[at["ID"]]), row[at["Kernel Name"]], grid, block, metrics)
 
 
 def _converted(text: str, scale: float, decimal_comma: bool) -> float | None:
