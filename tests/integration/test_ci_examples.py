@@ -52,6 +52,7 @@ def on_github(folder: Path, event: str, stored: str) -> subprocess.CompletedProc
     values = {
         "github.workspace": str(folder),
         "secrets.HPCPROF_DB": str(folder / "team.db"),
+        "vars.HPCPROF_SOURCE": "https://git.example/hpcprof",
     }
     workflow = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))
     variables = {
