@@ -132,10 +132,7 @@ def _pals(site: Site, job: Job) -> list[str]:
     return [
         "mpiexec",
         *site.launcher.arguments,
-        "-n",
-        str(job.ranks),
-        "--ppn",
-        str(job.ranks_per_node),
+        *f"-n {job.ranks} --ppn {job.ranks_per_node}".split(),
         *(["--depth", str(job.cpus_per_rank)] if job.cpus_per_rank else []),
         *_cpu_bind(site, job, lambda cores: f"list:{':'.join(cores)}"),
     ]
@@ -154,10 +151,7 @@ def _openmpi(site: Site, job: Job) -> list[str]:
         "mpirun",
         *site.launcher.arguments,
         *(["--use-hwthread-cpus"] if cores and cpus > cores else []),
-        "-n",
-        str(job.ranks),
-        "--map-by",
-        f"ppr:{job.ranks_per_node}:node{elements}",
+        *f"-n {job.ranks} --map-by ppr:{job.ranks_per_node}:node{elements}".split(),
     ]
 
 
@@ -175,9 +169,7 @@ def _srun(site: Site, job: Job) -> list[str]:
         "srun",
         *arguments,
         *type_argument(job),
-        f"--nodes={job.nodes}",
-        f"--ntasks={job.ranks}",
-        f"--ntasks-per-node={job.ranks_per_node}",
+        *f"--nodes={job.nodes} --ntasks={job.ranks} --ntasks-per-node={job.ranks_per_node}".split(),
         *_cpu_bind(site, job, _in_slurm),
         *failures,
     ]
@@ -198,14 +190,11 @@ def _flux(site: Site, job: Job) -> list[str]:
     else:
         shares = ["--exclusive", "-o", "cpu-affinity=per-task", "-o", "gpu-affinity=per-task"]
     return [
-        "flux",
-        "run",
+        *("flux", "run"),
         *site.launcher.arguments,
-        f"--nodes={job.nodes}",
-        f"--ntasks={job.ranks}",
+        *f"--nodes={job.nodes} --ntasks={job.ranks}".split(),
         *shares,
-        "-o",
-        "exit-timeout=none",
+        *("-o", "exit-timeout=none"),
         *([] if job.profiled_ranks else ["-o", "exit-on-error"]),
     ]
 
@@ -232,9 +221,7 @@ def _jsrun(site: Site, job: Job) -> list[str]:
     return [
         "jsrun",
         *site.launcher.arguments,
-        f"--nrs={sets}",
-        f"--rs_per_host={on_node}",
-        f"--tasks_per_rs={tasks}",
+        *f"--nrs={sets} --rs_per_host={on_node} --tasks_per_rs={tasks}".split(),
         f"--cpu_per_rs={cores or 'ALL_CPUS'}",
         f"--gpu_per_rs={(gpus or 0) if cores else 'ALL_GPUS'}",
         f"--bind=packed:{cores}" if cores else "--bind=none",
