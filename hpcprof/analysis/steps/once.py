@@ -19,7 +19,7 @@ MIN_EXCESS = 0.5
 MIN_DEVIATIONS = 10
 """Minimum excess of a long step in standard deviations of the other steps."""
 
-ALIKE = 2.0
+ALIKE = 4.0
 """Maximum ratio of the excesses of long steps of one kind."""
 
 MIN_STEPS = 6
