@@ -35,7 +35,7 @@ def exposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         run("r1", None, "imported", 1e6),
         run("r0", "forged", "completed", 5e-324),
     ]
-    findings = [SimpleNamespace(cause=SimpleNamespace(value="slow_input"), saving_ns=ns) for ns in (1e6, 2e6)]
+    findings = [SimpleNamespace(cause="slow_input", saving_ns=ns) for ns in (1e6, 2e6)]
     explained = {"r3": SimpleNamespace(findings=findings)}
     monkeypatch.setattr(metrics, "kept_explanation", lambda run, store: explained.get(run))
     energy = {"r3": [100.0, None, 20.5]}
