@@ -27,8 +27,10 @@ STEPS = 10_000_000
 LEAST_MEMORY = 900 << 20
 """Memory in bytes that reading any file may take."""
 
-MEMORY_RATIO, BINARY_RATIO, PACKED_RATIO = 20, 40, 400
-"""The same as a multiple of the size of texts and databases, compact binary formats, and packed files."""
+MEMORY_RATIO, EVENTS_RATIO, PACKED_RATIO = 20, 40, 400
+"""The same as a multiple of the size of a file, of the events of OTF2, which are half packed, and of packed
+files.
+"""
 
 _CELL_BYTES = 40
 """Memory that Arrow takes for each cell while it reads a table, in bytes."""
@@ -99,14 +101,10 @@ def most_memory(files: Sequence[Path]) -> int:
 
 
 def _ratio(path: Path) -> int:
-    if not path.is_file():
-        return MEMORY_RATIO
+    if path.suffix == ".evt" or not path.is_file():
+        return EVENTS_RATIO
     with path.open("rb") as file:
-        head = file.read(6)
-    if head.startswith(_PACKED):
-        return PACKED_RATIO
-    is_text = head.isascii() and b"\0" not in head
-    return MEMORY_RATIO if head == b"SQLite" or is_text else BINARY_RATIO
+        return PACKED_RATIO if file.read(4).startswith(_PACKED) else MEMORY_RATIO
 
 
 def _limit_memory() -> None:

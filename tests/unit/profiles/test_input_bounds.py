@@ -78,7 +78,6 @@ def test_a_profile_of_countless_tiny_parts_takes_no_more_memory_than_its_bound(
 ) -> None:
     monkeypatch.setattr(input_bounds, "LEAST_MEMORY", 60_000_000)
     monkeypatch.setattr(input_bounds, "MEMORY_RATIO", 2)
-    monkeypatch.setattr(input_bounds, "BINARY_RATIO", 2)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DamagedInput, match="needs more memory than there is"):
         read_profile(tmp_path / name)

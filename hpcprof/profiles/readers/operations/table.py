@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.units import listed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
-from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.input_bounds import bomb, expect_cells, most_unpacked
 from hpcprof.profiles.readers.operations import chakra
 from hpcprof.profiles.timeline import LATEST, LONGEST
 
@@ -138,6 +138,7 @@ def _arrow(path: Path) -> pa.Table:
     if twice := [name for name in wanted if names.count(name) > 1]:
         raise DamagedInput(f"{path} has several columns {twice[0]}.")
     if path.suffix.lower() != ".parquet":
+        expect_cells(path.read_bytes())
         return pyarrow.csv.read_csv(path).select([name for name in names if name in wanted])
     with pq.ParquetFile(path) as file:
         groups = range(file.metadata.num_row_groups)
