@@ -54,8 +54,10 @@ _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
 _CHUNK = 900
 
-
-_DESCRIBING = ("ANALYSIS_", "ENUM_", "META_", "MPI_COMM", "MPI_RANKS", "PROFILER_OVERHEAD", "TARGET_INFO_")
+_DESCRIBING = (
+    *("ANALYSIS_", "DIAGNOSTIC_", "ENUM_", "META_", "TARGET_INFO_"),
+    *("MPI_COMMUNICATORS", "MPI_RANKS", "PROFILER_OVERHEAD"),
+)
 """Beginnings of the names of tables about the capture, not the program."""
 
 

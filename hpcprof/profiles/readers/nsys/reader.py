@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,13 +79,11 @@ def _timeline(export: NsysExport) -> Timeline:
     waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
     lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *of_system]
+    unread = export.unread()
     lost += [*of_samples, *unnamed]
-    described = origin(export, lost, set(distinct(gpu["process"]).tolist()))
-    if unread := export.unread():
-        unread_tables = Loss(LossKind.TABLE, Subject.CAPTURE, len(unread), None, ", ".join(unread))
-        described = replace(described, losses=(*described.losses, unread_tables))
+    lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
     return Timeline(
-        origin=described,
+        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,
