@@ -19,6 +19,8 @@ from hpcprof.profiles.timeline import Floats
 TREE, RING = "tree", "ring"
 _START_LATENCY_NS = {"nccl": 6_000.0, "mpi": 1_500.0}
 """Latency of a hop: of NCCL's protocol Simple (arXiv 2507.04786), and of MPI on a fast network."""
+_SMALL = 64
+"""Maximum bytes of a buffer whose time is all latency."""
 _ALL_TO_ALL = ("AlltoAll", "AlltoAllV")
 _TWICE = ("AllReduce",)
 _MESSAGES = ("Send", "Recv", "SendRecv")
@@ -112,7 +114,8 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
             start = float(np.median(told)) if told else _START_LATENCY_NS["mpi"]
             source = source if told else "literature"
             latency[op] = min(start, typical / steps)
-            latency[op] = typical / steps if max(one.bytes for one in rows) <= 64 else latency[op]
+            if op == "Barrier" or 0 < max(one.bytes for one in rows) <= _SMALL:
+                latency[op] = typical / steps
         else:
             latency[op] = share * typical / steps
         size = max(float(np.median([one.bytes for one in rows])), 1.0)

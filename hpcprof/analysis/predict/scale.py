@@ -46,9 +46,9 @@ _MOST_CHAINS = 64
 _STEPS, _WARM_UP = 10, 3
 _DRAWS = 20
 """Number of replays for the interval."""
-_MODEL_ERROR, _SLOWEST_ERROR = 0.006, 0.2
+_MODEL_ERROR, _SLOWEST_ERROR = 0.006, 0.5
 """Standard deviations of the replay's error beside everything that is drawn: as a share of the step, and of
-its change from the measured one."""
+the added waiting for the slowest rank, if two units were measured; more units tell more."""
 _KNEE = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
 _SMALL = 64
@@ -61,6 +61,7 @@ NOT_MODELLED = (
     "ranks that have more neighbours than any profiled one",
     "input, output and memory that change with the number of ranks",
 )
+_ONE_REPLICA = "communication and differences between replicas, of which the run has one"
 
 
 @dataclass(frozen=True)
@@ -235,15 +236,17 @@ class Predictor:
         value = here * scale
         draws = [value * self._draw(generator, ranks, scaling) for _ in range(_DRAWS)]
         low, high = np.quantile(draws, (0.05, 0.95))
-        half = 1.645 * float(np.hypot(_MODEL_ERROR * value, _SLOWEST_ERROR * abs(value - self.measured)))
+        before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
+        waits = scale * parts["wait_for_peer_ns"] - before["wait_for_peer_ns"]
+        few = _SLOWEST_ERROR / np.sqrt(max(self.unit.units - 1, 1))
+        half = 1.645 * float(np.hypot(_MODEL_ERROR * value, few * abs(waits)))
         middle = float(np.median(draws))
         step = Interval(
             round(value),
-            round(value - np.hypot(max(middle - low, 0.0), half)),
+            round(max(value - np.hypot(max(middle - low, 0.0), half), 0.0)),
             round(value + np.hypot(max(high - middle, 0.0), half)),
         )
         account = _whole({name: part * scale for name, part in parts.items()}, step.value)
-        before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
         grown = {name: account[name] - before[name] for name in account}
         largest = max(grown, key=lambda name: grown[name])
         count = nodes or -(-ranks // self._per_node)
@@ -263,6 +266,7 @@ class Predictor:
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
             replay_error_pct=round(100 * (replayed / self.measured - 1), 2),
+            not_modelled=(*NOT_MODELLED, *([_ONE_REPLICA] if self.unit.units == 1 else [])),
         )
 
     def _check(self, ranks: int) -> None:
@@ -292,7 +296,7 @@ class Predictor:
         points = {self.ranks: self.measured}
         points |= {one.ranks * one.units: float(one.step_ns.mean()) for one in self._others}
         points.setdefault(1, before["compute_ns"] + before["other_ns"])
-        (first, low), (second, high) = sorted(points.items())[-2:]
+        (first, low), (second, high) = (sorted(points.items()) * 2)[-2:]
         slope = (high - low) / np.log2(second / first) if second != first else 0.0
         line = low + slope * np.log2(ranks / first)
         return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}

@@ -89,6 +89,9 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     one_size = fitted(rows[-1:])
     assert (one_size.source, network.source) == ("literature", "run")
     assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
+    unknown = fitted([Sample("AlltoAll", 0.0, 4, 1e6)])
+    assert unknown.time("AlltoAll", 0.0, 64) < 2e6
+    assert fitted([Sample("AllReduce", 8.0, 4, 1e4)]).time("AllReduce", 8.0, 16) == pytest.approx(2e4)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75
 
@@ -103,6 +106,11 @@ def test_groups_of_some_ranks_are_ambiguous_until_one_is_said_to_stay() -> None:
         predictor.predict(7)
     with pytest.raises(UsageError, match="no group of the run has 3 neighbouring ranks"):
         Predictor(table, keep=3)
+
+
+def test_one_replica_does_not_show_what_replicas_share() -> None:
+    alone = Predictor(program(1)[0]).predict(8)
+    assert alone.not_modelled[-1].startswith("communication and differences between replicas")
 
 
 def test_changes_scale_what_was_measured() -> None:
