@@ -31,7 +31,7 @@ from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof
-from tests.integration.conftest import Database
+from tests.integration.conftest import Database, on_sqlite
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -382,6 +382,7 @@ def test_a_mistake_is_one_sentence(
     assert len(done.stderr.splitlines()) == 1
 
 
+@on_sqlite
 def test_runs_are_compared_in_python(profiles: Path, database: Database, tmp_path: Path) -> None:
     shutil.copytree(profiles, tmp_path / "again")
     a, b = package.open(profiles), package.open(tmp_path / "again")
