@@ -9,7 +9,9 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, TypeVar, overload
 
 import msgspec
@@ -23,6 +25,7 @@ JsonText = str | bytes | bytearray | memoryview | msgspec.Raw
 LARGEST_FILE = 100_000_000
 """Maximum size of a file that is read whole, in bytes, but for profiles."""
 
+_PREPARING = Lock()
 _EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
@@ -157,9 +160,16 @@ def from_json(text: JsonText, type: type[ValueT], *, strict: bool = True) -> Val
 def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
     """Return the value of a text of JSON; raise `msgspec.DecodeError` for whatever is wrong with the text."""
     try:
-        return msgspec.json.decode(text, type=type, strict=strict)
+        return _decoder(type, strict).decode(text)
     except (UnicodeError, RecursionError, OverflowError) as error:
         raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
+
+
+@cache
+def _decoder(model: Any, strict: bool) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a type: msgspec crashes where several threads prepare a type at a time."""
+    with _PREPARING:
+        return msgspec.json.Decoder(model, strict=strict)
 
 
 def is_possible(when: datetime) -> bool:

@@ -107,6 +107,35 @@ def test_four_bombs_at_once_stay_below_one_gigabyte_which_is_given_back(tmp_path
     assert most < _MOST_HUB_BYTES and left < 128 << 20
 
 
+_DECODE_AT_ONCE = """
+import enum, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import msgspec
+from hpcprof.common.decode import from_json
+
+sys.setswitchinterval(1e-6)
+begin = threading.Barrier(8)
+for _ in range(100):
+    kind = enum.Enum("Kind", {f"v{i}": f"v{i}" for i in range(200)})
+    inner = msgspec.defstruct("Inner", [("kind", kind), *[(f"x{i}", int, 0) for i in range(30)]])
+    outer = msgspec.defstruct("Outer", [("inner", inner), ("program", str | None, None)])
+
+    def decode(_):
+        begin.wait()
+        return from_json(b'{"inner": {"kind": "v7"}}', outer)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert {one.inner.kind for one in threads.map(decode, range(8))} == {kind.v7}
+"""
+
+
+def test_the_first_packages_of_a_hub_that_come_at_once_do_not_end_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _DECODE_AT_ONCE], capture_output=True, text=True, timeout=480
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def headers(*sizes: int, name: str = "origins/{}.jsonl") -> bytes:
     """Return a package whose files have only headers, with these sizes."""
     made = io.BytesIO(package(rows=results(profiles=profiles(range(len(sizes))))))

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcprof.common import __version__
-from hpcprof.common.decode import is_possible
+from hpcprof.common.decode import from_json, is_possible
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.event_folders import (
     COMMUNICATION,
@@ -210,7 +210,7 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
 def _described(text: bytes) -> Described:
     """Return the content of ``run.json``, which another program may have written."""
     try:
-        described = msgspec.json.decode(text, type=Described)
+        described = from_json(text, Described)
         json.loads(text, object_pairs_hook=_no_name_twice)
     except DAMAGES as error:
         raise DamagedInput(f"the package is damaged: {error}") from None

@@ -16,6 +16,7 @@ import msgspec
 
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, damage_named
 from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
 from hpcprof.results.store.store import Store
@@ -66,7 +67,7 @@ def kept_predictions(runs_dir: Path) -> list[Kept]:
         return []
     with damage_named(path):
         try:
-            return [msgspec.json.decode(line, type=Kept) for line in path.read_bytes().splitlines() if line]
+            return [from_json(line, Kept) for line in path.read_bytes().splitlines() if line]
         except msgspec.MsgspecError as error:
             raise HpcprofError(f"{path} cannot be read: {error}.") from None
 

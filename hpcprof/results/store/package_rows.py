@@ -21,6 +21,7 @@ from sqlalchemy import BigInteger, Integer
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.results.store.tables import OF_RUN, Finite, Kept
@@ -247,6 +248,6 @@ def _check_content(name: str, columns: Mapping[str, list[Any]]) -> None:
         try:
             if len(text) > _MOST_EXPLANATION_BYTES:
                 raise DamagedInput(f"the explanation exceeds {_MOST_EXPLANATION_BYTES:,} bytes")
-            msgspec.json.decode(text, type=Explanation)
+            from_json(text, Explanation)
         except DAMAGES as error:
             raise DamagedInput(f"the explanation is damaged: {error}") from None

@@ -13,8 +13,12 @@ from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
 
 PACKAGE = Path(hpcprof.__file__).parent
 _OWN = (
-    *("common/decode.py", "profiles/", "workloads/", "node/", "analysis/explain/"),
-    *("results/across/package.py", "results/store/package_rows.py"),
+    "common/decode.py",
+    "profiles/",
+    "workloads/",
+    "node/",
+    "analysis/explain/",
+    "results/across/package.py",
 )
 """Readers of profiles decode by themselves, and code on nodes has no msgspec."""
 
