@@ -253,7 +253,9 @@ def _nothing(explanation: Explanation) -> str:
     nothing = f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
-        nothing += f" Compute takes {compute:.0f} % of it: what remains is the kernels (--analysis roofline)."
+        nothing += (
+            f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis roofline)."
+        )
     waiting = (visible(one.reason) for one in explanation.not_judged if one.what == WAITING)
     return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
 
