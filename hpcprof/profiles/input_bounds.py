@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 import traceback
@@ -32,6 +33,9 @@ MEMORY_RATIO, EVENTS_RATIO, PACKED_RATIO = 20, 40, 400
 files.
 """
 
+_RESERVED_PER_CORE = 16 << 20
+"""Memory in bytes that threads of libraries reserve for each core and hardly use."""
+
 _CELL_BYTES = 40
 """Memory that Arrow takes for each cell while it reads a table, in bytes."""
 
@@ -59,7 +63,7 @@ def bounded_memory(path: Path, most: int) -> Iterator[None]:
     with _lock:
         if not _bounds:
             _outside = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
-        _bounds[thread] = most
+        _bounds[thread] = most + _RESERVED_PER_CORE * (os.cpu_count() or 1)
         _limit_memory()
     try:
         yield

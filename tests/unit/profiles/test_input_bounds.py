@@ -36,9 +36,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
 
 
-def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_there(tmp_path: Path) -> None:
+def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "rank0.sqlite"
     before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(input_bounds, "_RESERVED_PER_CORE", 0)
     refused = pytest.raises(DamagedInput, match=r"rank0.sqlite needs more memory .* \(50.00 MB\)\.$")
     with refused, bounded_memory(path, 50_000_000), bounded_memory(path, 1 << 40):
         bytearray(100_000_000)
