@@ -9,7 +9,7 @@ ANALYSES = (
     declare(
         "operation_slowdowns",
         "Slowdown by the operations of a rank, a stage, a replica or a name",
-        "by:text value:text step_ns slowdown:float",
+        "by:text value:text instances step_ns slowdown:float",
         scope=Scope.RUN,
         function="explain.explanation:comes_with_explanation",
         events=Events(frozenset({Subject.OPERATOR, Subject.COLLECTIVE})),

@@ -140,16 +140,20 @@ def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
 def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
     """Return the mean step if only some operations keep their measured times, and its ratio to the ideal.
 
-    ``by`` is ``ideal`` if none do, and ``replay`` if all do.
+    ``by`` is ``ideal`` if none do, and ``replay`` if all do; ``instances`` counts those that do.
     """
     ideal = float(replay.walls(replay.ideal).mean())
-    rows: list[tuple[str, str, float]] = [("ideal", "", ideal), ("replay", "", float(unchanged.mean()))]
+    count = sum(own.size for own in replay.measured)
+    rows = [("ideal", "", 0, ideal), ("replay", "", count, float(unchanged.mean()))]
     for column in (*_PLACES, "name"):
         for value in replay.values(column):
             chosen = replay.of(column, value)
             kept = replay.walls(replay.mixed(chosen, replay.measured, replay.ideal))
-            rows.append((column, str(value), float(kept.mean())))
-    table: pd.DataFrame = pd.DataFrame(rows, columns=["by", "value", "step_ns"])
+            instances = sum(
+                int(mask.sum()) * len(graph.steps) for mask, graph in zip(chosen, replay.graphs, strict=True)
+            )
+            rows.append((column, str(value), instances, float(kept.mean())))
+    table: pd.DataFrame = pd.DataFrame(rows, columns=["by", "value", "instances", "step_ns"])
     table["slowdown"] = (table["step_ns"] / ideal).round(5)
     table["step_ns"] = table["step_ns"].round().astype(np.int64)
     return table
