@@ -20,10 +20,11 @@ _OF_KINETO = re.compile(
 )
 # Merged traces are looked at as far as this for the processes in them.
 _MERGED_BYTES = 4 << 20
-_LAUNCH = re.compile(
-    rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch\w*"[^{}]*?"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)'
-    rb'|"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)[^{}]*?"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
-)
+_PID = rb'"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)'
+_CALL = rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
+_LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID)
+# Slow, as every event has a pid: looked for where no launch has the order of Kineto.
+_PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL)
 _LABELLED = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
 """A process as SGLang labels it where it merges traces: ``[TP01-DP00] 4711``."""
 _LABEL = re.compile(rb"([A-Z]+)(\d+)")
@@ -49,8 +50,7 @@ def _launching(path: Path) -> Iterator[int]:
     """Yield the processes of launches. SGLang merges whole traces one after another: all of them are read."""
     with open_packed(path) as file, reading_packed(path):
         while text := file.read(_MERGED_BYTES):
-            for found in _LAUNCH.finditer(text):
-                written = found[1] or found[2]
+            for written in _LAUNCH.findall(text) or _PID_FIRST.findall(text):
                 process = int(written) if written.isdigit() else labelled_process(written)
                 if process is not None:
                     yield process
