@@ -28,7 +28,7 @@ def test_a_profile_of_other_content_is_read(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"changed")
 
-    def read(path: Path, part: object, threads: int) -> None:
+    def read(*_: object) -> None:
         raise DamagedInput(f"{path} was read.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
@@ -43,7 +43,7 @@ def test_an_unexpected_exception_is_damage_of_this_profile_with_its_type_and_tra
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"profile")
 
-    def read(path: Path, part: object, threads: int) -> None:
+    def read(*_: object) -> None:
         raise ZeroDivisionError("nobody expected this.\nNor this.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
@@ -60,7 +60,7 @@ def test_a_mistake_in_the_users_own_table_of_kernels_is_no_damage(
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"profile")
 
-    def read(path: Path, part: object, threads: int) -> None:
+    def read(*_: object) -> None:
         raise UsageError("the table is wrong.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
