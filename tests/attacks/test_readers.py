@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles import input_bounds
 from hpcprof.profiles.readers.discovery import read_profile
-
-
-@pytest.mark.parametrize(
-    ("name", "head", "tiny"),
-    [
-        ("rank0.et", b"\x02\x08\x01", b"\x02\x18\x04"),
-        ("rank0.ops.csv", b"rank,step,name,kind,start_ns,duration_ns\n", b",,,,,\n"),
-    ],
-)
-def test_tiny_parts_are_refused(
-    name: str, head: bytes, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_bounds, "LEAST_MEMORY", 100_000_000)
-    (tmp_path / name).write_bytes(head + 600_000 * tiny)
-    with pytest.raises(DamagedInput, match="needs more memory than there is"):
-        read_profile(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["rank0_results.json", "rank0.xplane.pb", "rank0.unitrace.json"])
@@ -46,3 +31,53 @@ def test_a_program_that_reads_a_report_is_bounded_too(
     with pytest.raises(DamagedInput, match="ncu cannot read"):
         read_profile(tmp_path / "rank0.ncu-rep")
     assert int((tmp_path / "kib").read_text()) < 16 << 20
+
+
+# In a process of their own: free memory that another test has left would count.
+_REFUSED = """
+import resource, sys
+from pathlib import Path
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles import input_bounds
+from hpcprof.profiles.readers.discovery import read_profile
+
+def refused(read):
+    try:
+        read()
+    except DamagedInput as error:
+        print(error)
+
+def take():
+    with input_bounds.bounded_memory(Path("rank0.sqlite"), 50_000_000):
+        with input_bounds.bounded_memory(Path("rank0.sqlite"), 1 << 40):
+            bytearray(100_000_000)
+
+input_bounds.LEAST_MEMORY, input_bounds.MEMORY_RATIO, input_bounds._RESERVED_PER_CORE = 60_000_000, 2, 0
+before = resource.getrlimit(resource.RLIMIT_DATA)
+refused(take)
+assert resource.getrlimit(resource.RLIMIT_DATA) == before
+assert len(bytearray(100_000_000)) == 100_000_000
+for name in sys.argv[1:]:
+    refused(lambda: read_profile(Path(name)))
+"""
+
+
+def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_there(tmp_path: Path) -> None:
+    contents = {
+        "rank0_results.json": b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[%s0]}}]}'
+        % (b"0," * 8_000_000),
+        "rank0_kernel_trace.csv": b"Kernel_Name,Start_Timestamp,End_Timestamp\n" + b",,\n" * 2_000_000,
+        "rank0.pt.trace.json": b'{"a": [' + b"[]," * 1_000_000 + b'[]], "traceEvents": []}',
+        "rank0.et": b"\x02\x08\x01" + 600_000 * b"\x02\x18\x04",
+        "rank0.ops.csv": b"rank,step,name,kind,start_ns,duration_ns\n" + 600_000 * b",,,,,\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    command = [sys.executable, "-c", _REFUSED, *contents]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert said[0] == (
+        "rank0.sqlite needs more memory than there is, or than a file of its size may take (50.00 MB)."
+    )
+    assert [line.partition(" needs more memory")[0] for line in said[1:]] == [*contents]

@@ -55,7 +55,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),
         (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu"]),
         (["whatif", "la"], ["last"]),
-        (["templates", "export", "job/p"], ["job/pbs.sh.j2"]),
+        (["templates", "export", "job/pbs."], ["job/pbs.sh.j2"]),
         (["container", "stop", "--engine", "p"], ["podman-hpc", "podman"]),
         (["config", "set", "s"], ["site", "sites."]),
         (

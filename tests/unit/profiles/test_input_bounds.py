@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import resource
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -36,19 +35,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
 
 
-def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "rank0.sqlite"
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr(input_bounds, "_RESERVED_PER_CORE", 0)
-    refused = pytest.raises(DamagedInput, match=r"rank0.sqlite needs more memory .* \(50.00 MB\)\.$")
-    with refused, bounded_memory(path, 50_000_000), bounded_memory(path, 1 << 40):
-        bytearray(100_000_000)
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    assert len(bytearray(100_000_000)) == 100_000_000
-
-
 def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_path: Path) -> None:
     def read(own: int, needed: int) -> int:
         with bounded_memory(tmp_path / "rank0.sqlite", own):
@@ -63,27 +49,6 @@ def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_pat
             300_000_000,
             50_000_000,
         ]
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        (
-            "rank0_results.json",
-            b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[%s0]}}]}' % (b"0," * 8_000_000),
-        ),
-        ("rank0_kernel_trace.csv", b"Kernel_Name,Start_Timestamp,End_Timestamp\n" + b",,\n" * 2_000_000),
-        ("rank0.pt.trace.json", b'{"a": [' + b"[]," * 1_000_000 + b'[]], "traceEvents": []}'),
-    ],
-)
-def test_a_profile_of_countless_tiny_parts_takes_no_more_memory_than_its_bound(
-    name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_bounds, "LEAST_MEMORY", 60_000_000)
-    monkeypatch.setattr(input_bounds, "MEMORY_RATIO", 2)
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DamagedInput, match="needs more memory than there is"):
-        read_profile(tmp_path / name)
 
 
 @pytest.mark.parametrize("files", [1, 3])

@@ -330,9 +330,10 @@ def test_a_kernel_that_lacks_something_is_left_out_counted_and_said(sample: Samp
     sample.spoil(path)
     profile = read_profile(path)
     assert kernel_count(profile) == whole - 1
-    (loss,) = profile.origin.losses
-    assert (loss.count, loss.sentence.startswith("1 ")) == (1, True)
-    assert "left out" in loss.sentence
+    assert profile.origin.losses
+    for loss in profile.origin.losses:  # The counters of a kernel are lost with it.
+        assert (loss.count, loss.sentence.startswith("1 ")) == (1, True)
+        assert "left out" in loss.sentence
 
 
 @pytest.mark.parametrize(
