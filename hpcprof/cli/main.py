@@ -44,7 +44,7 @@ SECTIONS = {
         "report": "Report where the time of a run went.",
         "explain": "Explain where step time is lost, and what each cause costs.",
         "whatif": "Predict the step time of a run with changed times.",
-        "predict": "Predict the step time of a program on other ranks.",
+        "predict": "Predict the step time of a program on other ranks, from a run on a few.",
         "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
         "history": "Show a metric of all runs of a program over time, and where it changed.",
         "baseline": "Name the runs that others are compared with.",

@@ -30,7 +30,7 @@ def contents_of(tables: dict[str, AnalysisTable]) -> Contents:
     ranks = set(tables["step_times"].columns["rank"]) if "step_times" in tables else {0}
     profiles = {rank: _profile(rank) for rank in ranks}
     tables = empty_tables() | {name: _whole(name, table) for name, table in tables.items()}
-    return Contents(Run("r", Path("r")), None, [], profiles, tables, [], [], str)
+    return Contents(Run("r", Path("r")), None, [], profiles, tables, [], [], lambda *options: options[-1])
 
 
 def _profile(rank: int) -> ProfileRow:

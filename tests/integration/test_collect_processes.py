@@ -35,12 +35,12 @@ import os, pathlib, time
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results.collect import rank_task
 read = rank_task.read_profile
-def read_profile(path, part, threads):
+def read_profile(path, *rest):
     if path.name == "rank00002.sqlite":
         pathlib.Path({told!r} + ".part").write_text(str(os.getpid()))
         os.rename({told!r} + ".part", {told!r})
         time.sleep(600)
-    return read(path, part, threads)
+    return read(path, *rest)
 rank_task.read_profile = read_profile
 """
 
@@ -163,7 +163,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     path = folder / "rank00000.sqlite"
     read = read_profile
 
-    def grow(path: Path, part: object, threads: int) -> object:
+    def grow(path: Path, *_: object) -> object:
         timeline = read(path)
         with path.open("ab") as file:
             file.write(b"more")

@@ -67,7 +67,9 @@ def test_the_breakdown_by_device_is_shown_where_a_rank_uses_several(
     analyses = {name: stored([]) for name in ANALYSES}
     analyses["device_breakdown"] = stored([{"rank": rank, "device": device} for rank, device in devices])
     profile: Any = SimpleNamespace(kind="nsys", devices="")
-    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, analyses, [], [], str)
+    contents = Contents(
+        Run("r", Path("r")), None, [], {0: profile}, analyses, [], [], lambda *options: options[-1]
+    )
     assert ("device_breakdown" in contents.shown()) is shown
 
 
