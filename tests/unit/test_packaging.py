@@ -1,4 +1,4 @@
-"""What other package managers and indices are told of hpcprof agrees with setup.cfg."""
+"""The metadata for indices and other package managers agree with setup.cfg."""
 
 from __future__ import annotations
 

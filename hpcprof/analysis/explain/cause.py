@@ -62,7 +62,7 @@ def _interned(name: str) -> Cause:
 
 
 Stack = Literal["", "jax", "mpi", "cuda"]
-"""What a program is written with: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch."""
+"""The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch."""
 
 
 class Trait(Enum):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KernelKind(IntEnum):
-    """What a kernel computes, as far as its name tells."""
+    """The computation of a kernel, as far as its name tells."""
 
     OTHER = 0
     PRODUCT = 1

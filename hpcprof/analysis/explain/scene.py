@@ -28,7 +28,7 @@ _Computed = TypeVar("_Computed")
 
 
 class Scene:
-    """What the candidates of causes are found in.
+    """The data in which candidates of causes are looked for.
 
     Attributes
     ----------
