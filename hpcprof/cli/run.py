@@ -61,9 +61,6 @@ def command(
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.repeats import check, exit_with, repeat
     from hpcprof.cli.submit import follow
-    from hpcprof.cli.tables import show_report
-    from hpcprof.profiles.readers.discovery import find_profiles
-    from hpcprof.report.contents import gather
     from hpcprof.submit.jobs.merge import merged, site_of
     from hpcprof.submit.jobs.request import make_job
     from hpcprof.submit.submission import submit
@@ -92,6 +89,9 @@ def command(
         run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
         click.echo(f"submitted {run.id}")
         run, status = follow(run, request.template)
+        # Imported here: a job is submitted without what reads profiles.
+        from hpcprof.profiles.readers.discovery import find_profiles
+
         profiled = bool(find_profiles(run.outputs()))
         if profiled or address is not None:
             store.prepare()
@@ -113,6 +113,9 @@ def command(
         repeat(count, baseline, site, job, store, request.runs_dir, run_again)
         return
     run, status, profiled = run_job(site, job)
+    from hpcprof.cli.tables import show_report
+    from hpcprof.report.contents import gather
+
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     else:
