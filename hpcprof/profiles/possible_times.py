@@ -23,7 +23,16 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends
 from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.timeline import Category, Ints, Mask, Operations, Timeline, plausible, plausible_stamps
+from hpcprof.profiles.timeline import (
+    Category,
+    IntColumns,
+    Ints,
+    Mask,
+    Operations,
+    Timeline,
+    plausible,
+    plausible_stamps,
+)
 from hpcprof.profiles.waiting_calls import waits_for_device
 
 GPU_TABLES = {"kernels": Subject.KERNEL, "memops": Subject.MEMORY, "graphs": Subject.GRAPH}
@@ -44,7 +53,14 @@ PROCESS_TABLES = {
 }
 """The tables whose rows have a process, with the subjects of their losses."""
 
-_TABLES = {**PROCESS_TABLES, "gpu_marks": Subject.MARK, "modules": Subject.MODULE}
+_TABLES = {
+    **PROCESS_TABLES,
+    "gpu_marks": Subject.MARK,
+    "modules": Subject.MODULE,
+    "functions": Subject.FUNCTION,
+    "cpu_counters": Subject.COUNTER,
+    "device_samples": Subject.SAMPLE,
+}
 _DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 _FAR, _FAR_NS = 100, 3_600_000_000_000
@@ -95,12 +111,21 @@ def _with_stamps(timeline: Timeline) -> Timeline:
         loss
         for name, mask in kept.items()
         if not mask.all()
-        for loss in unplaced(getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name])
+        for loss in _untimed(getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name])
     ]
     return _without(timeline, kept, lost)
 
 
-def unplaced(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
+def possible_rows(columns: IntColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
+    """Leave out the rows without a possible ``start`` and ``end``, where a reader orders them by time."""
+    kept = plausible(columns["start"], columns["end"])
+    if kept.all():
+        return columns, []
+    lost = _untimed(columns["start"], columns["end"], kept, subject)
+    return {name: values[kept] for name, values in columns.items()}, lost
+
+
+def _untimed(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
     """Count the rows that a mask leaves out, by the field that is missing or impossible."""
     bad_start = ~placed & (~plausible_stamps(start) | (start == 0))
     bad_end = ~placed & ~bad_start & (~plausible_stamps(end) | (end < start))

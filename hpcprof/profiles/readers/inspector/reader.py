@@ -30,7 +30,6 @@ from hpcprof.profiles.timeline import (
     Origin,
     Ranges,
     Timeline,
-    plausible,
 )
 
 _HEAD_BYTES = 1 << 16
@@ -148,8 +147,7 @@ def read(path: Path) -> Timeline:
         raise DamagedInput(f"{path} is not a log of NCCL's Inspector, or has no operation.")
     lost = losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(lines) + damaged)
     end, without_time = _ends(lines)
-    known = plausible(end, end)
-    order = np.flatnonzero(known)[np.argsort(end[known], kind="stable")]
+    order = np.argsort(end, kind="stable")
     lines, end = [lines[row] for row in order.tolist()], end[order]
     return _timeline(path, lines, end, lost + _losses(lines, without_time))
 

@@ -48,7 +48,6 @@ from hpcprof.profiles.timeline import (
     Mask,
     Synchronizations,
     SyncKind,
-    plausible,
 )
 from hpcprof.profiles.waiting_calls import QUERY, UNKNOWN, kinds_by_call
 
@@ -335,11 +334,9 @@ class TraceEvents:
         complete = np.array([event.ph == "X" for event in events], np.bool_)
         start, started = times([event.ts for event in events])
         duration, lasts = times([event.dur for event in events])
-        end = start + duration
-        # A sum that does not fit 64 bits wraps around.
-        forward = (duration >= 0) & (end >= start) & plausible(start, end)
-        checks = {"ph": complete, "name": name != NO_NAME, "ts": started, "dur": lasts & forward}
-        return {"name": name, "start": start, "end": end}, checks
+        # A sum that does not fit 64 bits wraps around, and ends before its start.
+        checks = {"ph": complete, "name": name != NO_NAME, "ts": started, "dur": lasts}
+        return {"name": name, "start": start, "end": start + duration}, checks
 
     def _on_host(self, events: list[Event]) -> Built:
         columns, checks = self._timed(events)

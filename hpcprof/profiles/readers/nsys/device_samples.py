@@ -12,7 +12,7 @@ from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, UNREADABLE, NsysExport
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import DeviceSamples, Ints, Mask, concatenate, plausible
+from hpcprof.profiles.timeline import DeviceSamples, Ints, Mask, concatenate
 
 _GPU_NUMBER = 0xFF
 """The bits of a type id that hold the number of the GPU, as the recipes of nsys read it."""
@@ -63,12 +63,10 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     metrics, metric = numbered_rows(*(read[name] for name in source.metric))
     known = [names.get(tuple(ids), _UNKNOWN) for ids in metrics.tolist()]
     named = np.array([bool(name) for name, _ in known], bool)[metric]
-    timed = plausible(read[source.start], read[source.end])
     valued = (read["value"] != MISSING) & (read["value"] != UNREADABLE)
-    wrong = {source.start: ~timed, source.metric[-1]: timed & ~named, "value": timed & named & ~valued}
-    counts = {name: int(np.count_nonzero(rows)) for name, rows in wrong.items()}
-    lost = losses(LossKind.ROW, Subject.SAMPLE, counts, len(timed))
-    kept: Mask = timed & named & valued
+    wrong = {source.metric[-1]: np.count_nonzero(~named), "value": np.count_nonzero(named & ~valued)}
+    lost = losses(LossKind.ROW, Subject.SAMPLE, wrong, len(named))
+    kept: Mask = named & valued
     metric = metric[kept]
     devices, device = numbered(read[source.device][kept])
     return (

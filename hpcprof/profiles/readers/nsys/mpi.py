@@ -24,6 +24,7 @@ from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.possible_times import possible_rows
 from hpcprof.profiles.readers.communicators import own_sizes, ranks_in_program
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
@@ -34,7 +35,7 @@ from hpcprof.profiles.readers.nsys.export import (
     NsysExport,
 )
 from hpcprof.profiles.readers.nsys.mpi_communicators import CommunicatorHandles
-from hpcprof.profiles.readers.nsys.operations import placed_rows
+from hpcprof.profiles.readers.nsys.operations import with_odd_fields
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -151,8 +152,9 @@ def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
     for number, name in enumerate(_TABLES):
         table = export.table(name)
         if table is not None:
-            columns, more = placed_rows(table.read_bulk(_COLUMNS), Subject.MPI_CALL)
-            lost += more
+            read, odd = with_odd_fields(table.read_bulk(_COLUMNS), Subject.MPI_CALL)
+            columns, untimed = possible_rows(read, Subject.MPI_CALL)
+            lost += [*untimed, *odd]
             parts.append(_Rows(**columns, table=np.full(len(columns["start"]), number)))
     return concatenate(_Rows, parts), lost
 

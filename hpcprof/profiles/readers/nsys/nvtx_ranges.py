@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import each, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
     NO_ID,
@@ -43,7 +42,6 @@ from hpcprof.profiles.timeline import (
     Operators,
     Ranges,
     Style,
-    plausible,
 )
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
@@ -112,12 +110,9 @@ def ranges(
     string ids to the table's numbers.
     """
     columns = events.columns
-    is_range = np.isin(columns["eventType"], list(_STYLES))
-    # A range without an end is still open.
-    until = np.where(columns["end"] == MISSING, columns["start"], columns["end"])
-    placed = plausible(columns["start"], until)
-    rows = np.flatnonzero(is_range & placed)
+    rows = np.flatnonzero(np.isin(columns["eventType"], list(_STYLES)))
     column = {name: values[rows] for name, values in columns.items()}
+    # A range without an end is still open.
     closed = column["end"] != MISSING
     marked = _names(events, rows, translate(column["textId"], numbers), strings)
     created = _created(events)
@@ -136,10 +131,9 @@ def ranges(
         closed=closed.astype(np.int64),
         one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
     )
-    lost = unplaced(columns["start"][is_range], until[is_range], placed[is_range], Subject.RANGE)
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
-    return *separate(every, marked), [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
+    return *separate(every, marked), [*untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
 
 
 def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> Marked:

@@ -9,7 +9,6 @@ import numpy as np
 from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nsys.export import (
     NO_ID,
     PROCESS_SHIFT,
@@ -33,7 +32,6 @@ from hpcprof.profiles.timeline import (
     OsCalls,
     along_axes,
     concatenate,
-    plausible,
 )
 
 _CALL = {
@@ -110,7 +108,7 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     if table is None:
         return _none(*_CALL), []
     table.require("nameId")
-    return placed_rows(table.read_bulk(_CALL), Subject.CALL)
+    return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
 
 
 def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
@@ -133,7 +131,7 @@ def read_os_calls(export: NsysExport, strings: StringTable) -> tuple[OsCalls, li
     table = export.table(_OS_CALLS)
     if table is None:
         return OsCalls.empty(), []
-    columns, lost = placed_rows(table.read_bulk(_OS_CALL), Subject.OS_CALL)
+    columns, lost = with_odd_fields(table.read_bulk(_OS_CALL), Subject.OS_CALL)
     texts = sorted(export.strings(distinct(columns["nameId"])).items())
     thread, name = columns["globalTid"], translate(columns["nameId"], {i: strings.add(t) for i, t in texts})
     return OsCalls(columns["start"], columns["end"], _process(thread), thread & THREAD_BITS, name), lost
@@ -227,7 +225,7 @@ def read_operations(
 
     ``wanted`` are its columns with their defaults, as for `ExportTable.read`; they include start and end.
     """
-    columns, lost = placed_rows(table.read_bulk(wanted), subject)
+    columns, lost = with_odd_fields(table.read_bulk(wanted), subject)
     columns["process"] = process_of(table, columns["globalPid"], only_process)
     return columns, lost
 
@@ -261,16 +259,10 @@ def _shared(columns: IntColumns) -> IntColumns:
     }
 
 
-def placed_rows(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
-    """Leave out the rows whose start or end is missing or impossible; count them and the odd fields."""
-    columns = found.integers
-    placed = plausible(columns["start"], columns["end"])
+def with_odd_fields(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
+    """Return the columns, and count the odd fields but the times, which are checked with all others."""
     odd = {name: count for name, count in found.odd.items() if name not in ("start", "end")}
-    lost = losses(LossKind.FIELD, subject, odd, len(placed))
-    if not placed.all():
-        lost = unplaced(columns["start"], columns["end"], placed, subject) + lost
-        columns = {name: values[placed] for name, values in columns.items()}
-    return columns, lost
+    return found.integers, losses(LossKind.FIELD, subject, odd, len(found.integers["start"]))
 
 
 def _none(*names: str) -> IntColumns:

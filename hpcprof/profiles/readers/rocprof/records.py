@@ -21,7 +21,6 @@ from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.gpu_peaks import memory_bytes_per_s
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nccl_groups import launching_calls
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -43,7 +42,6 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Style,
     Timeline,
-    plausible,
 )
 
 _AXES = ("x", "y", "z")
@@ -143,11 +141,9 @@ def joined(parts: Iterable[Records]) -> Records:
 def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline:
     """Build the timeline of records; what is left out joins the losses of ``origin``."""
     lost = list(records.lost)
-    dispatches = _placed(records.dispatches, Subject.KERNEL, lost)
-    copies = _placed(records.copies, Subject.COPY, lost)
-    calls = _placed(records.calls, Subject.CALL, lost)
+    dispatches, copies, calls = records.dispatches, records.copies, records.calls
     # A mark has no duration.
-    kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] > calls["start"])
+    kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] != calls["start"])
     calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
     lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
     stream, of_copies, ordered = _streams(dispatches, copies)
@@ -186,21 +182,11 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
 
 def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
     """Return the counters whose values are numbers, and count the others."""
-    columns = _placed(columns, Subject.COUNTER, lost)
     whole = {key: np.asarray(values, np.int64) for key, values in columns.items() if key != "value"}
     value = np.asarray(columns["value"], np.float64)
     kept = np.isfinite(value)
     lost += losses(LossKind.ROW, Subject.COUNTER, {"value": np.count_nonzero(~kept)}, len(kept))
     return KernelCounters(**{key: values[kept] for key, values in whole.items()}, value=value[kept])
-
-
-def _placed(columns: IntColumns, subject: Subject, lost: list[Loss]) -> IntColumns:
-    """Leave out the rows whose start or end is missing or impossible, and count them."""
-    placed = plausible(columns["start"], columns["end"])
-    if placed.all():
-        return columns
-    lost += unplaced(columns["start"], columns["end"], placed, subject)
-    return {name: values[placed] for name, values in columns.items()}
 
 
 def _without(columns: IntColumns, name: str, value: int, subject: Subject) -> list[Loss]:

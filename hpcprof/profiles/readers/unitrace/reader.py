@@ -46,7 +46,6 @@ from hpcprof.profiles.timeline import (
     Origin,
     Ranges,
     Timeline,
-    plausible,
 )
 
 _EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
@@ -255,8 +254,7 @@ class _Builder:
         length, timed = times([event.dur for event in events])
         pid, of_process = integers([event.pid for event in events])
         tid, of_thread = integers([event.tid for event in events])
-        whole = plausible(start, start + length) & (length >= 0)
-        checks = {"ts": started, "dur": timed & whole, "pid": of_process, "tid": of_thread}
+        checks = {"ts": started, "dur": timed, "pid": of_process, "tid": of_thread}
         valid = np.logical_and.reduce([*checks.values(), np.ones(len(events), bool)])
         if not valid.all():
             first = {name: np.count_nonzero(~mask) for name, mask in checks.items()}

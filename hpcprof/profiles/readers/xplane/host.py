@@ -18,7 +18,6 @@ import numpy as np
 from hpcprof.profiles.columns.intervals import outermost, styles_of_threads
 from hpcprof.profiles.columns.ordering import by_time
 from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows, rows_by_key
-from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, HloOperation, HloProgram
@@ -37,7 +36,6 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Style,
     concatenate,
-    plausible,
 )
 
 _XLA_THREAD = re.compile(r"tf_|py_xla|Host Threads/|pjrt|xla", re.IGNORECASE)
@@ -105,16 +103,13 @@ def on_host(
     process: int,
     kernels: Kernels,
     gpus: Sequence[Plane],
-    lost: list[Loss],
 ) -> OnHost:
     """Return the tables of the host, given the planes of the GPUs that worked.
 
-    ``strings`` receives texts, ``lost`` what is left out.
+    ``strings`` receives texts.
     """
     threads: dict[int, int] = {}
-    parts = [
-        _Threads(plane, strings, programs, process, kernels, gpus, threads, lost).tables() for plane in planes
-    ]
+    parts = [_Threads(plane, strings, programs, process, kernels, gpus, threads).tables() for plane in planes]
     return OnHost(
         concatenate(ApiCalls, [ApiCalls.empty(), *(part.calls for part in parts)]),
         concatenate(Ranges, [Ranges.empty(), *(part.ranges for part in parts)]),
@@ -136,13 +131,9 @@ class _Threads:
         kernels: Kernels,
         gpus: Sequence[Plane],
         threads: dict[int, int],
-        lost: list[Loss],
     ) -> None:
         self._plane, self._strings, self._programs = plane, strings, programs
         self._process, self._kernels, self._gpus = process, kernels, len(gpus)
-        self._valid = plausible(plane.start, plane.end) & (plane.duration >= 0)
-        damaged = {"duration_ps": np.count_nonzero(~self._valid)}
-        lost += losses(LossKind.ROW, Subject.EVENT, damaged, len(self._valid))
         for line in plane.lines:
             # Newer versions of XLA number threads by 64-bit hashes.
             own = line.number if 0 < line.number < _LARGEST_THREAD else _LARGEST_THREAD + len(threads)
@@ -162,7 +153,7 @@ class _Threads:
 
     def tables(self) -> OnHost:
         """Return the tables."""
-        calls = np.flatnonzero(self._is_call & self._valid)
+        calls = np.flatnonzero(self._is_call)
         launched, on_devices = self._launched(), self._on_devices()
         talking = on_devices.which([one.collective is not None for _, one, _ in on_devices.operations])
         operators = concatenate(
@@ -212,7 +203,7 @@ class _Threads:
         runtime = {at for at, line in enumerate(plane.lines) if line.name.startswith(_RUNTIME_THREAD)}
         calls = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
         texts = {text: number for number, text in enumerate(self._op_texts)}
-        marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call & self._valid)
+        marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call)
         marked = each(plane.metadata_id[marks], lambda key: texts[plane.metadata_name(key)])
         votes: list[tuple[int, int, int]] = []
         for (line,), own in rows_by_key(plane.line[marks]) if len(marks) else ():
@@ -240,7 +231,7 @@ class _Threads:
         inner = plane.matching(_INTERNAL.match) | plane.has("_src")
         # Calls of jitted functions have two events, and contain what JAX does for them, as programs do.
         calls = module | plane.matching(lambda name: name.startswith(_JITTED))
-        jitted = np.flatnonzero(calls & self._valid)
+        jitted = np.flatnonzero(calls)
         for _, own in rows_by_key(plane.line[jitted]) if len(jitted) else ():
             rows = jitted[own]
             rows = rows[outermost(plane.start[rows], plane.end[rows])]
@@ -249,7 +240,7 @@ class _Threads:
             inner[on_line[(at >= 0) & (plane.end[on_line] <= plane.end[rows][at])]] = True
             inner[rows] = False
         own = self._in_python & ~self._is_call & ~self._is_op & ~inner
-        rows = np.flatnonzero((own | step | module) & self._valid)
+        rows = np.flatnonzero(own | step | module)
         texts = [
             f"{name}#step_num={count}#"
             if is_step
@@ -280,7 +271,7 @@ class _Threads:
         plane = self._plane
         texts, module = plane.texts("hlo_module")
         run = plane.numbers("run_id")
-        rows = np.flatnonzero(self._is_op & self._valid & (module != NOT_GIVEN) & plane.has("run_id"))
+        rows = np.flatnonzero(self._is_op & (module != NOT_GIVEN) & plane.has("run_id"))
         keys, key = numbered_rows(module[rows], run[rows])
         start, end = plane.start[rows], plane.end[rows]
         first, last = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), np.iinfo(np.int64).min)
@@ -308,14 +299,15 @@ class _Threads:
 
         It is that of the call which contains the program's mark; `NOT_GIVEN` for all other events.
         """
-        plane, result = self._plane, np.full(len(self._valid), NOT_GIVEN)
+        plane = self._plane
+        result = np.full(len(plane.start), NOT_GIVEN)
         run_id = plane.numbers("run_id")
         devices = plane.numbers("num_replicas") * plane.numbers("num_partitions")
         others = plane.has("num_addressable_devices") & (devices > plane.numbers("num_addressable_devices"))
-        calls = np.flatnonzero(others & plane.has("run_id") & self._valid)
+        calls = np.flatnonzero(others & plane.has("run_id"))
         for (line,), own in rows_by_key(plane.line[calls]) if len(calls) else ():
             rows = calls[own[np.argsort(plane.start[calls[own]], kind="stable")]]
-            marks = np.flatnonzero(module & self._valid & (plane.line == line))
+            marks = np.flatnonzero(module & (plane.line == line))
             at = np.searchsorted(plane.start[rows], plane.start[marks], side="right") - 1
             inside = (at >= 0) & (plane.end[marks] <= plane.end[rows][at])
             result[marks[inside]] = run_id[rows[at[inside]]] & _LARGEST_RUN_ID
@@ -332,7 +324,7 @@ class _Threads:
 
     def _launched(self) -> _Executed:
         """Return the operations that launch work on GPUs: calls that follow each other on a thread."""
-        rows = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN) & self._valid)
+        rows = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
         columns = self._columns(rows)
         order = np.lexsort((columns["start"], columns["thread"]))
         rows, columns = rows[order], {key: values[order] for key, values in columns.items()}
@@ -356,7 +348,7 @@ class _Threads:
     def _on_devices(self) -> _Executed:
         """Return the operations that CPU devices execute, without those that only run others."""
         plane = self._plane
-        rows = np.flatnonzero(self._is_op & self._valid)
+        rows = np.flatnonzero(self._is_op)
         rows = rows[np.lexsort((-plane.end[rows], plane.start[rows], plane.line[rows]))]
         line, start, end = plane.line[rows], plane.start[rows], plane.end[rows]
         runs_others = np.append((line[1:] == line[:-1]) & (start[1:] < end[:-1]), False)[: len(rows)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Damage, Field, Fields, columns_of, fields_of
-from hpcprof.profiles.timeline import Ints, Mask
+from hpcprof.profiles.timeline import Ints, Mask, plausible
 
 NOT_GIVEN = -1
 """Stands for a statistic that an event does not have."""
@@ -75,6 +75,8 @@ class Plane:
     duration: Ints
     metadata_id: Ints
     stats_of_events: Fields
+    untimed: int
+    """The number of events without a possible time, which are left out."""
 
     @property
     def end(self) -> Ints:
@@ -181,9 +183,12 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
             stats.append(one)
     metadata = dict(_metadata(data, one, stat_names) for one in events)
     found, row, begin, end = _lines(data, lines)
-    fields = columns_of(columns, begin, end)
-    offset, length = (fields.last(number, len(begin)) for number in (2, 3))
-    starts = np.array([line.start_ns for line in found], np.int64)
+    first = np.array([line.start_ns for line in found], np.int64)
+    fields, start, length = _times(columns, begin, end, first[row])
+    timed = plausible(start, start + length) & (length >= 0)
+    if not timed.all():
+        row, begin, end = row[timed], begin[timed], end[timed]
+        fields, start, length = _times(columns, begin, end, first[row])
     return Plane(
         data,
         name,
@@ -192,11 +197,19 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
         metadata,
         stat_names,
         row,
-        starts[row] + offset // _PS_PER_NS,
-        length // _PS_PER_NS,
+        start,
+        length,
         fields.last(1, len(begin)),
         fields,
+        int(np.count_nonzero(~timed)),
     )
+
+
+def _times(columns: Bytes, begin: Ints, end: Ints, first: Ints) -> tuple[Fields, Ints, Ints]:
+    """Return the fields of events, their starts and their durations, given the starts of their lines."""
+    fields = columns_of(columns, begin, end)
+    offset, length = (fields.last(number, len(begin)) for number in (2, 3))
+    return fields, first + offset // _PS_PER_NS, length // _PS_PER_NS
 
 
 def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, Ints, Ints]:

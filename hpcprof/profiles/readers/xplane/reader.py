@@ -36,7 +36,6 @@ from hpcprof.profiles.timeline import (
     Origin,
     Timeline,
     concatenate,
-    plausible,
 )
 
 _STREAM = re.compile(r"Stream #(\d{1,9})")
@@ -49,24 +48,17 @@ _KHZ = 1000
 
 
 def work_of(
-    planes: Mapping[int, Plane], strings: StringTable, process: int, lost: list[Loss]
+    planes: Mapping[int, Plane], strings: StringTable, process: int
 ) -> tuple[Kernels, MemoryOperations]:
     """Return the kernels and the memory operations of GPUs, given their planes by device.
 
-    ``strings`` receives their names, ``lost`` what is left out.
+    ``strings`` receives their names.
     """
     kernels, memory = [Kernels.empty()], [MemoryOperations.empty()]
     for device, plane in sorted(planes.items()):
         streams = [_STREAM.match(line.name) for line in plane.lines]
         stream = np.array([int(found[1]) if found else NOT_GIVEN for found in streams], np.int64)[plane.line]
-        valid = plausible(plane.start, plane.end) & (plane.duration >= 0)
         of_stream = stream != NOT_GIVEN
-        lost += losses(
-            LossKind.ROW,
-            Subject.KERNEL,
-            {"duration_ps": np.count_nonzero(of_stream & ~valid)},
-            int(np.count_nonzero(of_stream)),
-        )
         moves = plane.has("memcpy_details") | plane.has("memset_details")
         moves |= plane.matching(lambda name: _COPY.match(name) or name.startswith("Memset"))
         columns = {
@@ -77,8 +69,8 @@ def work_of(
             "correlation": plane.numbers("correlation_id"),
             "process": np.full(len(stream), process),
         }
-        kernels.append(_kernels(plane, columns, np.flatnonzero(of_stream & valid & ~moves), strings))
-        memory.append(_memory(plane, columns, np.flatnonzero(of_stream & valid & moves), strings))
+        kernels.append(_kernels(plane, columns, np.flatnonzero(of_stream & ~moves), strings))
+        memory.append(_memory(plane, columns, np.flatnonzero(of_stream & moves), strings))
     return concatenate(Kernels, kernels), concatenate(MemoryOperations, memory)
 
 
@@ -198,12 +190,17 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     }
     lost += losses(LossKind.CATEGORY, Subject.EVENT, others)
     hosts = [plane for name, plane in planes.items() if name.startswith(_HOST) and name != _METADATA]
+    for subject, read in ((Subject.KERNEL, [*gpus.values()]), (Subject.EVENT, hosts)):
+        untimed = sum(plane.untimed for plane in read)
+        lost += losses(
+            LossKind.ROW, subject, {"duration": untimed}, untimed + sum(len(plane.start) for plane in read)
+        )
     processes = (whole(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
     process = next((number for number in processes if number is not None), 0)
-    kernels, memory = work_of(gpus, strings, process, lost)
+    kernels, memory = work_of(gpus, strings, process)
     # A process may see GPUs that others use.
     used = {device: plane for device, plane in gpus.items() if len(plane.start)}
-    tables = on_host(hosts, strings, programs, process, kernels, [*used.values()], lost)
+    tables = on_host(hosts, strings, programs, process, kernels, [*used.values()])
     devices = gpus_of(used or gpus)
     return Timeline(
         origin=Origin(

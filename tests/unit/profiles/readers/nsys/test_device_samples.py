@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.telemetry.device_metrics import device_metrics
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.nsys import scrub
@@ -72,13 +73,13 @@ def test_what_cannot_be_read_is_left_out_and_counted(tmp_path: Path) -> None:
         ]
     )
     tables |= {"NET_NIC_METRIC": ("start INTEGER, value INTEGER", [(1, 2), (3, 4)])}
-    timeline = read(write(tmp_path / "x.sqlite", tables))
+    timeline = with_possible_times(read(write(tmp_path / "x.sqlite", tables)))
     assert len(timeline.device_samples) == 1
     assert [loss.sentence for loss in timeline.origin.losses] == [
-        "1 of 4 samples of GPUs and NICs has no valid timestamp and is left out",
         "1 of 4 samples of GPUs and NICs has no valid metricId and is left out",
         "1 of 4 samples of GPUs and NICs has no valid value and is left out",
         "2 samples of GPUs and NICs of the category NET_NIC_METRIC are not supported and are left out",
+        "1 of 2 samples of GPUs and NICs has no valid start and is left out",
     ]
 
 

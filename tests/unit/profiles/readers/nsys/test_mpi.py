@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, NO_TAG, NO_WAIT, Timeline
 from tests.data.generated_exports import MACHINE, SCHEMA
@@ -289,7 +290,7 @@ def test_calls_of_the_os_runtime_are_read(written: Write) -> None:
     def call(start: int | None, end: int) -> tuple[str, Row]:
         return "OSRT_API", (start, end, 27, TID, NAMES.index("fsync"), 0, 0, 0)
 
-    timeline = read(written(call(5, 9), call(None, 12), call(20, 21)))
+    timeline = with_possible_times(read(written(call(5, 9), call(None, 12), call(20, 21))))
     calls = timeline.os_calls
     assert (calls.start.tolist(), calls.end.tolist()) == ([5, 20], [9, 21])
     assert timeline.names(calls.name) == ["fsync", "fsync"]

@@ -11,6 +11,7 @@ import pytest
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style
 from tests.data import generated_exports
@@ -136,7 +137,7 @@ def test_a_bad_stamp_drops_its_row_and_is_counted(export: Path, column: str, val
     whole = read(export)
     loosen(export, "CUPTI_ACTIVITY_KIND_RUNTIME")
     change(export, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET {column} = {value} WHERE rowid = 7")
-    timeline = read(export)
+    timeline = with_possible_times(read(export))
     count = len(whole.calls)
     assert timeline.calls.start.tolist() == np.delete(whole.calls.start, 6).tolist()
     (loss,) = timeline.origin.losses
@@ -180,7 +181,7 @@ def test_a_bad_type_of_an_event_and_a_bad_end_of_a_range_drop_their_rows(export:
         f"UPDATE NVTX_EVENTS SET end = 'soon' WHERE rowid = {rows.format(1)}",
         f"UPDATE NVTX_EVENTS SET eventType = 1.5 WHERE rowid = {rows.format('1 OFFSET 1')}",
     )
-    timeline = read(export)
+    timeline = with_possible_times(read(export))
     assert len(timeline.ranges) == len(whole.ranges) - 2
     assert set(timeline.origin.losses) == {
         Loss(LossKind.ROW, Subject.RANGE, 1, len(whole.ranges) - 1, "end"),
@@ -300,7 +301,7 @@ def test_rows_without_a_stamp_are_left_out_and_counted(tmp_path: Path) -> None:
         )
     whole = connection.execute("SELECT count(*) FROM old").fetchone()[0]
     connection.close()
-    timeline = read(path)
+    timeline = with_possible_times(read(path))
     assert len(timeline.kernels) == whole - 2
     (loss,) = (loss for loss in timeline.origin.losses if loss.kind is LossKind.ROW)
     assert loss.sentence == f"2 of {whole} kernels have no valid end and are left out"
@@ -309,7 +310,7 @@ def test_rows_without_a_stamp_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_a_kernel_that_ends_before_it_starts_is_left_out_and_counted(export: Path) -> None:
     count = len(read(export).kernels)
     change(export, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 1")
-    timeline = read(export)
+    timeline = with_possible_times(read(export))
     assert len(timeline.kernels) == count - 1
     assert Loss(LossKind.ROW, Subject.KERNEL, 1, count, "end") in timeline.origin.losses
 

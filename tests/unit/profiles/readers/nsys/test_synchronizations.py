@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_STREAM, Synchronizations, SyncKind
 from tests.data.generated_exports import MACHINE, SCHEMA
@@ -196,7 +197,7 @@ def test_bad_cells_are_counted_as_in_other_tables(write: Write) -> None:
         f"UPDATE {WAITS} SET end = 'soon' WHERE rowid = 1",
         f"UPDATE {WAITS} SET eventId = 1.5, streamId = 'seven' WHERE rowid = 2",
     )
-    timeline = read(path)
+    timeline = with_possible_times(read(path))
     assert timeline.synchronizations.start.tolist() == [21, 22]
     assert timeline.synchronizations.stream.tolist() == [NO_STREAM, 14]
     assert {loss.sentence for loss in timeline.origin.losses} == {
