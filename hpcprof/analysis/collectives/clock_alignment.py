@@ -22,7 +22,7 @@ _UNCERTAINTY_PERCENTILE = 95
 _SIGMAS = 3.0
 """A drift is certain if it is so many times its standard error, from the median absolute deviation."""
 
-_LARGEST_RATE = 1e-3
+LARGEST_RATE = 1e-3
 """Maximum relative drift of a clock; computers stay below 1e-4, so a higher rate is not drift."""
 
 ClockKey = tuple[str | None, bytes]
@@ -133,7 +133,7 @@ def drift(own: Floats, apart: Floats) -> Floats:
     middle: Floats = np.median(slope, axis=0)
     spread = MAD_TO_DEVIATION * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
     certain = np.abs(middle) > _SIGMAS * spread
-    return np.where(certain & (np.abs(middle) < _LARGEST_RATE), middle, 0.0)
+    return np.where(certain & (np.abs(middle) < LARGEST_RATE), middle, 0.0)
 
 
 def _medians(values: Floats, blocks: int) -> Floats:

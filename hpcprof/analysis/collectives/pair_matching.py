@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, drift
+from hpcprof.analysis.collectives.clock_alignment import LARGEST_RATE, MIN_COLLECTIVES, AlignedClocks, drift
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
@@ -293,7 +293,7 @@ def _aligned(messages: _Messages, kept: Mask, usual: float | None) -> AlignedClo
 
     def by_rate(rate: float) -> AlignedClocks:
         apart = own[:, 1] - own[:, 0] - rate * own[:, 1]
-        ahead, uncertainty = _bounds(apart, up, blocks, usual)
+        ahead, uncertainty = _bounds(apart, up, blocks, moment[:, 1], usual)
         rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
         return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.array([0.0, uncertainty]), len(up))
 
@@ -318,11 +318,14 @@ def _drift(own: Floats, up: Mask) -> float:
     return float(drift(own[most, 1], apart[most]))
 
 
-def _bounds(apart: Floats, up: Mask, blocks: Sequence[Ints], usual: float | None) -> tuple[Floats, float]:
+def _bounds(
+    apart: Floats, up: Mask, blocks: Sequence[Ints], moment: Floats, usual: float | None
+) -> tuple[Floats, float]:
     """Return by how much the higher rank's clock is ahead in each block, and the uncertainty."""
     # By how much it is at most and at least ahead.
     most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
     least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
+    most, least = _at_most(most, moment), -_at_most(-least, moment)
     both = np.isfinite(most) & np.isfinite(least)
     delay = np.median((most - least)[both]) / 2 if both.any() else usual or 0.0
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
@@ -333,6 +336,17 @@ def _bounds(apart: Floats, up: Mask, blocks: Sequence[Ints], usual: float | None
         of_message = np.repeat(ahead, [len(block) for block in blocks])
         error = max(error, float(np.median(np.abs(apart - of_message))))
     return ahead, error
+
+
+def _at_most(bound: Floats, moment: Floats) -> Floats:
+    """Return upper bounds of how far a clock is ahead, within its largest rate from those at other moments.
+
+    Transfers that become longer from block to block are then no drift.
+    """
+    reach = LARGEST_RATE * moment
+    earlier = np.minimum.accumulate(bound - reach) + reach
+    later = np.minimum.accumulate((bound + reach)[::-1])[::-1] - reach
+    return np.where(np.isfinite(bound), np.minimum(earlier, later), bound)
 
 
 def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:

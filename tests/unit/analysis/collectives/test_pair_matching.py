@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from hpcprof.analysis.collectives import pair_matching
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs
 from hpcprof.analysis.collectives.per_rank import rank_collectives
+from hpcprof.profiles.timeline import Floats, Ints
 from tests.unit.analysis.simulated import Program, pipeline
 from tests.unit.analysis.timelines import COMM, timeline
 
@@ -172,3 +174,35 @@ def test_collectives_alone_have_no_pairs() -> None:
     program = Program(2)
     program.collective("AllReduce")
     assert match_pairs(program.results()["rank_collectives"]) == ([], [])
+
+
+@pytest.mark.parametrize("sizes", [np.linspace(5e3, 5e6, 640), np.geomspace(5e3, 5e6, 640)])
+def test_transfers_that_become_longer_are_no_drift_of_a_clock(sizes: Floats) -> None:
+    """A receive waits for each message, which takes longer and longer; both ranks have one clock."""
+    send = np.cumsum(2 * sizes).astype(np.int64)
+    received = send + sizes.astype(np.int64)
+    clocks = align_pairs([messages(0, 1, send, received)])[0, 1]
+    ahead = received - clocks.on_common_clock(1, received) - (send - clocks.on_common_clock(0, send))
+    drifted = (ahead - ahead[0]) / np.maximum(received - received[0], 1)
+    assert np.abs(drifted[64:]).max() <= 1.1e-3
+
+
+def messages(sender: int, receiver: int, send: Ints, received: Ints) -> MatchedPairs:
+    """Return messages whose sends take 1 us, and whose receives begin right after the last one."""
+    count = len(send)
+    nothing = np.zeros((count, 2), np.int64)
+    begun = np.append(received[0] - 10_000, received[:-1] + 100)
+    return MatchedPairs(
+        comm_id=None,
+        sender=sender,
+        receiver=receiver,
+        seq=np.arange(count),
+        message=np.zeros(count),
+        rows=nothing,
+        start=np.column_stack([send, begun]),
+        end=np.column_stack([send + 1_000, received]),
+        exposed=nothing,
+        step=nothing.astype(float),
+        fused=nothing,
+        alone=np.zeros((count, 2), bool),
+    )
