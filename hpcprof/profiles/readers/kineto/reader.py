@@ -48,11 +48,19 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 
-_LOSS = re.compile(
-    r"drop|lost|missing|discard|exceed|overflow|out of memory|fail|not (?:support|avail)|unable|truncat",
-    re.IGNORECASE,
+_HARMLESS = re.compile(
+    # The way in which a recording is asked for: this one was made.
+    r"\bconfig\b|dyno|IPC|Fabric|logger factory|current trace request|Not starting tracing|round up"
+    # Callbacks, samples of counters and occupancies: none of them is read.
+    r"|callback|PM sampling|occupancy|gpuGetDevice|Invalid deviceId"
+    # Texts, links and ids that Kineto replaces, or that are not read.
+    r"|Non JSON|flow type|ExternalCorrelation|external Ids|pid 0 detected"
+    # Times and missing operations: all are checked and counted.
+    r"|GPU op timestamp|trace is empty|No trace buffers|child profiler"
+    # Buffers and paths that have another default.
+    r"|[Pp]er-thread activity buffer|relative path"
 )
-"""Words of libkineto's warnings that tell of lost events."""
+"""libkineto's warnings that tell of no lost event, by what they are about."""
 
 _VERSIONS = {
     "cuda_driver_version": "CUDA driver",
@@ -215,11 +223,11 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
 
 
 def _warnings(trace: Mapping[str, Any]) -> Iterator[Loss]:
-    """Yield the warnings and errors that libkineto's logger adds to a trace, but those about its own use."""
+    """Yield the warnings and errors that libkineto's logger adds to a trace, but the harmless ones."""
     for key in ("WARNING", "ERROR"):
         texts = trace.get(key)
         for text in texts if isinstance(texts, list) else ():
-            if isinstance(text, str) and _LOSS.search(text):
+            if isinstance(text, str) and not _HARMLESS.search(text):
                 yield Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, visible(" ".join(text.split())))
 
 

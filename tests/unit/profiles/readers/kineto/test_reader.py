@@ -441,7 +441,21 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
     assert several_ranks(write(tmp_path / "one.json", *process(100))) is None
 
 
-def test_warnings_of_libkineto_about_lost_events_are_losses(tmp_path: Path) -> None:
-    path = write(tmp_path / "rank0.json", KERNEL, WARNING=["CUPTI dropped 12 activity records", "Step is 3"])
-    (loss,) = read(path).origin.losses
-    assert loss.sentence == "the profiler reports: CUPTI dropped 12 activity records"
+@pytest.mark.parametrize(
+    ("key", "text", "lost"),
+    [
+        ("WARNING", "Dropped 12 activity records", True),
+        ("WARNING", "Exceeded max GPU buffer count (128 > 128) - terminating tracing", True),
+        ("ERROR", "State: CollectTrace stopped by GPU profiler. (Buffer size configured is 128MB)", True),
+        ("WARNING", "Unexpected activity type: 51", True),
+        ("WARNING", "GPU op timestamp (17) < runtime timestamp (18) by 1us", False),
+        ("WARNING", "Unrecognized config line: ACTIVITIES_ITERATIONS", False),
+        ("WARNING", "CPU activity with pid 0 detected", False),
+        ("ERROR", "Failed to calculate occupancy, status = 1", False),
+    ],
+)
+def test_warnings_of_libkineto_are_losses_unless_they_are_known_to_be_harmless(
+    tmp_path: Path, key: str, text: str, lost: bool
+) -> None:
+    found = read(write(tmp_path / "rank0.json", KERNEL, **{key: [text]})).origin.losses
+    assert [loss.detail for loss in found] == [text] * lost
