@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -62,8 +63,9 @@ def profiles_by_rank(
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``known`` are not opened. A file without a rank, or with that of another file, is left out
-    beside others. Raises HpcprofError if no file tells its rank, or all tell the same.
+    Profiles in ``known`` are not opened. Where no file has a rank, the names together may tell them. A file
+    without a rank, or with that of another file, is left out beside others. Raises HpcprofError if no file
+    tells its rank, or all tell the same.
     """
     identified: dict[Path, Identified] = {**known}
     new = [file for file in files if file not in known]
@@ -74,13 +76,20 @@ def profiles_by_rank(
     stated_ranks = {
         one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
     }
+    unranked = [file for file, one in identified.items() if isinstance(one, Identity)]
+    by_name = {} if stated_ranks or len(unranked) < 2 else ranks_by_name(unranked)
+    if by_name:
+        found.left_out.append(
+            f"the {len(by_name)} ranks are numbered by the names of the profiles, which do not contain ranks"
+        )
     for file in sorted(files, key=lambda file: _certainty(file, identified[file])):
         identity = identified[file]
         if isinstance(identity, DamagedInput):
             found.damaged.append(identity)
             continue
         path = identity.path
-        for number, part in _ranks(identity.rank, identity.several, len(files) == 1, alike):
+        rank = by_name.get(file, identity.rank)
+        for number, part in _ranks(rank, identity.several, len(files) == 1, alike):
             if number is None and stated_ranks:
                 found.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
@@ -108,6 +117,29 @@ def profiles_by_rank(
             if part is not None:
                 found.parts[number] = part
     return found
+
+
+_NUMBER = re.compile(r"\d+")
+_PROCESS = re.compile(r"(.+)_(\d+)\.\d{9,}\D")
+"""Host and process in the names that PyTorch gives traces by default."""
+
+
+def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
+    """Return the ranks of profiles without one, as their names tell together; empty if they do not.
+
+    Names that differ only in numbers count ranks by the first of these that counts from 0. Otherwise ranks
+    are in the order of the hosts and processes in the names.
+    """
+    numbers = [[*map(int, _NUMBER.findall(file.name))] for file in files]
+    if len({_NUMBER.sub("#", file.name) for file in files}) == 1:
+        for column in zip(*numbers, strict=True):
+            if sorted(column) == [*range(len(files))]:
+                return dict(zip(files, column, strict=True))
+    processes = [found.groups() for file in files if (found := _PROCESS.match(file.name))]
+    if len({*processes}) < len(files):
+        return {}
+    order = sorted((host, int(process), file) for (host, process), file in zip(processes, files, strict=True))
+    return {file: rank for rank, (_, _, file) in enumerate(order)}
 
 
 def _certainty(file: Path, identity: Identified) -> bool:

@@ -56,6 +56,34 @@ def test_a_profile_whose_name_tells_its_rank_comes_before_others_of_the_rank() -
     assert found.left_out == ["a.alone is left out: rank0.alone is a profile of rank 0 too"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        # The names of torchtune (pytorch/torchtune#2504), PyTorch's own, and a counter at the end.
+        [
+            "r0-2025-3-17-14-3.174222023534.x",
+            "r1-2025-3-17-14-3.174222023531.x",
+            "r2-2025-3-17-14-4.174222023532.x",
+        ],
+        ["node0_91.1742220235345.pt.x", "node0_100.1742220235344.pt.x", "node1_17.1742220235340.pt.x"],
+        ["a_91.1742220235345.pt.x", "bc_17.1742220235340.pt.x"],
+        ["part.a0.x", "part.a1.x", "part.a2.x"],
+    ],
+)
+def test_names_that_count_ranks_or_processes_number_profiles_without_ranks(names: list[str]) -> None:
+    found = profiles_by_rank([Path(name) for name in reversed(names)])
+    assert [found.paths[rank].name for rank in range(len(names))] == names
+    assert "numbered by the names" in found.left_out[0]
+
+
+@pytest.mark.parametrize(
+    "names", [["a.x", "b.x"], ["run1.x", "run2.x"], ["n_5.174222023534.x", "n_5.174222023535.x"]]
+)
+def test_names_that_count_nothing_number_no_ranks(names: list[str]) -> None:
+    with pytest.raises(HpcprofError, match=r"the rank of .* is unknown"):
+        profiles_by_rank([Path(name) for name in names])
+
+
 def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
     found = profiles_by_rank([Path("3.x"), Path("damaged.x"), Path("1.x")], jobs=2)
     assert found.paths == {3: Path("3.x"), 1: Path("1.x")}
