@@ -53,6 +53,8 @@ class LossKind(str, Enum):
     """Several processes that used the GPU count as one rank."""
     LOCATION = "location"
     """The events of the thread or stream ``detail`` cannot be read."""
+    PAUSE = "pause"
+    """The program turned the recording off for a while."""
     DIAGNOSTIC = "diagnostic"
     """The profiler itself warns of lost events by the sentence ``detail``."""
     NOTE = "note"
@@ -116,6 +118,7 @@ class Loss:
             **(_ONE if self.count == 1 else _SEVERAL),
             amount=_amount(self),
             count=self.count,
+            times=counted(self.count, "time"),
             detail=self.detail,
             first=textwrap.shorten(first[0] if first else self.detail, _LONGEST),
         )
@@ -201,6 +204,7 @@ _REMEDIES = {
     LossKind.GRAPH: "Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
     "--cuda-graph-trace=node).",
     LossKind.CATEGORY: "hpcprof reads no events of this category; what they did is in no figure.",
+    LossKind.PAUSE: "Leave the recording on from the first step of interest to the last one.",
     LossKind.LOCATION: "Record again, and let the program end by itself, so that the archive is complete.",
 }
 
@@ -240,10 +244,10 @@ _SENTENCES = {
     LossKind.CATEGORY: "{amount} of the category {detail} {are} not supported and {are} left out",
     LossKind.TABLE: "the export has events that hpcprof does not read: {detail}",
     LossKind.PROCESS: "{amount} {belong} to processes without a rank and {are} left out",
-    LossKind.NUMBERED: "one profile holds several ranks, numbered by process id: their ranks are not "
-    "recorded",
+    LossKind.NUMBERED: "one profile holds several ranks and does not tell them: they are numbered by process",
     LossKind.MERGED: "{count:,} processes used the GPU in profiles of one rank, and their figures are merged",
     LossKind.LOCATION: "{amount} of {detail} cannot be read and {are} left out",
+    LossKind.PAUSE: "recording was off {times} on threads of the program, whose time then counts as compute",
     LossKind.DIAGNOSTIC: "the profiler reports: {first}",
     LossKind.NOTE: "the profiler reports: {first}",
 }

@@ -76,7 +76,7 @@ def test_without_mpi_ranks_each_process_with_kernels_is_a_rank_and_that_is_said(
     several = several_ranks(path)
     assert several == SeveralRanks(tuple((process,) for process in PROCESSES))
     (loss,) = part(path, several, 1).origin.losses
-    assert loss.kind is LossKind.NUMBERED and "numbered by process id" in loss.sentence
+    assert loss.kind is LossKind.NUMBERED and "numbered by process" in loss.sentence
 
 
 def test_several_threads_and_processes_of_an_mpi_rank_are_one_rank(together: Write) -> None:

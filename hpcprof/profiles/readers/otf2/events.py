@@ -21,6 +21,7 @@ _RMA = (
     *("RequestLock", "AcquireLock", "TryLock", "OpCompleteBlocking", "OpCompleteNonBlocking"),
 )
 FLUSH = "flush"
+PAUSE = "pause"
 METRICS = "counters other than instructions and cycles"
 _UNREAD = {
     **{f"Rma{name}": "RMA" for name in _RMA},
@@ -76,6 +77,8 @@ class MpiEvents(Table):
 
 
 _VALUE_BYTES = 8
+_OFF = 2
+"""Of OTF2_MeasurementMode."""
 _WIDTH = len(MpiEvents.__match_args__)
 
 
@@ -112,7 +115,7 @@ class LocationEvents:
     mpi: MpiEvents
     unread: Counter[str]
     """The number of events of each category that is only counted. While one of `FLUSH` writes the profiler's
-    buffer, the program waits.
+    buffer, the program waits; from one of `PAUSE` on, nothing is recorded.
     """
     counters: Mapping[str, Readings]
     """By name."""
@@ -159,6 +162,7 @@ class _Visited:
                 (*collective, U64),
                 self._collective(MpiKind.END_COLLECTIVE),
             ),
+            "MeasurementOnOff": ((U8,), self._measurement),
             **{name: ((), self._count(category)) for name, category in _UNREAD.items()},
         }
 
@@ -265,6 +269,10 @@ class _Visited:
             return 0
 
         return function
+
+    def _measurement(self, _: int, __: int, ___: int, ____: int, _____: int, mode: int) -> int:
+        self.unread[PAUSE] += mode == _OFF
+        return 0
 
     def _count(self, category: str) -> Callable[..., int]:
         unread = self.unread

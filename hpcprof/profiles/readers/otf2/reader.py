@@ -24,7 +24,7 @@ from hpcprof.profiles.readers.otf2.archive import (
     Location,
     open_archive,
 )
-from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, LocationEvents, Visits, read_events
+from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, PAUSE, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, kind_of_call, operations, outermost
 from hpcprof.profiles.readers.string_table import StringTable, translate
@@ -224,10 +224,11 @@ class _Building:
         lost = self._losses
         unmatched = {"counterpart": self._unmatched}
         lost += losses(LossKind.ROW, Subject.VISIT, unmatched, self._unmatched + 2 * self._visits)
-        flushes = self._unread.pop(FLUSH, 0)
+        flushes, pauses = self._unread.pop(FLUSH, 0), self._unread.pop(PAUSE, 0)
         metrics = {METRICS: self._unread.pop(METRICS, 0)}
         lost += losses(LossKind.CATEGORY, Subject.METRIC, metrics)
         lost += losses(LossKind.CATEGORY, Subject.EVENT, self._unread)
+        lost += losses(LossKind.PAUSE, Subject.CAPTURE, {"": pauses})
         if flushes:
             sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"
             lost.append(Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, sentence))

@@ -221,12 +221,16 @@ def test_making_a_communicator_is_a_call_and_no_operation(tmp_path: Path) -> Non
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     def body(program: Program, writer: Any) -> None:
+        from otf2.enums import MeasurementMode
+
         window = program.trace.definitions.rma_win("window", program.world)
         writer.leave(ticks(1), program.regions["step"])
         writer.enter(ticks(2), program.regions["main"])
         writer.rma_put(ticks(3), window, 0, 64, 1)
         writer.rma_op_complete_blocking(ticks(4), window, 1)
         writer.buffer_flush(ticks(5), ticks(7))
+        writer.measurement_on_off(ticks(7), MeasurementMode.OFF)
+        writer.measurement_on_off(ticks(8), MeasurementMode.ON)
         writer.enter(ticks(8), program.regions["step"])
         writer.leave(ticks(9), program.regions["loop"])
 
@@ -234,6 +238,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert [loss.sentence for loss in timeline.origin.losses] == [
         "3 of 5 begins and ends of regions have no valid counterpart and are left out",
         "2 events of the category RMA are not supported and are left out",
+        "recording was off 1 time on threads of the program, whose time then counts as compute",
         "the profiler reports: its buffer was full and was written 1 time while the program ran",
     ]
     # A region that is never left ends with the last event of its thread.
