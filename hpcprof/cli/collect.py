@@ -119,7 +119,7 @@ def command(
     --program names what ran in profiles of another tool, for scaling, compare and history. All profiles of a
     folder then are its ranks; without it, ranks of different programs are refused.
 
-    Of a folder without profiles of its own, all runs and folders of profiles below it are collected.
+    In a folder without profiles of its own, all runs and folders of profiles below it are collected.
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
@@ -127,7 +127,7 @@ def command(
     each node in batch jobs, or it uses the cluster at --dask-address.
 
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
-    --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had). Of a run on a
+    --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had). For a run on a
     host, hpcprof there submits the job.
     """
     placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}

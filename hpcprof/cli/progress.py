@@ -85,7 +85,7 @@ class ProgressLine:
     def print(self, text: str, nl: bool = True, err: bool = False) -> None:
         """Print text above the line, as ``click.echo`` does without one.
 
-        Of a line that a program redraws only the end is shown.
+        If a program redraws the line, only its end is shown.
         """
         if self._live is None:
             click.echo(text, nl=nl, err=err)

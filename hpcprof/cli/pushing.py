@@ -34,7 +34,7 @@ def push_each(
 ) -> bool:
     """Push runs one after the other, print where each is, and return whether the hub has all of them.
 
-    What fails is told on standard error, and the next run follows: it is not the result of a job. If given,
+    A failure is told on standard error, and the next run follows: it is not the result of a job. If given,
     ``collect`` is called with each run before.
     """
     from hpcprof.results.across.push import push_run

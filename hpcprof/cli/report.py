@@ -77,8 +77,8 @@ def command(
     else there is; --all adds the tables.
 
     RUN is a run id, a name that means one run, a path, or last (the default). Several are accepted by an
-    analysis with --against, as repeats, and by scaling, which covers all runs where none is named. Of a
-    sweep, the step time of each run is shown by parameter.
+    analysis with --against, as repeats, and by scaling, which covers all runs where none is named. A
+    sweep is shown as the step time of each run by parameter.
     """
     from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.ask.tables import asked_on_all_cpus

@@ -43,8 +43,8 @@ def show(rows: Iterable[Sequence[str]], headings: Sequence[str]) -> None:
 def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], shortened: str) -> list[str]:
     """Print columns by heading as far as the terminal is wide enough, and return the headings left out.
 
-    What is no terminal gets all of them. ``order`` has the headings, the most important first; the column
-    ``shortened`` is cut to the width that the others leave.
+    Output that is not a terminal gets all columns. ``order`` has the headings, the most important first; the
+    column ``shortened`` is cut to the width that the others leave.
     """
     from rich.table import Table
 
@@ -77,7 +77,7 @@ def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     Where the terminal is narrow, names are shortened, the last column wraps if it is text, and then columns
     are left out: texts that are the same in all rows, then other texts but one, then figures, each from the
-    right. What is no terminal gets everything. A sentence on standard error says what is not shown.
+    right. Output that is not a terminal gets everything. A sentence on standard error says what is not shown.
     """
     from rich.table import Table
     from rich.text import Text
@@ -136,7 +136,7 @@ def _cell(value: object) -> str:
 def _columns_that_fit(
     needed: Sequence[int], texts: Sequence[bool], varied: Sequence[bool], room: int
 ) -> list[int]:
-    """Return the columns to show in so many characters, by position: figures whole, texts shortened."""
+    """Return the positions of the columns that fit into the width: figures whole, texts shortened."""
     kept = list(range(len(needed)))
     least = [min(width, _SHORTENED) if text else width for width, text in zip(needed, texts, strict=True)]
     best = min((at for at in kept if texts[at]), key=lambda at: not varied[at], default=-1)

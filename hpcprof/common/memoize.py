@@ -18,7 +18,7 @@ def computed_once(function: FunctionT) -> FunctionT:
     """Keep the result of a function for each combination of arguments, for as long as the arguments live.
 
     The arguments are told apart by identity, since DataFrames cannot be hashed. They must not
-    change, and the result must not refer to them, or they would never be freed. Of several threads that
+    change, and the result must not refer to them, or they would never be freed. If several threads
     call the function, the first computes the result and the others wait.
     """
     results: dict[tuple[int, ...], Any] = {}

@@ -34,10 +34,10 @@ def marked(text: str) -> str:
 def answer(
     conclusion: Sequence[str], data: Iterable[str] = (), origin: str = "", rest: Sequence[str] = ()
 ) -> str:
-    """Return an answer of at most `MOST_BYTES`; what is cut are the last lines of the data.
+    """Return an answer of at most `MOST_BYTES`, cutting the last lines of the data.
 
-    ``conclusion`` has sentences of hpcprof, in which names are marked, ``data`` lines with text from
-    elsewhere, which ``origin`` names, and ``rest`` says where more is.
+    ``conclusion`` has sentences of hpcprof with marked names, ``data`` lines with text from elsewhere,
+    ``origin`` names where the text comes from, and ``rest`` says where more is.
     """
     first, last = "\n".join(conclusion), "\n".join(rest)
     lines = [_one_line(line) for line in data]

@@ -59,7 +59,7 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Budget:
-    """Node-hours, of which submissions take a part; those of all servers on a folder of runs count together.
+    """Node-hours that submissions use up, counted over all servers on a folder of runs.
 
     ``node_hours`` is the most that all submissions in the ledger may request.
     """

@@ -231,7 +231,8 @@ class ReportedJob:
 def watch(run_dir: str, folder: str, names: List[str]) -> None:
     """Tell the targets in files of a folder that a job has started, that it stalls, and that it has ended.
 
-    It ends with the job, whose job.sh is its parent. What could not be sent is noted in ``state/not_told``.
+    It ends with the job, whose job.sh is its parent. Notifications that could not be sent are noted in
+    ``state/not_told``.
     """
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ending.set())

@@ -150,7 +150,7 @@ class OnRequest:
         _thread.start_new_thread(self._watch, ())
 
     def ended(self, steps: int) -> None:
-        """Note that a step has ended, the last of so many."""
+        """Note that a step has ended; ``steps`` counts the ended ones."""
         self._steps = steps
         if self._slower_pct:
             self._measure()

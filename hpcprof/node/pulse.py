@@ -135,7 +135,7 @@ class Pulse:
             else:
                 self._lines.flush()
             self._tell(progress, waits)
-            # Of each stall anew: another rank may have gone on since the last one.
+            # At each stall anew: another rank may have gone on since the last one.
             if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
                 self._write_evidence()
                 written = since
@@ -294,7 +294,7 @@ def flight_record() -> dict[str, Any] | None:
     groups = dict(found.get("pg_config") or {})
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():
-        # Of groups without this rank there is a number instead.
+        # A group without this rank has a number instead.
         name = world.pg_names.get(group)
         if name is not None:
             description = str(getattr(group, "group_desc", ""))
@@ -312,7 +312,7 @@ def watch_optimizers(
     the last one ended, or the first of all. ``stepped`` is called with that optimizer.
 
     PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
-    range. What a hook did would be in the middle of that range, so the wrapper is wrapped.
+    range. Work of a hook would be in the middle of that range, so the wrapper is wrapped.
     """
     optimizer = torch.optim.Optimizer
     wrap = getattr(optimizer, "profile_hook_step", None)

@@ -25,7 +25,7 @@ FOLDER = "telemetry"
 """The folder in the run that has a file of each node."""
 
 METRICS = {
-    # Of a rank: its processes together.
+    # Rank: its processes together.
     "cpu_s": ("counter", "s"),
     "cpu_wait_s": ("counter", "s"),
     "system_s": ("counter", "s"),
@@ -39,7 +39,7 @@ METRICS = {
     "written_bytes": ("counter", "bytes"),
     "io_calls": ("counter", ""),
     "io_wait_s": ("counter", "s"),
-    # Of a core, and of the node.
+    # Core, and node.
     "busy_s": ("counter", "s"),
     "frequency_mhz": ("gauge", "MHz"),
     "memory_used_bytes": ("gauge", "bytes"),
@@ -52,11 +52,11 @@ METRICS = {
     "cgroup_memory_bytes": ("gauge", "bytes"),
     "cgroup_throttled_s": ("counter", "s"),
     "oom_kills": ("counter", ""),
-    # Of a network interface.
+    # Network interface.
     "received_bytes": ("counter", "bytes"),
     "sent_bytes": ("counter", "bytes"),
     "errors": ("counter", ""),
-    # Of a GPU.
+    # GPU.
     "power_w": ("gauge", "W"),
     "energy_j": ("counter", "J"),
     "sm_mhz": ("gauge", "MHz"),
@@ -74,11 +74,11 @@ METRICS = {
     "nvlink_errors": ("counter", ""),
     "other_processes": ("gauge", ""),
 }
-"""Of each metric, whether it is counted since some moment or read as it is now, and its unit."""
+"""Kind of each metric, counted since some moment or read as it is now, and its unit."""
 
 _FAST_S, _SLOW_S = 0.1, 1.0
 _BYTES_BEFORE_SLOWER = 8 << 20
-"""After each so many bytes samples come half as often, but at least once in `_SLOWEST_S`."""
+"""Bytes of a file after which samples come half as often, but at least once in `_SLOWEST_S`."""
 
 _SLOWEST_S = 2.0
 _MOST_CPU, _MOST_WALL = 0.004, 0.25

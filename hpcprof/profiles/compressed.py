@@ -50,7 +50,7 @@ class Unpacked:
 def reader_of_compressed(path: Path) -> Reader | None:
     """Return the reader of the profile in a compressed file, by its name; None for all other files.
 
-    What a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
+    A file that a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
     """
     as_it_is = reader_of(path)
     if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or as_it_is not in (None, TORCH):

@@ -27,7 +27,7 @@ _PACKAGES = {
     *("accelerate", "datasets", "deepspeed", "lightning", "megatron", "pytorch_lightning"),
     *("transformers", "_distutils_hack", "nvtx", "setuptools", "typing_extensions", "yaml"),
 }
-"""Of modules named without their folder, as PyTorch's profiler does, these are not the user's."""
+"""Modules that are not the user's where a profiler such as PyTorch's names no folder."""
 
 
 class Frame(NamedTuple):

@@ -35,7 +35,7 @@ _KINDS = {
     "Host (Driver Allocated)": HostMemory.PINNED,
     "Shared": HostMemory.MANAGED,
 }
-# A copy between two kinds has that of the side which slows it, in this order.
+# A copy between two kinds has the kind of the slower side, in this order.
 _ORDER = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.UNKNOWN, HostMemory.NONE)
 
 # libkineto's memcpyName and memsetName; on Intel's GPUs a set has its value too.

@@ -68,7 +68,7 @@ def bounded_memory(path: Path, most: int) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        # What was read would stay in memory as long as the error.
+        # The error would keep the contents in memory.
         traceback.clear_frames(error.__traceback__)
         raise DamagedInput(
             f"{path} needs more memory than there is, or than a file of its size may take "

@@ -11,7 +11,7 @@ FILES, WAITS, OTHER = "files", "waits", "other"
 
 _NAME = r"_*(?:{})(?:64)?(?:_unlocked|_chk|_nocancel)?"
 _KINDS = {
-    # Of a read or a write, no profile tells whether it is one of a file, a pipe or a socket.
+    # No profile tells whether a read or a write is of a file, a pipe or a socket.
     FILES: _NAME.format(
         r"p?(?:read|write)v?2?|f(?:read|write|gets|puts|flush|sync|datasync|open|close|truncate|allocate)"
         r"|getline|getdelim|freopen|open(?:at|dir)?|readdir|creat|close(?:dir)?|sync(?:fs|_file_range)?|msync"

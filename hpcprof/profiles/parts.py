@@ -16,7 +16,7 @@ from hpcprof.profiles.timeline import Ints, Timeline
 def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     """Return the rows of the processes of one rank.
 
-    What the profile as a whole lacks, and the rows of processes without a rank, count for its first rank.
+    Losses of the profile as a whole, and the rows of processes without a rank, count for its first rank.
     """
     if part.merged:
         merged = Loss(LossKind.MERGED, Subject.CAPTURE, len(part.of.processes))

@@ -325,15 +325,15 @@ class OsCalls(NamedSpans):
 class MpiOperations(Spans):
     """Messages and collectives of MPI, one row for each that the rank takes part in.
 
-    ``start`` is that of the call that begins the operation, which takes ``begin_ns``. ``end`` is that of the
-    call in which it ends, which takes ``wait_ns``: the same call for a blocking one, the wait or test of its
-    request for another. Where the profile has none, ``end`` is that of the first call, and ``wait_ns`` is
-    `NO_WAIT`. All are on ``thread``, that of the first call. ``operation`` is one of
+    The call that begins the operation takes ``begin_ns`` from ``start``. The call in which it ends takes
+    ``wait_ns`` until ``end``: the same call for a blocking operation, the wait or test of its request for
+    another. Where the profile has none, ``end`` is the first call's, and ``wait_ns`` is `NO_WAIT`. All are on
+    ``thread``, the first call's. ``operation`` is one of
     `hpcprof.profiles.collective_operations`; a call that sends and receives has a row for each.
     ``communicator`` is a text that is the same on all of its ranks, or `NO_NAME`, and ``ranks`` its size or
     `UNKNOWN_RANKS`. The partner of a message is ``peer``, its rank in the program, or ``comm_peer``, its rank
-    in the communicator, whichever is known, else `NO_PEER`; that of a receive from any source is the rank
-    that sent. ``root`` is a rank in the communicator or `NO_ROOT`, and ``tag`` that of a message or `NO_TAG`.
+    in the communicator, whichever is known, else `NO_PEER`; a receive from any source has the rank that sent.
+    ``root`` is a rank in the communicator or `NO_ROOT`, and ``tag`` the tag of a message or `NO_TAG`.
     ``bytes`` is the size of a message, or what this rank gives to a collective, ``received_bytes`` what it
     gets from one; `NO_BYTES` if unknown.
     """

@@ -143,10 +143,10 @@ class _Part(NamedTuple):
 
 
 def side_accounts(steps: Sequence[Row], idle: Sequence[Row]) -> tuple[list[SideBar], list[SidePart]]:
-    """Return the bars of both sides, and their parts, whose times add up to those of the last one, the step.
+    """Return the bars of both sides and their parts; the parts add up to the last bar, the step.
 
-    ``steps`` are the rows of ``step_difference``; without any, there are no bars. ``idle`` are those of
-    ``idle_difference``, which divide the idle time of each side by cause.
+    ``steps`` are the rows of ``step_difference``; without any, there are no bars. ``idle`` are the rows
+    of ``idle_difference``: the idle time of each side by cause.
     """
     whole = next((row for row in steps if row["part"] == STEP), None)
     if whole is None:

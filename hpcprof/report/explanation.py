@@ -348,7 +348,7 @@ def saved(finding: Finding) -> str:
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return what is known of a finding as pairs of a label and its text."""
     steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding.steps)
-    # What was lost says of which ranks.
+    # The losses name their ranks.
     ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
     where = f"{_place(finding)}{ranks}{steps}"
     pairs = [

@@ -222,7 +222,7 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
 
 
 def step_range(rows: list[Row], collect: str = "hpcprof collect") -> str:
-    """Return which range is the step, how it was found, and which others could be; empty without ranges.
+    """Return the range that is the step, how it was found, and other candidates; empty without ranges.
 
     ``collect`` is the command that collects the run again.
     """

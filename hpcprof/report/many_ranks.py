@@ -28,7 +28,7 @@ _SMALLEST_UNIT = 0.01
 
 
 def spans_many_ranks(analysis: Analysis, table: AnalysisTable) -> bool:
-    """Return whether the rows are of so many ranks that a report summarizes them."""
+    """Return whether the rows have more ranks than a report shows one by one."""
     named = any(column.name == "rank" for column in analysis.columns)
     return named and bool(measure(analysis)) and len(table.rows_by_rank) > MOST_IN_FULL
 

@@ -135,7 +135,7 @@ def read_settings() -> dict[str, ConfigValue]:
             new = {key: ConfigValue(key, value, source) for key, value in found}
             if path == local_file():
                 check_no_host(new, source)
-            # What this folder sets for all sites also comes before what the user has set for one.
+            # Settings of this folder for all sites also come before the user's for one.
             for key in new.keys() & {"account", "queue"}:
                 settings = {
                     k: s for k, s in settings.items() if not k.endswith(f".{key}") or ".options." in k

@@ -25,7 +25,7 @@ _TAIL_BYTES = 4096
 _MOST = 1 << 62
 _LONGEST_ITEM = 40
 _CLOCKS_APART_SECONDS = 60.0
-"""A line that is so much older than the start of the job is of an earlier start, not of another clock."""
+"""Minimum age before the job's start for a line of an earlier start, rather than of another clock."""
 
 _MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
 """The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""

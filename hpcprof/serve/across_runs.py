@@ -55,7 +55,8 @@ def history(request: Request) -> Response:
 def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
     """Return the parameters of a history.
 
-    Of several programs, the default is that of the newest run with steps, else of the newest one.
+    If there are several programs, the default is the program of the newest run with steps, else of the
+    newest.
     """
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:

@@ -41,7 +41,7 @@ class Connections:
     """The open connections, by address in the order in which they were made.
 
     When there are more than `most`, the oldest one without a request goes, of the address with the most of
-    them. Of the files that the process may open, a quarter each is for them and for those that `wait`.
+    them. A quarter of the files that the process may open is for them, another for those that `wait`.
     """
 
     def __init__(self) -> None:

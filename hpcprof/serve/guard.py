@@ -75,7 +75,7 @@ class Access:
     def secures(self, headers: Headers) -> bool:
         """Return whether a browser is to send a cookie by https only, since it came by https itself.
 
-        Whoever sends the header of a proxy without one has the cookie of that browser alone restricted.
+        A browser that sends a proxy's header without a proxy restricts its own cookie alone.
         """
         return self.https or headers.get("x-forwarded-proto", "").strip().lower() == "https"
 

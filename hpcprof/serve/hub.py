@@ -161,7 +161,7 @@ class Hub:
             return RedirectResponse(f"{_SIGN_IN}?{urlencode({'wrong': '', 'next': wanted})}", 303)
         # A path that begins with two slashes would name another host.
         answer = RedirectResponse("/" + wanted.lstrip("/\\"), 303)
-        # lax: a link in a message opens a page. What changes something has to come from a page here.
+        # lax: a link in a message opens a page. Changes have to come from a page here.
         answer.set_cookie(
             self._access.cookie,
             self.sessions.begin(grant.sha256),
@@ -421,7 +421,7 @@ class UploadProgress:
 class Uploads:
     """The uploads to the folder of one project of a hub, and its store.
 
-    What a killed hub left half kept is removed, unless another runs.
+    Uploads that a killed hub left half kept are removed, unless another hub runs.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:

@@ -84,7 +84,7 @@ def answer(question: Question) -> Reply:
 
 def limit(seconds: int) -> None:
     """Limit what this process may take."""
-    # Whoever asks ends the process after this time, unless it has ended itself.
+    # The asking process ends this one after this time, unless it has ended itself.
     signal.alarm(seconds)
     for kind, most in (
         (resource.RLIMIT_AS, MEMORY_BYTES),

@@ -42,7 +42,7 @@ class Serving:
     accept: bool = False
     """True for a hub, to which runs can be pushed."""
     user_header: str = ""
-    """Of a hub, the header in which a reverse proxy names the user; empty for none."""
+    """Header in which a hub's reverse proxy names the user; empty for none."""
     proxy: str = ""
     """The address of that proxy; empty where it comes by ``unix``."""
     unix: Path | None = None

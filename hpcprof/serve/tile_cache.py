@@ -67,7 +67,7 @@ class TileCache:
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
-            # What is in profiles is nobody else's business.
+            # Contents of profiles are nobody else's business.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(folder)

@@ -153,7 +153,7 @@ class RunTiles:
         several = len(clocks.clocks) > 1
         steps = median_and_worst(self._steps) if self._steps else None
         ranks = sorted(clocks.clocks)
-        # Of many ranks, three stand for all.
+        # Three of many ranks stand for all.
         alike = len(ranks) > _MOST_IN_FULL
         tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if alike else []
         return {

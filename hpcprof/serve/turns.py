@@ -16,7 +16,7 @@ _MOST_READERS = 10_000
 class Turns:
     """Places that readers take in turns; a reader has one of them at a time.
 
-    Of a reader ``most_waiting`` requests may wait.
+    Up to ``most_waiting`` requests of a reader may wait.
     """
 
     def __init__(self, places: int, most_waiting: int) -> None:

@@ -23,7 +23,7 @@ class KernelChoice:
     """A regular expression that matches the function names of the kernels, and no communication."""
     skip: int
     count: int
-    """Of the launches that match, ``skip`` are passed over and the next ``count`` measured."""
+    """Number of matching launches to measure, after ``skip`` are passed over."""
     names: tuple[str, ...]
     """The kernels, the one with most time first."""
     share: float

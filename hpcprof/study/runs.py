@@ -71,7 +71,7 @@ class NoProfile(HpcprofError):
 class StudyInterrupted(HpcprofError):
     """Ctrl-C or SIGTERM has interrupted a study.
 
-    ``exit_code`` is that of a process which the signal has ended, as a shell reports it.
+    ``exit_code`` is what a shell reports for a process that the signal has ended.
     """
 
     def __init__(self, sentence: str, number: int) -> None:

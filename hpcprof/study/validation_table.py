@@ -117,7 +117,7 @@ def summary(found: Sequence[Validation]) -> str:
 
 
 _SETTLING = 4
-"""One step in so many, at the start of a block, still has work of the block before it in its queue."""
+"""Inverse share of steps at the start of a block with work of the block before it in their queue."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Cost:
 def fault_costs(result: RankResult) -> dict[str, Cost]:
     """Return the cost of each fault of a run with ``--fault-blocks``, by the fault's text.
 
-    Of each block of steps counts the median, or the mean where the fault acts in some steps only. The cost is
+    A block of steps counts by its median, or by its mean where the fault acts in some steps only. The cost is
     the difference of the means of the blocks with and without the fault, and its interval Welch's. ``result``
-    is that of a rank; the times of a step are those of the slowest rank.
+    is the result of a rank; a step takes the time of its slowest rank.
     """
     faults = parse_faults(str(_parameter(result, "fault") or ""))
     if not faults or not _parameter(result, "fault_blocks") or not result.latency_ns:

@@ -145,7 +145,7 @@ def _mpich(site: Site, job: Job) -> list[str]:
 def _openmpi(site: Site, job: Job) -> list[str]:
     # By default Open MPI binds each of up to two ranks to a single core.
     elements = f":pe={job.cpus_per_rank}" if job.cpus_per_rank else ""
-    # What it counts are cores, of which a node may have fewer than CPUs.
+    # It counts cores; a node may have fewer of them than CPUs.
     cpus, cores = job.ranks_per_node * (job.cpus_per_rank or 0), site.node.cores
     return [
         "mpirun",

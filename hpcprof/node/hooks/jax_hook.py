@@ -39,8 +39,8 @@ _LOOK_S, _SELDOM_S = 0.1, 1.0
 class JaxRecorder(Window):
     """Decides what is recorded, from the steps that the program marks and from the time.
 
-    ``profiler`` has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and
-    ``ready()``, which tells whether the program has initialized them.
+    ``profiler`` has ``start(folder)``, ``stop()``, ``synchronize()`` to wait for the devices, and
+    ``ready()``: whether the program has initialized them.
     """
 
     title, suffix, claim = "JAX", ".xplane.pb", ".hpcprof-jax"
@@ -88,7 +88,7 @@ class JaxRecorder(Window):
         elif self._records_steps:
             return
         elif self._began is not None:
-            # What is lowered is not always compiled.
+            # A lowered function is not always compiled.
             compiles = self._lowered is not None and now - self._lowered < _LONGEST_WINDOW_S
             compiled = self._compiled
             steady = 0.0 if compiles else now - max(self._began, compiled)

@@ -78,7 +78,7 @@ class MemoryHistory:
             os.write(2, f"hpcprof: no memory history of rank {self._rank}: {error!r}.\n".encode())
 
     def ended(self, steps: int) -> None:
-        """Note that a step has ended, the last of so many."""
+        """Note that a step has ended; ``steps`` counts the ended ones."""
         step = self._last_step = steps - 1
         if step in self._steps and self._records:
             self._write(f"step{step}", {"event": "step", "step": step})

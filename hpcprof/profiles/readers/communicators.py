@@ -85,7 +85,7 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
     """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that
-    get it or from which it comes, one less in place. Where one of both is NULL and the other is not, it is 0.
+    get or send it, one less in place. Where one of both is NULL and the other is not, it is 0.
     ``sent`` and ``received`` are as the profiler counts, ``ranks`` is the size of the communicator and
     ``own`` the own rank in it, -1 if unknown; all have the shape (n,).
     """
@@ -104,7 +104,7 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
     given = np.where(gives, sent, 0)
     got = np.where(gets, received, 0)
     if operation == "AllReduce":
-        # Sizes are those of whole elements, which tells most that are in place.
+        # Sizes count whole elements; that reveals most operations in place.
         in_place = (given % np.maximum(ranks, 1) != 0) & (given % np.maximum(others, 1) == 0)
         to = by = np.where(in_place, others, ranks)
     elif operation == "Broadcast":

@@ -34,7 +34,7 @@ readers look into the file."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""
 
-# What editors, downloads and atomic writers leave while a file is not complete.
+# Incomplete files of editors, downloads and atomic writers.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
 

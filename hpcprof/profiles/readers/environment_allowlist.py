@@ -17,8 +17,8 @@ RANKS = (
     "SLURM_PROCID",
     "RANK",
 )
-"""The most trusted first. A launcher's variable comes before that of the batch system, which has the same
-value on all ranks if another launcher started them."""
+"""The most trusted first. A launcher's variable comes before the batch system's, whose value is
+the same on all ranks if another launcher started them."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 
@@ -62,8 +62,8 @@ PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
 
 # Names with these prefixes whose values are addresses or private.
 _PRIVATE = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
-# What a value is made of: numbers, and words that NCCL's and PyTorch's documentation lists. Any other
-# word could name a project, a network or a machine.
+# Values consist of numbers and of words that NCCL's and PyTorch's documentation lists. Any other word
+# could name a project, a network or a machine.
 _PARTS = re.compile(r"[,:;^=+\[\]-]+")
 _NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
 _LONGEST = 200

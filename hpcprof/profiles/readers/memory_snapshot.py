@@ -84,7 +84,7 @@ class Notes(msgspec.Struct, frozen=True):
     asked_bytes: int | None = None
     free_bytes: int | None = None
     device_bytes: int | None = None
-    """Of an allocation that failed, on ``device``, inside ``module``."""
+    """An allocation that failed: its ``device``, sizes, and the ``module`` that it was made inside."""
     module: str = ""
 
 

@@ -16,7 +16,7 @@ from hpcprof.profiles.scrub.names import Names, hosts_and_users
 _HOST, _KERNEL = "Host Name", "Kernel Name"
 # Numbers in any notation, lists of them, and the compute capability.
 _NUMBERS = re.compile(r"[-+\d.,()eE% \u202f\u00a0]{0,80}|nan|inf|-inf")
-# What ncu calls sections, metrics, units and GPUs.
+# Names of ncu for sections, metrics, units and GPUs.
 _LABEL = re.compile(r"[\w .:,#/()\[\]%&*+-]{0,120}", re.ASCII)
 _LABELS = ("Section Name", "Metric Name", "Metric Unit", DEVICE_NAME)
 

@@ -137,7 +137,7 @@ _DEVICE = (
 _PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
 _ENCLOSING = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-# What a GPU is called, and versions; no paths.
+# Names of GPUs, and versions; no paths.
 _PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,80}", re.ASCII)
 # Numbers as text: traces of ROCm have "0x0", and lists of ranks and sizes are texts.
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]{1,16}|[\d\[\], .+-]{0,4000}", re.ASCII)

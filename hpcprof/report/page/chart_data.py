@@ -149,7 +149,7 @@ def _said_of_own_time(own: Mapping[int, float]) -> str:
 def _shown_ranks(values: Mapping[int, float]) -> tuple[list[int], str]:
     """Return the ranks to draw, and a sentence if they are not all.
 
-    Of many ranks these are those furthest from the median rank, and that rank.
+    If there are many, these are the median rank and the ranks furthest from it.
     """
     ranks = sorted(values)
     if len(ranks) <= MOST_IN_FULL:

@@ -155,7 +155,7 @@ def _slices(account: Account) -> list[Slice]:
 def _card(
     finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
 ) -> Card:
-    # What was lost has a section of its own.
+    # Losses have a section of their own.
     lost = finding.cause == Cause.CAPTURE_INCOMPLETE
     where = "" if lost else located(finding, explanation).strip()
     culprit = finding.culprit

@@ -20,7 +20,7 @@ MOST_CELLS = 250_000
 """The most cells of one quantity: 4,096 ranks with 61 steps."""
 
 _MANY_VALUES = 200_000
-"""From so many cells of all quantities on, times have three significant digits and not four."""
+"""Minimum cells of all quantities for times of three significant digits instead of four."""
 
 _NAMED = 3
 _PHASES = 8
@@ -199,7 +199,7 @@ def _lateness(waiting: Floats) -> Floats:
 
 
 def _whole(cells: Floats, unit: int, digits: int) -> list[int | None]:
-    """Return the cells as multiples of the unit, with so many significant digits."""
+    """Return the cells as multiples of the unit, rounded to ``digits`` significant digits."""
     flat = cells.ravel() / unit
     known = ~np.isnan(flat)
     values = np.where(known, flat, 0.0)

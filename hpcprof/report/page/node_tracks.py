@@ -15,7 +15,7 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, growth
 from hpcprof.profiles.timeline import Floats
 
 _MOST_SAMPLES = 2000
-"""Of more samples in sight, some are left out."""
+"""Maximum samples in sight; some of more are left out."""
 
 
 @dataclass(frozen=True)

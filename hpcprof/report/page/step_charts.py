@@ -16,14 +16,14 @@ from hpcprof.workloads.schema import RankResult, summarize
 Chart = dict[str, Any]
 
 MOST_STEPS = 1_000
-"""Of more steps, a point of the chart stands for several."""
+"""Maximum steps with a point each; of more, a point stands for several."""
 
 _NAMED_STEPS = 4
 _FAR = 5
-"""A step is named if it is so many robust standard deviations above the median, and more of few steps."""
+"""Minimum robust standard deviations above the median for a step to be named."""
 
 _FEW_STEPS = 5
-"""With so many steps, the limit is twice as far: the spread of few steps is often found too small."""
+"""Maximum steps for twice that limit: the spread of few steps is often found too small."""
 
 _LEAST_RATIO = 1.05
 

@@ -47,7 +47,7 @@ BUDGET = 1_800_000
 """The most bytes of compressed slices; in base64 they take a third more."""
 
 MOST_EVENTS = 1_000_000
-"""Of captures with more events of all ranks, only the median and the worst step are read, to save time."""
+"""Maximum events of all ranks to read; of more, only the median and the worst step are read."""
 
 _PIXELS = 2000
 """Slices are merged that are too short to see where a step is as wide as this number of pixels."""
@@ -108,8 +108,8 @@ class _Texts:
 def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any]:
     """Return what the timeline of a page shows, as plain data.
 
-    Up to `MOST_IN_FULL` ranks are all shown. Of more, these are a median rank and the `DEVIATING` ones that
-    deviate most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
+    Up to `MOST_IN_FULL` ranks are all shown; of more, a median rank and the `DEVIATING` ranks that deviate
+    most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
     short ones are merged, first outside the median and the worst step; then the other steps are left out,
     then ranks, and ``notes`` says so. Without ranks, ``notes`` says why there is nothing to show.
     """
@@ -162,7 +162,7 @@ def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[s
 
 
 def median_and_worst(windows: Windows) -> ShownSteps:
-    """Return the step of median and that of greatest wall time; that of a step is the maximum over ranks."""
+    """Return the steps of median and of greatest wall time, the maximum over ranks of each step."""
     number = np.concatenate([own.number for own in windows.values()])
     wall = np.concatenate([own.end - own.start for own in windows.values()])
     by_time = np.lexsort((wall, number))

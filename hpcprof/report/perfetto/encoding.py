@@ -64,7 +64,7 @@ def texts(field: int, values: Sequence[str]) -> Encoded:
 def nested(field: int, message: Encoded, present: Mask | None = None) -> Encoded:
     """Encode a field of messages; it is left out where it is not ``present``."""
     head = varints(field, message.length)
-    # The tag of a length differs from that of a number in its lowest bits, which are those of its first byte.
+    # The tags of a length and of a number differ in the lowest bits of their first byte.
     head.data[np.cumsum(head.length) - head.length] |= _LENGTH
     whole = join(head, message)
     if present is None:

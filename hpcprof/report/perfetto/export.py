@@ -279,7 +279,7 @@ def rank_packets(
 ) -> Iterator[bytes]:
     """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace.
 
-    Of a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
+    In a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
     """
     slices = SliceColumns()
     numbers = slices.names.numbers([f"step {number}" for number in steps.number.tolist()])

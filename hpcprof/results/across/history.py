@@ -236,7 +236,7 @@ class _Setup:
 def _setup(data: RunData) -> _Setup:
     """Return the series to which a run belongs; without a known program it is alone.
 
-    Arguments are those that the program recorded, which have the defaults too, else those of its command.
+    Arguments come from the program's record, with the defaults, or else from its command.
     """
     known = data.facts["program"] is not None
     described = data.facts if known else {**data.facts, "program": data.id}

@@ -243,7 +243,7 @@ def _no_name_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
     """Keep a package in a store and in the folder of a project, in place of what these have of the run.
 
-    The rows are one transaction, which also leads to the new events: those of before are there until then.
+    The rows are one transaction, and it also switches to the new events: the old ones are there until then.
     Events without rows are never seen, and removed with the next package of the run. Raises HpcprofError if a
     file or a row cannot be written; the rows that the store had remain.
     """
@@ -263,7 +263,7 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     row = msgspec.structs.replace(known, path=str(project / "pushed" / run_id), events=str(events))
     store.replace_run(row, package.rows, pushed)
     try:
-        # Of a run that was pushed before without --scrub, nothing may stay.
+        # Nothing may stay of a run that was pushed before without --scrub.
         remove_events_among(project, run_id, but=events)
     except OSError as error:
         raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None

@@ -109,8 +109,8 @@ class EventAnswer:
 def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventAnswer]:
     """Execute one SELECT over events.
 
-    The SQL can read the files of these events and nothing else. What does not fit into ``memory`` goes to a
-    folder that is removed afterwards. ``memory`` is a size such as ``4G``, or a percentage of the machine's
+    The SQL can read the files of these events and nothing else. Data beyond ``memory`` go to a folder
+    that is removed afterwards. ``memory`` is a size such as ``4G``, or a percentage of the machine's
     memory. Raises UsageError if DuckDB is not installed, or the SQL is wrong or more than one SELECT; the
     rows raise it too.
     """

@@ -94,7 +94,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         return self.table(name)
 
     def __iter__(self) -> Iterator[str]:
-        # Whoever wants all of them waits for one reading of each timeline.
+        # A request for all of them waits for one reading of each timeline.
         self.complete()
         return iter(ANALYSES)
 
@@ -243,7 +243,7 @@ def _complete(run: Run, store: Store, names: Iterable[str], executor: Executor) 
         except HpcprofError as error:
             tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
         else:
-            # Whoever may only read the database gets the rows too.
+            # A reader without the right to write gets the rows too.
             with suppress(StoreError):
                 store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
         found[rank] = tables

@@ -125,7 +125,7 @@ def collect_profiles(
             except HpcprofError as error:
                 if len(found) == 1:
                     raise
-                # Of several runs, the others are collected.
+                # The other runs are collected.
                 whole.skipped.append(str(error))
     return whole
 
@@ -141,9 +141,9 @@ def collect(
 ) -> Collected:
     """Bring the store up to date with the profiles of a run.
 
-    A profile is left alone if the store has the results of the same content. A damaged one is skipped. Of a
-    run that was not profiled only what its nodes did is stored: its step times and its stall are read where
-    they are.
+    A profile is left alone if the store has the results of the same content. A damaged one is skipped. A
+    run without profiles has only the samples of its nodes stored: its step times and its stall are read
+    where they are.
 
     Parameters
     ----------

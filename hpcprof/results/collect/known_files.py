@@ -59,7 +59,7 @@ class Identity:
     several: SeveralRanks | None
     """The ranks if it holds several."""
     stamps: tuple[Stamp, ...] = ()
-    """Of the profile and of the files to read, before this was found; empty if they changed just then."""
+    """Stamps of the profile and its files from before the reading; empty if they changed just then."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def find_collected_sides(
 def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
     """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
-    A run that has stalled has nothing to collect as long as its job lasts. Of one without a profiler, what is
-    beside profiles is stored quietly, and again whenever there is more. It is an error if the job of one has
-    not ended: its profiles are incomplete.
+    A run that has stalled has nothing to collect as long as its job lasts. The node samples of a run without
+    a profiler are stored quietly, and again whenever there are more. It is an error if the job of one has not
+    ended: its profiles are incomplete.
     """
     exists = store.exists()
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
@@ -76,7 +76,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
 
 def _store_what_was_sampled(run: Run, store: Store) -> None:
     """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
-    # Whoever may only read the database is told what it has, and what the folder of the run has.
+    # A reader without the right to write is told what the database and the run's folder have.
     with suppress(StoreError, OSError):
         known = store.run(run.id) if store.exists() else None
         if (known.sampled if known else None) == sampled_so_far(run):

@@ -23,7 +23,7 @@ _MOST_RANKS = 64
 def items_per_step(run: Run, lines: Mapping[int, Sequence[StepLine]], ranks: int) -> dict[str, Any]:
     """Return how many tokens or samples a step of the run has, where its program or workload says so.
 
-    ``lines`` may be those of some of the ``ranks``, for which the others then do as much.
+    ``lines`` may be of some of the ``ranks`` only; the others then do as much.
     """
     counts = [
         (last.items - first.items) / (last.step - first.step)

@@ -92,7 +92,7 @@ class MatchTask(RankTask):
     profiled: int = 0
     """The number of ranks of the run that have a profile."""
     number: int = 0
-    """Of the file that the task writes."""
+    """Number of the file that the task writes."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +190,14 @@ def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str
 def run_communication(run: Run, store: Store) -> RunCommunication:
     """Return the communication of a collected run: what a collect kept, else it is computed.
 
-    Of ranks whose rows are gone, the clocks follow by UTC or by the start of their first step.
+    Clocks of ranks without rows follow by UTC or by the start of their first step.
     """
     events = store.rank_events(run.id)
     folder = _communication_folder(run.id, events)
     found = load_communication(folder, events)
     if found is not None:
         return found
-    # Whoever may only read the run computes it each time.
+    # A reader without the right to write computes it each time.
     temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):

@@ -53,7 +53,7 @@ _LEAST_ADDRESS_SPACE = 800 << 20
 """The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
 
 _SMALL = 1 << 23
-"""Of a smaller profile, threads and returned memory cost more than they save: a tenth of the CPU time."""
+"""Minimum bytes of a profile for threads and returned memory; below, they cost a tenth of the CPU time."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     profile = _with_step_range(profile, task.step_range)
     if task.needs_steps and (reason := _why_without_steps(profile)):
         return WithoutSteps(reason)
-    # Of a small profile, reading the timeline again would take longer than the analyses.
+    # Reading the timeline of a small profile again would take longer than the analyses.
     leaves = not small and task.keeps_timeline and task.events is not None and _is_timeline(profile)
     now = [one for one in _OF_RANKS if not (leaves and one.policy is Policy.LAZY)]
     with _executor(threads) as pool:

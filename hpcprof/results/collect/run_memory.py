@@ -59,7 +59,7 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
 def growing_memory(run: Run) -> str:
     """Return whose memory on the host grows most, and when the node is full, in words; empty if nobody's.
 
-    Of more samples than can be read while somebody waits, nothing is said.
+    It is empty, too, if there are more samples than can be read while somebody waits.
     """
     size = sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl"))
     if size > _MOST_BYTES or not _may_grow(run):

@@ -93,7 +93,7 @@ def _known_runs(
     check_reference(reference)
     submitted = submitted_ids(runs_dir)
     path = Path(reference)
-    # What is there is found without the database, which may be out of reach.
+    # Existing runs are found without the database, which may be out of reach.
     if reference in submitted:
         return [open_run(runs_dir / reference)]
     if _is_profile(reference):

@@ -225,7 +225,7 @@ def _kept(run: Run) -> Stall | None:
 def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
     """Return what the files of a rank say; a damaged one says nothing.
 
-    Of a rank without a wrapper of its own the kernel was not asked.
+    The kernel was not asked about a rank without a wrapper of its own.
     """
     stem = f"rank{rank:05d}"
     statement = _Told()

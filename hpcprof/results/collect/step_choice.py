@@ -95,7 +95,7 @@ def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
 def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange | None:
     """Return the range that a collect takes for the step; None if it is to be found.
 
-    What a user once gave holds until another range, or ``auto``, is given.
+    A given range holds until another one, or ``auto``, is given.
     """
     name = "" if given == AUTO else given or stored.named
     if not name:

@@ -117,7 +117,7 @@ def calls_between(
 ) -> RunMpi:
     """Return the calls of some ranks that begin between two moments, matched as in the whole run.
 
-    What other ranks take part in is matched among these, and nothing of which a part lies outside. ``tables``
+    Operations with other ranks are matched among these ranks only, and none with a part outside. ``tables``
     has each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``;
     ``between`` is, by rank, on its own clock.
     """

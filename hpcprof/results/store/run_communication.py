@@ -56,14 +56,14 @@ MATCH_SCHEMA = pa.schema(
         ("arrived_ns", pa.int64()),
     ]
 )
-"""The columns of the files of matches; see `Matches`. What is unknown is null."""
+"""The columns of the files of matches; see `Matches`. Unknown values are null."""
 
 _COLUMNS = dict(zip((field.name for field in fields(Matches)), MATCH_SCHEMA.names, strict=True))
 _written_size = lru_cache(1024)(format_bytes)
 
 
 class ClockSource(Enum):
-    """The way in which the clock of a rank was aligned with that of the reference."""
+    """The way in which the clock of a rank was aligned with the reference's."""
 
     COMMUNICATION = "communication"
     NODE = "node"
@@ -206,7 +206,7 @@ class RankCommunication:
 
     start: Ints
     """Start of their kernel, or of the call on the host, on the clock of the rank's profile. Several messages
-    may share a kernel. Of the collectives that share one, only the first is here. Shape (n,).
+    may share a kernel. If collectives share one, only the first is here. Shape (n,).
     """
     number: Ints
     """The number that a collective, or a message, has in common on all of its ranks; shape (n,)."""

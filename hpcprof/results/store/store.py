@@ -243,7 +243,7 @@ class Store:
         run = self.run(run_id)
         if run is None:
             return {}
-        # Whoever moved the runs has the events in another place than the collect.
+        # Runs may have moved since they were collected.
         kept = [Path(run.events)] if run.events else []
         every = dict.fromkeys([*kept, *self._events_folders(run.path)])
         folders = [one for one in every if has_run_events(one, run_id)] or [self.events_folder(run.path)]

@@ -309,8 +309,8 @@ def examine(
 ) -> Iterator[CheckResult]:
     """Run checks at the same time, and yield their findings in the order of the table.
 
-    A check that raises an exception or exceeds the time limit yields a finding too. A check may hang on a
-    file system that is gone, from which no process returns; its thread does not keep the program alive.
+    A check that raises an exception or exceeds the time limit yields a finding too. A check may hang
+    for ever on a file system that is gone; its thread does not keep the program alive.
 
     A check that starts ranks in a batch system runs in this thread, so that Ctrl-C gives their node back, and
     each of its commands has a time limit of its own.

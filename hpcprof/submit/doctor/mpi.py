@@ -99,7 +99,7 @@ def _absent(command: str) -> CheckResult:
 
 
 def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> CheckResult:
-    """Say which launcher a job finds, which need not be that of this shell."""
+    """Name the launcher that a job finds; this shell may find another one."""
     site, probe = machine.site, "Add --probe to start two ranks."
     if not machine.scheduler.passes_environment and site.launcher.name is not LauncherName.MPIEXEC:
         folders = added_folders(site)

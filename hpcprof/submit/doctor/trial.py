@@ -34,8 +34,8 @@ def trial_job(
 ) -> Iterator[tuple[Run, JobStatus]]:
     """Run a program as a job of the site does, and yield its run and how it ended, until the block ends.
 
-    ``option`` is that of ``hpcprof doctor`` which asks for it. Raises `NotGranted` if the job has not ended
-    in time.
+    ``option`` is the option of ``hpcprof doctor`` that asks for it. Raises `NotGranted` if the job has not
+    ended in time.
     """
     # Submitting needs modules that no other check needs.
     from hpcprof.submit.submission import submit

@@ -121,7 +121,7 @@ def _option(help: str, empty: Callable[[], object] | None = None, **given: Any) 
 class JobSpec:
     """A user's request for a job. A field that is None or empty was not given.
 
-    Of two requests the upper one's values replace those of the lower one; mappings are merged. ``program`` is
+    Values of an upper request replace a lower one's; mappings are merged. ``program`` is
     the command of each rank, or the arguments of the workload, and ``runs_dir`` the folder of runs.
     ``origins`` has the origin of each value that a file gave, with a dot before the key of a mapping:
     ``options.python``.

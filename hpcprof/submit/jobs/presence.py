@@ -28,8 +28,9 @@ _ELSEWHERE = "; if only the nodes have it, name its folder under setup in the si
 def check_present(site: Site, job: Job) -> None:
     """Check that the program and the profiler of a job exist, as far as this machine can tell.
 
-    Nothing is checked for a site that is another machine, nor for jobs that run in an image. What modules and
-    set-up lines add to the PATH is not known, unless these activate a virtual environment or name a folder.
+    Nothing is checked for a site that is another machine, nor for jobs that run in an image. Additions to the
+    PATH by modules and set-up lines are unknown, unless these activate a virtual environment or name a
+    folder.
     """
     if not _is_here(site) or uses_container(job):
         return

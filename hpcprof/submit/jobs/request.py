@@ -122,7 +122,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
 def _with_workers(site: Site, job: Job) -> Job:
     """Return a job with a rank for each worker that its command starts, or else with the whole of each node.
 
-    What was asked for the one rank of a node is for all of its workers.
+    A request for the one rank of a node is for all of its workers.
     """
     scheduler = find_scheduler(site.scheduler)
     if scheduler.runs_in_image:

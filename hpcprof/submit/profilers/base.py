@@ -152,7 +152,7 @@ class Profiler:
     complaint: Callable[[str], str] = lambda text: ""
     """The reason of its failure in the output of a rank, as the end of a sentence; empty for none."""
     chatter: str = ""
-    """A regular expression for its lines among those of the program, which are not shown; empty for none."""
+    """A regular expression for its lines in the program's output, to hide them; empty for none."""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     """True if it reads hardware counters, as only one program can at once."""
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
@@ -164,7 +164,7 @@ class Profiler:
     needs: str = ""
     """The program that must be on the PATH; by default that of ``command``."""
     becomes_program: bool = False
-    """True if the process of ``command`` becomes that of the program, which a signal to it then reaches."""
+    """True if the process of ``command`` becomes the program's: a signal to it reaches the program."""
     vendors: tuple[Vendor, ...] = ()
     """The vendors of the GPUs that it can profile; empty for any."""
     capabilities: tuple[str, ...] = ()
@@ -236,7 +236,7 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
 def kept_by(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
     """Return `Profiler.afterwards` with a shell script that sorts the files in the folder ``written``.
 
-    It gives those of the program the rank's name, and puts those of its other processes aside.
+    It gives the program's files the rank's name, and puts files of its other processes aside.
     """
     command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
     return lambda target, settings: [command]

@@ -40,7 +40,7 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_DUMP_DIR": f"{SCRATCH}/inspector",
         "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
-        # What has not been written when a communicator ends is lost.
+        # Events not written when a communicator ends are lost.
         "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5000",
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": settings["smallest"],
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "65536",

@@ -105,7 +105,7 @@ TORCH = Profiler(
     stacks={"with_stack": "true"},
     start_up=start_up,
     complaint=no_trace,
-    # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.
+    # Log lines of the profiler's library at start and stop; its warnings and errors are not left out.
     chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",
     suffix=".trace.json.gz",
 )

@@ -81,7 +81,7 @@ class Host:
 
     def account(self) -> Host:
         """Return this host with the account, and the absolute folders, that it has."""
-        # What start-up files of the shell print comes before the mark.
+        # Output of the shell's start-up files comes before the mark.
         words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
         _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
         lines = answer.splitlines()
@@ -127,7 +127,7 @@ class Host:
     def check(self, ended: Piped) -> None:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
-            # What ssh said in a terminal can be read there.
+            # Messages of ssh in a terminal can be read there.
             said = " ".join(ended.stderr.split()).rstrip(".")
             unanswered = any(one in said for one in _UNANSWERED) and not _can_ask()
             advice = _ADVICE if unanswered else ""
@@ -135,7 +135,7 @@ class Host:
 
 
 def _can_ask() -> bool:
-    """Return whether somebody can answer what ssh asks: at a terminal, from which this process may read."""
+    """Return whether somebody at a terminal that this process may read can answer ssh's questions."""
     try:
         return sys.stderr.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (AttributeError, OSError, ValueError):  # no standard input, or one that is no terminal

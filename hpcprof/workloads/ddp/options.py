@@ -43,12 +43,11 @@ _SWITCHES = {
 class TrainingParameters(Options):
     """The model and how it is trained.
 
-    ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
-    epochs after ``warmup_epochs``; None means all epochs but the last. Of these, ``capture_steps`` in the
-    middle of the last epoch are profiled, unless the job selects others; None means 20, or as many as 10 s
-    hold. ``fault`` holds the faults as
-    `hpcprof.workloads.ddp.faults.parse_faults` reads them. ``tools`` holds the paths of ``python``, ``nsys``
-    and ``ncu`` that a settings file names.
+    ``model`` is the name of a built-in model or the path of a model file. The steps of the epochs after
+    ``warmup_epochs`` are measured; None means all epochs but the last. ``capture_steps`` steps in the middle
+    of the last epoch are profiled, unless the job selects others; None means 20, or as many as 10 s hold.
+    ``fault`` holds the faults as `hpcprof.workloads.ddp.faults.parse_faults` reads them. ``tools`` holds the
+    paths of ``python``, ``nsys`` and ``ncu`` that a settings file names.
     """
 
     model: str = "mlp"

@@ -39,8 +39,8 @@ def check(
     Each rank samples rows of its own shard. All ranks multiply all sampled rows by their own parts of the
     weights in float64; MPI, not the process group under test, distributes the rows and sums the products.
     Gradients of the weights sum over all rows, so single entries of them are compared. ``buffers`` are the
-    weights, and the data with which the step began; ``dtype`` selects the bound, ``seed`` is that of the
-    sample, and ``index``, that of the step, selects the input, the gradient and the copy of the weights.
+    weights, and the data with which the step began; ``dtype`` selects the bound, ``seed`` the sample, and the
+    step's ``index`` the input, the gradient and the copy of the weights.
     ``forward`` is the index of the forward step to which the gradients belong, if it is another one.
     """
     reference = _Reference(buffers, comm, seed, index, index if forward is None else forward)

@@ -79,9 +79,9 @@ def run(wanted: Parameters | UsageError) -> int:
 class _Block:
     """The block over all ranks.
 
-    Input, output and the gradient of the output have the shape [R, h], of which each device holds R/N rows;
-    the weights have the shapes [h, f] and [f, h], of which it holds f/N columns and rows. Gradients of input
-    and weights are shared as these are.
+    Input, output and the gradient of the output have the shape [R, h]; each device holds R/N rows. The
+    weights have the shapes [h, f] and [f, h]; each device holds f/N columns and rows. Gradients of input and
+    weights are shared as these are.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -101,7 +101,7 @@ class _Block:
         self._both = jax.jit(lambda gradient, *inputs: _with_gradients(mapped, gradient, inputs))
         self._gradient = self._array(3, (parameters.rows, h), rows, 1.0)
         if parameters.direction == "backward":
-            # What the backward needs of the forward is kept, the gathered input too.
+            # Results of the forward that the backward needs are kept, the gathered input too.
             pullback = jax.vjp(self._forward, *self._inputs)[1]
             self._backward = jax.jit(_backward)
             self._kept = pullback

@@ -24,7 +24,7 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     # np.isin would need several times the memory of a column.
     nearest = times.take(np.searchsorted(times, operators["start"]), mode="clip")
     rows = np.flatnonzero(nearest == operators["start"])
-    # Of operators that begin at the same time the outermost counts, which comes last.
+    # If operators begin at the same time, the outermost counts; it comes last.
     rows = rows[np.argsort((operators["end"] - operators["start"])[rows], kind="stable")]
     pairs = (("process", "process"), ("thread", "thread"), ("start", "time"))
     place = _numbered([np.concatenate([operators[o][rows], arrows[a]]) for o, a in pairs])

@@ -122,11 +122,11 @@ def batched(
 ) -> list[CollectiveRecord]:
     """Return the records of kernels without one, each with the correlation of its launch.
 
-    A kernel that alone is launched during a call carries out that call. Another carries out a batch: what its
-    thread called since its previous communication, if nothing was launched during these calls: sends and
-    receives, or one collective, of one process group. ``records`` are those of the kernels that have one;
-    ``kernels`` are their columns, and ``communicating`` tells which of them communicate. ``strings`` holds
-    their names.
+    A kernel that alone is launched during a call carries out that call. Another carries out a batch: the
+    calls of its thread since its previous communication, if nothing was launched during these calls: sends
+    and receives, or one collective, of one process group. ``records`` are the given records of kernels,
+    ``kernels`` the columns of all kernels, and ``communicating`` is true for the kernels that communicate.
+    ``strings`` holds their names.
     """
     if not group_calls:
         return []

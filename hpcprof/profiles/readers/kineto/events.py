@@ -116,7 +116,7 @@ def integers(written: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
 
 
 def told(values: Sequence[int | None], otherwise: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
-    """Return the values, with those of another field in place of None, and which are valid."""
+    """Return the values, with another field's in place of None, and a mask of the valid ones."""
     if (whole := _complete(values)) is not None:
         return whole, np.ones(len(whole), np.bool_)
     known = present(values)

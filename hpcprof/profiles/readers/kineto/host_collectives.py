@@ -72,7 +72,7 @@ def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
 
 
 def is_work(name: Ints, strings: StringTable) -> Mask:
-    """Return which ranges, given their names, are the work of a process group, which any thread may end."""
+    """Return a mask of the ranges that are, by name, the work of a process group; any thread may end it."""
     return np.isin(name, [*_operations(name, _WORK, strings)])
 
 

@@ -42,7 +42,7 @@ _MAIN = 1
 """The category of the samples of the main thread. Those of others do not name their threads."""
 
 _LONGEST = 2
-"""A sample counts until the next one of its thread, for at most so many times the median distance."""
+"""Maximum length of a sample, in median distances between the samples of its thread."""
 
 
 def read_functions(export: NsysExport, events: NvtxEvents | None, strings: StringTable) -> Functions:

@@ -246,7 +246,7 @@ def _begun(rows: _Rows, functions: _Functions) -> _Begun:
 def _completions(rows: _Rows, begins: Ints, completing: Ints) -> Ints:
     """Return the row that completes each request, -1 if none does.
 
-    Of each handle, begins and completions are brackets in the order of time: some have no counterpart,
+    Begins and completions of a handle are brackets in the order of time: some have no counterpart,
     because the program freed the request, nsys did not record the call that began it, or the profile ends.
     """
     either = np.concatenate((begins, completing))

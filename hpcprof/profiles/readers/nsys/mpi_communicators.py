@@ -102,10 +102,10 @@ def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Commu
 
 
 def _like_parent(parent: Communicator, rank: int, size: int) -> Communicator:
-    """Return a communicator of which only its size is known, if that.
+    """Return a communicator whose size at most is known.
 
     One without a size is a copy. Copies, and others with all ranks of the parent, are told apart by the order
-    in which they were made, which is the same on all ranks. Of several parts of the parent none can be told.
+    of their making, the same on all ranks. Several parts of the parent cannot be told apart.
     """
     copy = size == UNKNOWN_RANKS
     if parent.name is None or not (copy or size == parent.size):

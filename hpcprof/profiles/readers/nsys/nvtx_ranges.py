@@ -215,8 +215,8 @@ class Operator(NamedTuple):
 def parse_operator(text: str) -> Operator | None:
     """Return the operator that a range is, by its text; None for any other range.
 
-    It is one if XLA marks an operation, or if PyTorch wrote the text, and the name is that of an operator or
-    the range has a number in the sequence of autograd, which other ranges do not get.
+    It is one if XLA marks an operation, or if PyTorch wrote the text and the name is an operator's or the
+    range has a number in the sequence of autograd; other ranges get no number.
     """
     thunk = _THUNK.match(text)
     if thunk is not None:

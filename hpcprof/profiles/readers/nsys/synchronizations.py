@@ -65,8 +65,8 @@ def read_synchronizations(
 ) -> tuple[Synchronizations, list[Loss]]:
     """Read the synchronizations, and say what is left out.
 
-    ``calls`` are all API calls of the export, whose names, with their texts in ``strings``, tell the kinds;
-    ``only_process`` is that of the synchronizations of old exports, which do not record it.
+    ``calls`` are all API calls of the export; their names, with texts in ``strings``, tell the kinds.
+    ``only_process`` is the process of the synchronizations in old exports, where it is not recorded.
     """
     table = export.table(_WAITS)
     if table is None:

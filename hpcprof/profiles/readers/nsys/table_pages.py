@@ -341,7 +341,7 @@ def _sizes(kind: Ints) -> Ints:
 
 
 def _big_endian(content: _Bytes, at: Ints, size: int) -> Ints:
-    """Return the unsigned integers at offsets, each of so many bytes."""
+    """Return the unsigned integers of ``size`` bytes at offsets."""
     value = content.take(at).astype(np.int64)
     for byte in range(1, size):
         value = value << 8 | content.take(at + byte)
@@ -357,7 +357,7 @@ def _varints(content: _Bytes, at: Ints) -> tuple[Any, Ints]:
         return byte, at
     value = byte.astype(np.int64) & 127
     rows = np.flatnonzero(more)
-    # A ninth byte, whose bits would all count, is that of rowids which no table grows to.
+    # Only rowids beyond any table's size have a ninth byte, whose bits would all count.
     for _ in range(7):
         byte = content.take(at[rows])
         at[rows] += 1

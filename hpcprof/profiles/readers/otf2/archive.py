@@ -174,7 +174,7 @@ class _Definitions:
             values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
             if kind == _COMM_LOCATIONS:
                 self.worlds.append((paradigm, values))
-            # Of two with one reference, as EZTrace writes them, the first counts, and a list of ranks least.
+            # If two share a reference, as EZTrace writes them, the first counts, and a list of ranks least.
             if self.groups.get(this, (_COMM_LOCATIONS,))[0] == _COMM_LOCATIONS:
                 self.groups[this] = (kind, paradigm, values)
             return 0

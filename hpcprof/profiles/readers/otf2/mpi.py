@@ -293,7 +293,7 @@ def _describes(events: CalledEvents, last: Ints) -> Mask:
 def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     """Return the events that begin and that end each operation, -1 where the archive has no end.
 
-    Of a receive or a collective that does not end, only the request is known: it is left out, and counted
+    A receive or a collective that does not end is left out, since only its request is known, and counted
     unless it was cancelled.
     """
     begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF.values()]))

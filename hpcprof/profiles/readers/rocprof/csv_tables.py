@@ -45,7 +45,7 @@ _TIMES = ("Start_Timestamp", "End_Timestamp")
 
 
 def read_tables(path: Path) -> Timeline:
-    """Build the timeline of the tables beside ``path``, that of kernels or else that of counters."""
+    """Build the timeline of the tables beside ``path``, the table of kernels or else of counters."""
     of_kernels = path.name.lower().endswith(KERNEL_TABLE)
     prefix = path.name[: -len(KERNEL_TABLE if of_kernels else COUNTER_TABLE)]
     folder = _Folder(path.parent, prefix)
@@ -193,7 +193,7 @@ class _Folder:
         )
 
     def _device(self, text: str) -> tuple[int, bool]:
-        """Return the device of an agent, which is counted among all agents or among those of its type."""
+        """Return the device of an agent, counted among all or among its type, and whether it is a GPU."""
         match = _AGENT.fullmatch(text.strip())
         if match is None:
             return 0, False

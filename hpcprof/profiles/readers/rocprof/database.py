@@ -80,7 +80,7 @@ class _Message(msgspec.Struct):
 def read(path: Path, threads: int = 2) -> Timeline:
     """Read a rocpd database, its large tables in several threads.
 
-    Times are those of the node's clock since it started, which the database does not relate to UTC.
+    Times are of the node's clock since it started; the database does not relate it to UTC.
     """
     with open_database(path, threads) as database:
         strings = StringTable()

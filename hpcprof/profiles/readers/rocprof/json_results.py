@@ -406,7 +406,7 @@ class _ProcessReader:
 class _Fields:
     """The records of a section, whose fields become columns.
 
-    Of records with equal fields, ``rows`` holds the first, and ``columns`` the values of all.
+    ``rows`` holds the first of records with equal fields, and ``columns`` the values of all.
     """
 
     def __init__(self, rows: Sequence[_Row], columns: Mapping[str, Ints] | None = None) -> None:

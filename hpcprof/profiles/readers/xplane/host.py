@@ -181,7 +181,7 @@ class _Threads:
         return each(self._plane.metadata_id[rows], lambda key: self._strings.add(name(key) or None))
 
     def _take_operations(self, gpu: Plane) -> None:
-        """Give calls without an operation that of what they launched, which newer versions of XLA tell."""
+        """Give calls without an operation the one that they launched, as newer versions of XLA tell."""
         texts, op = gpu.texts("hlo_op")
         correlation, program = gpu.numbers("correlation_id"), gpu.numbers("program_id")
         known = np.flatnonzero((op != NOT_GIVEN) & (correlation != NOT_GIVEN))
@@ -297,7 +297,7 @@ class _Threads:
     def _run_ids_on_gpus(self, module: Mask) -> Ints:
         """Return the ``run_id`` of programs that also run on GPUs of other processes, shape (events,).
 
-        It is that of the call which contains the program's mark; `NOT_GIVEN` for all other events.
+        The call that contains the program's mark gives it; `NOT_GIVEN` for all other events.
         """
         plane = self._plane
         result = np.full(len(plane.start), NOT_GIVEN)
@@ -311,7 +311,7 @@ class _Threads:
             at = np.searchsorted(plane.start[rows], plane.start[marks], side="right") - 1
             inside = (at >= 0) & (plane.end[marks] <= plane.end[rows][at])
             result[marks[inside]] = run_id[rows[at[inside]]] & _LARGEST_RUN_ID
-            # Of the first one, the recording may have missed the beginning of the call.
+            # The recording may have missed the beginning of the first call.
             if len(marks) > 1 and inside[1] and not inside[0]:
                 result[marks[0]] = result[marks[1]] - 1
         return result

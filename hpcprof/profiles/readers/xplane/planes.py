@@ -88,7 +88,7 @@ class Plane:
         return self.metadata[key].name if key in self.metadata else ""
 
     def matching(self, function: Callable[[str], object]) -> Mask:
-        """Return which events have names for which a function is true, shape (events,)."""
+        """Return a mask of the events whose names satisfy a function, shape (events,)."""
         chosen = [key for key, one in self.metadata.items() if function(one.name)]
         return np.isin(self.metadata_id, chosen)
 

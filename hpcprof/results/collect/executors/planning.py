@@ -31,7 +31,7 @@ def one_start(task: object) -> float:
 def worker_count(work: Sequence[float], jobs: int, started: bool = False) -> int:
     """Return how many workers shall share the tasks; 0 if this process is about as quick alone.
 
-    ``work`` is that of each task, in starts of a worker; ``jobs`` is the most workers, which may have
+    ``work`` is the work of each task, in starts of a worker; ``jobs`` is the most workers, which may have
     ``started``.
     """
     workers = min(jobs, len(work))

@@ -275,8 +275,7 @@ def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
 def has_grown(kept: int, needed: int) -> bool:
     """Return whether a worker shall be replaced by a fresh one.
 
-    It ``kept`` so many bytes since its first chunk, and ``needed`` so many at most at a time since it
-    started.
+    ``kept`` are the bytes that it kept since its first chunk, ``needed`` the most at a time since it started.
     """
     return kept > needed // 2 > 0
 

@@ -280,7 +280,7 @@ def why_pending(pods: Sequence[Item]) -> str:
 
 
 def launcher_exit_code(pods: Sequence[Item]) -> int | None:
-    """Return the exit code of job.sh, which is that of the launcher's container."""
+    """Return the exit code of job.sh, the same as the launcher container's."""
     for pod in pods:
         for container in pod.status.containerStatuses or ():
             ended = container.state.get("terminated")

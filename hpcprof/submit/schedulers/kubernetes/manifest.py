@@ -138,7 +138,7 @@ def pod_directory(run_directory: Path, mount: Path) -> Path:
 def resources(job: Job) -> dict[str, str]:
     """Return the resources of each worker by Kubernetes' names; by default one GPU per rank.
 
-    What the user asks for in general replaces the options of the site.
+    General requests of the user replace the options of the site.
     """
     asked = {**job.options}
     if job.gpus_per_rank is not None or not asked["gpus"]:

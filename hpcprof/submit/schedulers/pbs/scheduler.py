@@ -292,8 +292,8 @@ def _counts_gpus(site: Site, job: Job) -> bool:
 def _chunk(site: Site, job: Job, select: str) -> list[str]:
     """Return the resources of a chunk: those of the site's ``select`` come first.
 
-    ``mpiprocs`` gives the node one line for each rank in ``$PBS_NODEFILE``. What the user asks for replaces
-    what the site has.
+    ``mpiprocs`` gives the node one line for each rank in ``$PBS_NODEFILE``. Requests of the user replace
+    the site's.
     """
     asked = _asked_resources(job)
     whole: dict[str, int | None] = {}

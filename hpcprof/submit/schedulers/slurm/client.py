@@ -37,8 +37,8 @@ def whole(numbers: Iterable[str]) -> list[str]:
 def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
     """Return the records of jobs; a member without a record has that of its array.
 
-    For a while Slurm lists an array whose waiting members were all cancelled under its plain id. Of a
-    heterogeneous job, ``34+0`` and so on, the first component runs the batch script.
+    For a while Slurm lists an array whose waiting members were all cancelled under its plain id. The first
+    component of a heterogeneous job, ``34+0`` and so on, runs the batch script.
     """
     found = {}
     for number in numbers:

@@ -91,8 +91,8 @@ class CublasMp(Mode):
     """Runs ``cublasMpMatmul`` twice: all-gather with the first matmul, the second with reduce-scatter.
 
     cuBLASMp stores matrices by columns, so it computes the transposes Yᵀ = W1ᵀ Xᵀ and Pᵀ = W2ᵀ Yᵀ. A matrix
-    of which each rank has some columns lies on a grid of 1 x N ranks, and one of which each has some rows on
-    N x 1. The algorithm of each call is the fastest in trials. Sums travel in the data type of the output.
+    shared by columns lies on a grid of 1 x N ranks, and a matrix shared by rows on N x 1. The algorithm of
+    each call is the fastest in trials. Sums travel in the data type of the output.
     """
 
     def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
@@ -238,7 +238,7 @@ def _load() -> tuple[Any, str | None]:
     try:
         _version(library)
     except RuntimeError as error:
-        # What nvmath-python raises if it does not find the library is a RuntimeError.
+        # nvmath-python raises a RuntimeError if it does not find the library.
         return None, f"it needs {packages} ({str(error).partition(chr(10))[0].rstrip('.')})"
     return library, None
 

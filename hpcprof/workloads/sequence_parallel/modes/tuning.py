@@ -26,7 +26,7 @@ Variant = TypeVar("Variant")
 def fastest(world: World, run: Callable[[int, Variant], object], variants: Sequence[Variant]) -> Variant:
     """Return the variant with the shortest time on its slowest rank; a collective call.
 
-    Of several that differ by less than the noise, it is the first. ``run(index, variant)`` runs step
+    If several differ by less than the noise, it is the first of them. ``run(index, variant)`` runs step
     ``index``, or enqueues it. There is at least one variant, the same on every rank, and those to prefer come
     first.
     """
