@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 @click.option(
     "--scaling",
     type=click.Choice(("weak", "strong")),
-    default="weak",
-    help="Whether the size per rank stays (weak, the default) or the whole size (strong).",
+    help="Whether the size per rank stays (weak, the default) or the whole size (strong); --check scores "
+    "the predictions of either.",
 )
 @click.option(
     "--keep",
@@ -70,7 +70,7 @@ def command(
     ranks: str | None,
     nodes: int | None,
     site: str | None,
-    scaling: Literal["weak", "strong"],
+    scaling: Literal["weak", "strong"] | None,
     keep_size: int,
     changes: tuple[str, ...],
     check: str | None,
@@ -97,7 +97,7 @@ def command(
     if listed or check:
         of = find(runs[0]).id if runs else None
         found = (
-            predictions.check(runs_dir, find(check), store, of)
+            predictions.check(runs_dir, find(check), store, of, scaling)
             if check
             else predictions.kept_predictions(runs_dir)
         )
@@ -106,7 +106,7 @@ def command(
     numbers = _numbers(ranks)
     named = [find(run) for run in runs or ("last",)]
     curve = predictions.predict_runs(
-        named, store, numbers, scaling, nodes, keep_size, _ranks_per_node(site), changes
+        named, store, numbers, scaling or "weak", nodes, keep_size, _ranks_per_node(site), changes
     )
     checks = [one for one in predictions.kept_predictions(runs_dir) if one.run == named[0].id and one.actual]
     curve = [predictions.calibrated(one, checks) for one in curve]

@@ -4,9 +4,10 @@
    take more in a step (common), plus the rest (within).
 2. Between is the part of the variance of the units' means that the rest does not explain. Common is
    significant if the totals of the units rise and fall together; else it is part of the rest.
-3. The rest is drawn from the measured ones: of operations of the same name or, where the operations of a step
-   are correlated, whole steps of a unit. The largest ones are drawn from a generalized Pareto distribution
-   (Pickands, Balkema and de Haan), so that the largest of many can exceed what was measured.
+3. The rest is drawn from the measured ones: of operations of the same name and about the same length or,
+   where the operations of a step are correlated, whole steps of a unit. The largest ones are drawn from a
+   generalized Pareto distribution (Pickands, Balkema and de Haan), so that the largest of many can exceed
+   what was measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _FEWEST_TAIL = 8
 """Minimum number of values in the tail, which has as many as the root of all."""
 _TOGETHER = 2.0
 """Minimum ratio of the variance of a step to the sum of those of its operations, if these are correlated."""
+_INSTEAD = 0.25
+"""Maximum ratio of these, if operations are slow instead of each other."""
 _LARGEST_SHAPE = 0.5
 """Maximum shape of the tail: the mean of the largest of many exists below 1, its variance below 0.5."""
 _SIGNIFICANT = 2.5
@@ -105,14 +108,18 @@ def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generat
     """Return drawn differences from the mean, shape (operations, draws)."""
     flat = rest.reshape(len(mean), -1)
     alone = float(flat.var(axis=1).sum())
-    if alone and float(flat.sum(axis=0).var()) > _TOGETHER * alone:
-        # Operations of a unit are slow together: whole steps are drawn, with one place in the tail.
+    together = float(flat.sum(axis=0).var()) / max(alone, 1.0)
+    if together > _TOGETHER or 0 < together < _INSTEAD:
+        # Operations of a unit are slow together, or instead of each other: whole steps are drawn, with one
+        # place in the tail.
         columns, place = generator.integers(flat.shape[1], size=_POOL), generator.random(_POOL)
         return np.array([_with_tail(row, row[columns], place) for row in flat])
     pool = np.empty((len(mean), _POOL))
     relative = flat / np.maximum(mean, 1.0)[:, None]
-    for name in np.unique(names).tolist():
-        rows = np.flatnonzero(names == name)
+    length = np.rint(np.log2(np.maximum(mean, 1.0))).astype(np.int64)
+    _, kinds = np.unique(np.stack([names, length]), axis=1, return_inverse=True)
+    for kind in range(kinds.max() + 1):
+        rows = np.flatnonzero(kinds.ravel() == kind)
         values = relative[rows].ravel()
         for row in rows.tolist():
             drawn = values[generator.integers(len(values), size=_POOL)]

@@ -2,7 +2,8 @@
 
 Communication keeps its rows: collectives and messages of NCCL, of the host's process groups, and of MPI.
 What a rank computes between them becomes one operation, which ends where communication begins, or where the
-rank waits for it. Gaps within belong to it; the host may have caused them.
+rank waits for it. Gaps within belong to it; the host may have caused them. Where a rank computes nothing
+between two operations of communication, the operation takes no time, so that all steps have the same ones.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from hpcprof.profiles.timeline import NO_PEER, Ints, Timeline
 
 _LEAST_NS = 1_000
 """Minimum length of computing between two operations of communication."""
+_LEAST_WAIT_NS = 20_000
+"""Minimum length of a wait for communication."""
+_PROMPT_NS, _PROMPT_SHARE = 10_000, 0.1
+"""Maximum delay of what waits for communication after its end: in ns, or as a share of the wait."""
 _COLUMNS = ("rank", "step", "name", "kind", "start_ns", "duration_ns", "group", "peer", "bytes")
 
 
@@ -83,27 +88,32 @@ def _pieces(
     starts, ends = np.maximum(starts[inside], begin), np.minimum(ends[inside], end)
     cuts = np.unique(communication["start_ns"].to_numpy(np.int64))
     over = communication["start_ns"].to_numpy(np.int64) + communication["duration_ns"].to_numpy(np.int64)
-    # A gap in which communication ends is a wait for it.
-    gaps = _gaps_with(starts, ends, over)
+    gaps = _waits(starts, ends, over)
     for at, first in enumerate([begin, *cuts.tolist()]):
         last = int(cuts[at]) if at < len(cuts) else end
         chosen = (ends > first) & (starts < last)
         low, high = np.maximum(starts[chosen], first), np.minimum(ends[chosen], last)
         if not len(low):
+            yield first, first
             continue
         breaks = np.flatnonzero(gaps[np.flatnonzero(chosen)][1:])
         edges = [0, *(breaks + 1).tolist(), len(low)]
         for one, other in pairwise(edges):
-            if high[other - 1] - low[one] >= _LEAST_NS:
+            if len(edges) == 2 or high[other - 1] - low[one] >= _LEAST_NS:
                 yield int(low[one]), int(high[other - 1])
 
 
-def _gaps_with(starts: Ints, ends: Ints, moments: Ints) -> np.ndarray:
-    """Return whether a moment lies in the gap before each interval."""
-    before = np.append(np.iinfo(np.int64).min, ends[:-1])
+def _waits(starts: Ints, ends: Ints, moments: Ints) -> np.ndarray:
+    """Return whether the gap before each interval is a wait: it ends soon after one of some moments."""
+    before = np.append(np.iinfo(np.int64).min // 2, ends[:-1])
     ordered = np.sort(moments)
-    found: np.ndarray = np.searchsorted(ordered, starts, side="right") > np.searchsorted(ordered, before)
-    return found
+    at = np.searchsorted(ordered, starts, side="right") - 1
+    last = ordered[np.maximum(at, 0)] if len(ordered) else before
+    soon = np.maximum(_PROMPT_NS, _PROMPT_SHARE * (starts - before))
+    wait: np.ndarray = (
+        (at >= 0) & (last > before) & (starts - last <= soon) & (starts - before >= _LEAST_WAIT_NS)
+    )
+    return wait
 
 
 def _of_collectives(rows: pd.DataFrame) -> pd.DataFrame:

@@ -98,17 +98,20 @@ def _write(runs_dir: Path, predictions: Sequence[Kept]) -> None:
     write_atomically(runs_dir / _FILE, "".join(lines))
 
 
-def check(runs_dir: Path, run: Run, store: Store, of: str | None = None) -> list[Kept]:
+def check(
+    runs_dir: Path, run: Run, store: Store, of: str | None = None, scaling: Scaling | None = None
+) -> list[Kept]:
     """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
 
-    ``of`` is the id of the run that was predicted from, by default any. Raises UsageError if no prediction is
-    for that number of ranks.
+    ``of`` is the id of the run that was predicted from, by default any; so is ``scaling``. Raises UsageError
+    if no such prediction is for that number of ranks.
     """
     actual, ranks = measured_step(run, store)
     every = kept_predictions(runs_dir)
     scored = [
         msgspec.structs.replace(one, actual=actual, checked_by=run.id)
-        if one.ranks == ranks and of in (None, one.run) and one.run != run.id
+        if (one.ranks, of or one.run, scaling or one.scaling) == (ranks, one.run, one.scaling)
+        and one.run != run.id
         else one
         for one in every
     ]
