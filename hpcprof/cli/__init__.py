@@ -1,7 +1,5 @@
 """The ``hpcprof`` command: one file per command, which parses, calls one function and prints."""
 
-from __future__ import annotations
-
 import sys
 from types import TracebackType
 

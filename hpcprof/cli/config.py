@@ -1,7 +1,5 @@
 """``hpcprof config``."""
 
-from __future__ import annotations
-
 import click
 
 from hpcprof.cli.completion import complete_config_keys, complete_config_values

@@ -1,7 +1,5 @@
 """``hpcprof container``."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Conventions of all commands: ``-v``, the examples in their help, and reporting errors."""
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """``hpcprof doctor``."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

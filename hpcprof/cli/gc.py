@@ -1,7 +1,5 @@
 """``hpcprof gc``."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
 

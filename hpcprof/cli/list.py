@@ -1,7 +1,5 @@
 """``hpcprof list``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path

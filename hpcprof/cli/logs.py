@@ -1,7 +1,5 @@
 """``hpcprof logs``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

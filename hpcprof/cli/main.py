@@ -1,7 +1,5 @@
 """The ``hpcprof`` command: find the subcommand, and turn exceptions into sentences and exit codes."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import io

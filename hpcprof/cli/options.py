@@ -1,7 +1,5 @@
 """The options that commands on runs share, each written once; those of a job are in `job_options`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import isfinite

@@ -1,7 +1,5 @@
 """``hpcprof render``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

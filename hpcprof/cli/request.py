@@ -1,7 +1,5 @@
 """From a user's request to the report that answers it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

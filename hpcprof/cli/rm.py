@@ -1,7 +1,5 @@
 """``hpcprof rm``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hpcprof serve``."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shells for which click completes words, with what it does not do for values such as ``KEY=VALUE``."""
 
-from __future__ import annotations
-
 import os
 
 from click.shell_completion import (

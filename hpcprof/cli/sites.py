@@ -1,7 +1,5 @@
 """``hpcprof sites``."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hpcprof status``."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

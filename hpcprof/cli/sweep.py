@@ -1,7 +1,5 @@
 """``hpcprof sweep``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

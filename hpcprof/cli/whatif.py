@@ -1,7 +1,5 @@
 """``hpcprof whatif``."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write files atomically: a reader sees the whole file or none."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Notes that a user is to see once a day."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Where bytes become values: files, JSON, and mappings as typed models with errors that a user can act on."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The exceptions that hpcprof raises; only the command line turns them into messages and exit codes."""
 
-from __future__ import annotations
-
 import difflib
 import traceback
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ A value is a secret if the name of its option or variable says so (token, passwo
 password in a URL or an authorization header, or if it begins as the tokens of well-known services do.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 On an export of 1.2 million kernels it saves 12 % of the CPU time of a collect (4.49 -> 4.02 s, least of 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock

@@ -1,7 +1,5 @@
 """The folders of hpcprof's own files and of the user's."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

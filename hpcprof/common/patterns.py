@@ -1,7 +1,5 @@
 """Regular expressions of users and agents, in a time that grows with the texts and not beyond."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

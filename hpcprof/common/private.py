@@ -1,7 +1,5 @@
 """Folders and files with command lines and environments: only their owner reads them, or the group too."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers with units as people read them; inside hpcprof, times are int64 nanoseconds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Read the YAML files that users write."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Text from profiles, logs and names may have been written by anybody, also to be 
 between two lines with a word that it cannot know; short names in a conclusion are in «guillemets».
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The server: the tools on standard input and output, by the protocol's SDK."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps

@@ -6,8 +6,6 @@ submission charges nodes times the requested walltime, whatever the job uses of 
 beside the runs, and counts after a restart too.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hmac
 import os

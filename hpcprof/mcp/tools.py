@@ -1,7 +1,5 @@
 """The questions that an agent may ask. The docstrings of the methods are what it reads about them."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence

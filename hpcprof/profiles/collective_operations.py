@@ -1,7 +1,5 @@
 """Collective operations: their names in NCCL, PyTorch and kernels, and their properties."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Compressed profiles (``rank0.sqlite.xz``), unpacked into a private folder while they are read."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import tempfile

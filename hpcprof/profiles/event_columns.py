@@ -4,8 +4,6 @@ Times are nanoseconds and end in ``_ns``, names and kinds are texts, and what th
 null. ``rank`` and ``run`` are not among the columns: the folders of the dataset hold them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache

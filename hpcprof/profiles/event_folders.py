@@ -5,8 +5,6 @@ Each table is a folder that is partitioned by run and rank, as other programs ex
 files of a rank, and ``communication/run=ID`` has what the ranks have in common.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from urllib.parse import quote

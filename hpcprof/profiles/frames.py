@@ -1,7 +1,5 @@
 """The frames of call stacks: which function of a program a thread is in, and whose code that is."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ NVIDIA's are at nvidia.com/data-center, AMD's at amd.com/en/products/accelerator
 dense, without structured sparsity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

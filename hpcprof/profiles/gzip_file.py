@@ -1,7 +1,5 @@
 """Profiles that gzip may have packed, whatever their names say."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Iterator

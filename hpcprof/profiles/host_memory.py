@@ -1,7 +1,5 @@
 """The host's memory in copies and sets, from the words that profilers use for kinds of memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from enum import IntEnum

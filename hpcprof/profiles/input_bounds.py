@@ -1,7 +1,5 @@
 """Bounds of what reading a file may take, whatever sizes the file itself declares."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

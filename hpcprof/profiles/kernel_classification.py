@@ -10,8 +10,6 @@ entry points ``hpcprof.kernel_families``)::
       waits: true
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache

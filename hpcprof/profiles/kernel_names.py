@@ -3,8 +3,6 @@
 Demangled C++ names begin alike (``void at::native::…``) and differ only towards their end.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

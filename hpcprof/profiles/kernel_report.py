@@ -3,8 +3,6 @@
 There is no timeline, because ncu replays each launch on its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Readers count them, a collect stores and prints them, and reports show them besi
 touch (`hpcprof.analysis.framework.losses.touches`).
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Calls of the runtime of the operating system (libc, pthreads) by what they do, as their names tell."""
 
-from __future__ import annotations
-
 import re
 
 from hpcprof.profiles.columns.unique import named

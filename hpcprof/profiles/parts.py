@@ -1,7 +1,5 @@
 """The part of one rank in a timeline that holds several, such as of all ranks that one nsys recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

@@ -12,8 +12,6 @@
 What is left out or moved becomes losses of the timeline's origin.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ in UTC. Names are indices into one string table, ``Timeline.strings``; -1 means 
 no name. All columns of a table have the same length, and rows keep the profiler's order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum

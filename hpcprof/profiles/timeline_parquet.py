@@ -5,8 +5,6 @@ of a rank holds everything else; it is written last, and files count only if it 
 row group has the least and the greatest time of its rows.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Profilers do not tell all of them apart: nsys writes the type of an event for a 
 and CUPTI that of a wait for a query of an event, which returns at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The elapsed time of a step, as parts that add up to it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ simulator joins the ranks. Times are in whole microseconds, and exact in the att
 ``duration_ns`` (with waiting) and ``own_ns`` (without).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

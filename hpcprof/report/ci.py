@@ -1,7 +1,5 @@
 """A comparison for CI: annotations and a summary for GitHub Actions, and a JUnit report."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone

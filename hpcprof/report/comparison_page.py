@@ -1,7 +1,5 @@
 """The comparison of two sides of runs as one HTML file, with the account of a step on both sides."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

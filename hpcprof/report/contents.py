@@ -1,7 +1,5 @@
 """The contents of a run's report, gathered once for the terminal and for HTML."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace

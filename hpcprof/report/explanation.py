@@ -1,7 +1,5 @@
 """Explanations and predictions as text: the conclusion first, then each finding with its evidence."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

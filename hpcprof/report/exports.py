@@ -1,7 +1,5 @@
 """The export of a run, its tables or its timelines, into a folder that a user names."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The head of a report: what was run, what it measured itself, and who is late."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections import Counter

@@ -4,8 +4,6 @@ The header names a unit that is the same in every row: percent, and the microsec
 bytes and rates are scaled to a readable unit, and each value carries its own.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from hpcprof.common.units import format_bytes, format_flops, format_gbps, format_ns, visible

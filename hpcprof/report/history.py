@@ -1,7 +1,5 @@
 """The history of a metric for a terminal: a line of bars, and a table with the changes of the level."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hpcprof.common.units import counted, visible

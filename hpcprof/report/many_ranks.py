@@ -5,8 +5,6 @@ How far a rank deviates is its distance from the median over the ranks, in robus
 the largest value, that is the unit instead, so that noise does not look like a deviation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The MPI calls of a run in a report: efficiencies, waits with the ranks that cause them, and messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Figures are never cut. Where a table is too wide, headers take two lines first, 
 and then the last columns are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Those within a rank have the names and categories of PyTorch's traces: ``ac2g`` 
 that it launches, ``fwdbwd`` from an operator to the one that computes its gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -3,8 +3,6 @@
 They come after the command line, the job file and environment variables, and before the site's defaults.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The run: the directory of one submission, its manifest, and how users name it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

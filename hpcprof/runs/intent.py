@@ -4,8 +4,6 @@ A client that is killed between ``sbatch`` and writing the id leaves a job that 
 first, and removes the note when ``run.json`` has the id; and the job notes its own id when it starts.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The job of a run, as its manifest records it."""
 
-from __future__ import annotations
-
 import msgspec
 
 from hpcprof.runs.job_name import command_options, default_job_name

@@ -1,7 +1,5 @@
 """The script of a command, which names the job, and the options that it is given."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath

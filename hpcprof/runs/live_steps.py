@@ -3,8 +3,6 @@
 Programs that use PyTorch's optimizers or `hpcprof.workloads.capture` write them, at most one a second.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Ranks that run a Python too old for the hook, as its start noted them."""
 
-from __future__ import annotations
-
 from hpcprof.common.decode import parsed_count
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run

@@ -1,7 +1,5 @@
 """Rank selection: which ranks of a job run under the profiler."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """Staging of an environment on the nodes of a job: its times and errors, from the notes of the run."""
 
-from __future__ import annotations
-
 import msgspec
 
 from hpcprof.common.decode import from_json, read_file

@@ -3,8 +3,6 @@
 The tags of an imported run are in the folder of runs: nothing is written beside its profiles.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The pages and the JSON of several runs: the history of a metric, and comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode

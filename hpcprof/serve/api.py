@@ -1,7 +1,5 @@
 """The JSON API that the pages use; ``docs/reference/serve.md`` describes it."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

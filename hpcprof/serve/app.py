@@ -1,7 +1,5 @@
 """The application: its addresses, and how errors are answered."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path

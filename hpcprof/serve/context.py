@@ -1,7 +1,5 @@
 """Context of the application's pages, and the kinds of their answers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

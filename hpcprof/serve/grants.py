@@ -4,8 +4,6 @@ They are in a file of the hub's folder that only its owner can read. Of a token 
 token itself is shown once, when it is made.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

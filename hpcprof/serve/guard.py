@@ -1,7 +1,5 @@
 """Checks of every request before a page sees it: the host, the token, the size and the origin."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import secrets

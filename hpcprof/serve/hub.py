@@ -4,8 +4,6 @@ A grant leads to one project: its readers see no other, whatever they ask, since
 application over its own results.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """The terminal of the server: what goes wrong is said there, at most a line a second for one cause."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

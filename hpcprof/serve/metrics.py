@@ -5,8 +5,6 @@ run is in the info metric only, so that series do not multiply. Savings of findi
 run that has them, and so is energy, unless the running run has some.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The HTML pages: the list of runs, a run, a table of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

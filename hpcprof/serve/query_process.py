@@ -4,8 +4,6 @@ A query is a program of its reader. It runs with limits of its own on memory, CP
 killed, without harm to the pages of others.
 """
 
-from __future__ import annotations
-
 import re
 import resource
 import signal

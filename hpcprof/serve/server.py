@@ -1,7 +1,5 @@
 """Runs the application: the address that it listens on, the token, and the end by Ctrl-C."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import secrets

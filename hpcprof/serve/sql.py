@@ -1,7 +1,5 @@
 """SQL of readers: few queries at a time, each in a process of its own with limits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

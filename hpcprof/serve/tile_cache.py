@@ -1,7 +1,5 @@
 """The folder in which computed tiles are kept, bounded in size and shared by all servers of a user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import zlib

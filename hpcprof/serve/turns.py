@@ -1,7 +1,5 @@
 """Turns of readers: each has a queue of its own, so that nobody waits for all that another one asked."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Chooses the kernels and launches that Nsight Compute measures, from a timeline."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

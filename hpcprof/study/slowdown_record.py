@@ -1,7 +1,5 @@
 """The record of a study of slowdown: which runs it needs and which it has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import Literal

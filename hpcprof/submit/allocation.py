@@ -1,7 +1,5 @@
 """Runs within an allocation: the nodes of an interactive job, such as of salloc, qsub -I or flux alloc."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The job is rendered, submitted and watched like any other. Its run directory is 
 run, and not among the runs, since it has no results of its own.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Changes one value in a file with personal defaults, and leaves its comments where they are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

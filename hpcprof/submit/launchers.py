@@ -3,8 +3,6 @@
 Each launcher is one entry of the table at the end, with a function of a few lines.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The shared libraries that a program names, read from the file without running it."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

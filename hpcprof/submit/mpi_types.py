@@ -5,8 +5,6 @@ speaks that protocol (MPICH: pmi2, Open MPI: pmix); otherwise each of them is ra
 Which types Slurm lists says little: a type that it lists may lack its library on the nodes. Two ranks tell.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import islice

@@ -4,8 +4,6 @@ They are secrets. A run has only their names; what these mean is in files that o
 job.sh finds it on the node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Submission: from a site and a job to a run in the hands of the scheduler."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

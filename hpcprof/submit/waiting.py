@@ -1,7 +1,5 @@
 """Follow, watch and cancel runs until they have ended, and describe why one failed."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Each job is one node with several workers. dask-jobqueue submits them; what it s
 modules, set-up lines and environment that every job of the site has.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass

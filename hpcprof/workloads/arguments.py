@@ -1,7 +1,5 @@
 """The argument parser of the built-in workloads, used on the submit side and on the ranks."""
 
-from __future__ import annotations
-
 import argparse
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

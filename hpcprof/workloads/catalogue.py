@@ -4,8 +4,6 @@ To add a workload, write a package with ``__main__.py`` (what runs on the ranks)
 (standard library only; ``parse(arguments)`` returns `Options`), and add a row.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

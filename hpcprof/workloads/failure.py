@@ -1,7 +1,5 @@
 """End the whole job when one rank fails: the other ranks would wait for it forever."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -1,7 +1,5 @@
 """The device, backend and number of threads of a rank: pure functions of what the ranks of a node see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hpcprof.common.errors import UsageError

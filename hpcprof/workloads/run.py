@@ -6,8 +6,6 @@ Python, whose numpy and torch would be loaded. The modules of hpcprof that workl
 the standard library.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import sys

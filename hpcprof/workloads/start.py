@@ -1,7 +1,5 @@
 """The entry point of the built-in workloads on a rank, called by the ``__main__`` of each package."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

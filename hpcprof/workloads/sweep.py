@@ -1,7 +1,5 @@
 """Parameter sweeps: all combinations of the values of several parameters."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Time steps and phases without synchronizing inside a step."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator, Sequence

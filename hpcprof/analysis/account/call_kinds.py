@@ -1,7 +1,5 @@
 """Kinds of calls of the host, by their names."""
 
-from __future__ import annotations
-
 import re
 from enum import IntEnum
 

@@ -1,7 +1,5 @@
 """Declarations: the parts of a step's time, and the causes of idle GPUs."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import (
     OPERATIONS,
     RANGES,

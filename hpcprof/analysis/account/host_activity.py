@@ -1,7 +1,5 @@
 """Activity of host threads at a moment: the innermost range, its path as a place, and the outermost call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

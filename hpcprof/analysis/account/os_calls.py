@@ -1,7 +1,5 @@
 """The time that the thread of the steps spends in calls of the operating system's runtime."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.analysis.account.host_activity import marking_thread

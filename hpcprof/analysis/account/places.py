@@ -1,7 +1,5 @@
 """Places, by their paths, and the number that stands for none."""
 
-from __future__ import annotations
-
 NONE = -1
 """Stands for no row, no thread and no place."""
 

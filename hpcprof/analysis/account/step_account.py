@@ -1,7 +1,5 @@
 """The account of a step: every nanosecond of its wall time in exactly one part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Aligns the clocks of ranks by the ends of their collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Matches collectives and messages across ranks, and aligns the clocks of ranks by them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Collectives on each rank and across ranks, and the ranks that are late to them."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import WORK, Activity, Events, Policy, SampleBasis, Scope, declare
 from hpcprof.profiles.losses import Subject
 

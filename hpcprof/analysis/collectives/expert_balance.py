@@ -4,8 +4,6 @@ A layer of experts is a dispatch of tokens and the combine after it. Both are ma
 all-to-all: the rank with the shortest kernel came last, and the others wait for it in theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matches the sends of ranks with the receives of their partners, and aligns their clocks by them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

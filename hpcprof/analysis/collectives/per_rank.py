@@ -1,7 +1,5 @@
 """The collectives of one rank, each with the kernel that carried it out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 

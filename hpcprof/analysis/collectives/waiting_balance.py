@@ -1,7 +1,5 @@
 """Ranks that wait least for messages, since the others wait for them, and what late ranks cost."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar

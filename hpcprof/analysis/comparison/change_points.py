@@ -12,8 +12,6 @@ moments. So the runs before and after a change are also compared by their ranks,
 independent runs does not matter to, and the more strictly the longer the series is (`_p_value_ratio`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

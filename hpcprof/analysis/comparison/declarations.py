@@ -1,7 +1,5 @@
 """Runs compared with other runs."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import Scope, declare, names
 
 _EFFECTS = "a_per_step:float b_per_step:float a_ns b_ns difference_ns count_effect_ns"

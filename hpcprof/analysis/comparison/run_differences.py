@@ -1,7 +1,5 @@
 """The differences between runs other than their times."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

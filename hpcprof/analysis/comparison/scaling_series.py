@@ -1,7 +1,5 @@
 """Scaling series among the runs of a program: of strong or of weak scaling."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The difference of the step between two sides of runs, as parts of the account that add up to it exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The findings of a run in their order: what the replay judged, joined with what the steps show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 

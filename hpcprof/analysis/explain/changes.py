@@ -1,7 +1,5 @@
 """The changes that a what-if makes to a run, as users write them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

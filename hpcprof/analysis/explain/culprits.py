@@ -1,7 +1,5 @@
 """Leads from the findings of a run to what is to blame: figures in words, functions, and slices."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping

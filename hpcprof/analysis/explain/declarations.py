@@ -1,7 +1,5 @@
 """Declarations: the tables that come with an explanation."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import WORK, Events, SampleBasis, Scope, declare
 from hpcprof.profiles.losses import Subject
 

@@ -1,7 +1,5 @@
 """Kinds of edges of the graph of a run."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

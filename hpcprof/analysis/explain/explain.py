@@ -10,8 +10,6 @@ The pipeline, with the module of each part:
    evidence in words, and the code to blame (`culprits`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import replace

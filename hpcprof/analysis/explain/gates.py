@@ -1,7 +1,5 @@
 """The findings that let a check fail, as users name them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

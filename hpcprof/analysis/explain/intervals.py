@@ -6,8 +6,6 @@ estimate: the saving is computed once more without that slowdown. The profiler s
 computed once more with quicker calls (`CALL_COST_NS`), and the difference counts on its side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ shown as what may be chance. A difference between ranks also has to be large eno
 2 % does not make a rank 20 % late.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

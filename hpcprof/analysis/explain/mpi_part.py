@@ -5,8 +5,6 @@ start of its receive, a collective the start of every rank, or of the root. Afte
 the transfer. A nonblocking operation begins in one call and ends in another, its wait.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Removals in the graph of a program with MPI: its times with a cause taken out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

@@ -4,8 +4,6 @@ The host does one thing after another, and nothing hides behind a GPU. So what e
 its step is what the step gains without it, as far as every rank spends it: the ranks meet in collectives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

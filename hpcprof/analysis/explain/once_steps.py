@@ -1,7 +1,5 @@
 """The steps of a run that take long once, and the part of their account that is longer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

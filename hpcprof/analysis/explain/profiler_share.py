@@ -11,8 +11,6 @@ Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`: t
 which times a step alone lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

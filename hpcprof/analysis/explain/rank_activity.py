@@ -4,8 +4,6 @@ Of the calls only those count that launch work, wait, allocate, or record an eve
 work, and those of MPI. What a thread does between two of them is its own time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 

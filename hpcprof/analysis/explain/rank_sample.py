@@ -5,8 +5,6 @@ pipeline of a model, as a whole. Groups of many ranks are cut: of the ranks that
 counts at which the last one came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@
 3. Join the ranks by their collectives and messages, on a common clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Stages of a pipeline: the ranks to compare, and the work of a stage."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.profiles.timeline import Floats, Ints

@@ -1,7 +1,5 @@
 """Outliers and change points in the times of the steps, and the pauses between steps."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

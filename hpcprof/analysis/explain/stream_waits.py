@@ -1,7 +1,5 @@
 """Kernels of one stream that wait for those of another, which no profile shows the need of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predicts the step of a run with changed times: what if a range took none, or the network were faster."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """Findings that need no replay: what the times of the steps show, and what the profiles lack."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ the functions nor numpy or pandas, so listing the analyses, making the store's t
 stay quick.
 """
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Any

@@ -4,8 +4,6 @@ An analysis declares the events that it reads (`hpcprof.analysis.framework.decla
 declares none is affected by every loss of its profiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hpcprof.analysis.framework.declaration import OPERATIONS, Analysis, Events

@@ -1,7 +1,5 @@
 """All analyses, collected from the declarations of their packages, and those that other packages add."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hpcprof.analysis.account import declarations as account

@@ -1,7 +1,5 @@
 """The data of one run that an analysis over several runs reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Columns of text: numbering the texts of a timeline, and columns for DataFrames."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Breakdown of GPU time: its parts, overlap of communication and compute, and what runs together."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

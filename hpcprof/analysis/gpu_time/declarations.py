@@ -1,7 +1,5 @@
 """Declarations: the breakdown of GPU time, and the causes of idle time."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import (
     CALLS,
     KERNELS,

@@ -1,7 +1,5 @@
 """Time of each set of classes of operations on each device."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

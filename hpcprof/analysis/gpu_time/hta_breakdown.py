@@ -9,8 +9,6 @@ Use `breakdown` for anything else. This module repeats what HolisticTraceAnalysi
 - It counts a kernel as compute unless its name looks like NCCL or a memory operation, or contains ``Sync``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The measurements of Nsight Compute, and the roofline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hpcprof.analysis.framework.declaration import Activity, Events, Scope, declare

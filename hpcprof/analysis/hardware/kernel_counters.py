@@ -1,7 +1,5 @@
 """Hardware counters of kernels by the names of both, and the metrics of single launches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Contents of a GPU's memory over the time of a snapshot, by kind, module and line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

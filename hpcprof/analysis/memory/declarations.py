@@ -1,7 +1,5 @@
 """Analyses of the memory of the ranks, on GPUs and on the host."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, from_part

@@ -3,8 +3,6 @@
 Nothing here imports numpy or pandas: runs without findings of memory are shown quickly.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

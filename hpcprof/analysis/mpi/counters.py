@@ -1,7 +1,5 @@
 """Instructions and cycles of the CPU in the useful time of programs with MPI."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

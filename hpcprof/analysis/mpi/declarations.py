@@ -1,7 +1,5 @@
 """MPI calls on each rank, what they wait for, and the efficiencies of the run."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpcprof.analysis.framework.declaration import (

@@ -4,8 +4,6 @@ Parallel efficiency is load balance times communication efficiency, and this is 
 transfer efficiency (POP Centre of Excellence, "POP standard metrics for parallel performance analysis").
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ matched last as long as they did, and so does ``MPI_Init``, which starts the run
 that waited for its receive still does.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass

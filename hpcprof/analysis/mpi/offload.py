@@ -5,8 +5,6 @@ useful is the time of kernels, active also that of copies and of kernels that co
 "Hardware-agnostic and insightful efficiency metrics for accelerated systems", 2026; and DLB's TALP).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The MPI calls, messages and collectives of a rank, and the steps and phases that they lie in."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

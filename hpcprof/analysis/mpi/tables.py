@@ -1,7 +1,5 @@
 """The tables about the MPI calls of a run: calls, messages, waits and efficiencies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -14,8 +14,6 @@ receives leave over, in the order of the senders' progress:
    those between two collectives of all ranks share the messages of this time evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

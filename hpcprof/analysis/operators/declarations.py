@@ -1,7 +1,5 @@
 """The operators of PyTorch and XLA, and the kernels that they launch."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import CALLS, OPERATIONS, WORK, Events, declare
 from hpcprof.profiles.losses import Subject
 

@@ -1,7 +1,5 @@
 """Host time in operators: computing, communicating, or with idle threads."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

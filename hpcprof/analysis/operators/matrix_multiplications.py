@@ -1,7 +1,5 @@
 """Floating-point operations of matrix multiplications and convolutions, and the peak rates for them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

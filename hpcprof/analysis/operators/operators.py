@@ -1,7 +1,5 @@
 """Operators by name and by the shapes of their inputs, the kernels that they launch, and modules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

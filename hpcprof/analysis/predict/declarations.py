@@ -1,7 +1,5 @@
 """Declarations: what-if analyses of tables of operations."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import Events, Scope, declare
 from hpcprof.profiles.losses import Subject
 

@@ -6,8 +6,6 @@ The two parameters are fitted to the own times of the run's communication by non
 one size, the start values of the literature divide the time, and the interval is wide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

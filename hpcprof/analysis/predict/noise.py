@@ -10,8 +10,6 @@
    what was measured.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

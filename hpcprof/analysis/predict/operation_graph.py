@@ -16,8 +16,6 @@ The what-if analysis of Lin et al., "Understanding Stragglers in Large Model Tra
 OSDI 2025, has the same own times.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ rank waits for it. Gaps within belong to it; the host may have caused them. Wher
 between two operations of communication, the operation takes no time, so that all steps have the same ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -10,8 +10,6 @@
    rings instead of trees, and with other differences between ranks; the error of the model adds to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -8,8 +8,6 @@
 4. A message between units comes from a neighbour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """Slowdown of kernels by communication, against runs without communication."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Slowdown by the share of a kernel that communication covers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

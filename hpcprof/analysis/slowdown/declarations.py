@@ -1,7 +1,5 @@
 """Declarations: the slowdown of kernels while communication runs."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import (
     IN_RANGES,
     OPERATIONS,

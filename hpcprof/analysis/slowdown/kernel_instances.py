@@ -1,7 +1,5 @@
 """Each compute kernel that ran: its phase, and how long communication ran at the same time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Slowdown of kernels by communication, within one run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Evidence of a rank of a run that stands still, and the verdict on the run, also in words."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass

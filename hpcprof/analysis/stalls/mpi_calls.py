@@ -6,8 +6,6 @@ it: its communicator is then that in which the rank made this call the last time
 collective in which each rank waits for all has ended everywhere if it has anywhere, as the run stood still.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ collective themselves: the ranks to which all waiting leads hold the run up. If 
 started, groups wait for each other in a cycle.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Confidence intervals: of means by Welch's t, of a series by its trimmed mean."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact statistics of groups of durations, rounded as ``nsys stats`` rounds them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any

@@ -9,8 +9,6 @@ The bias of the correlation is that of Kendall (1954) for each of the two levels
 of the split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quantiles of Student's distribution without scipy: its import takes a tenth of a small collect."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

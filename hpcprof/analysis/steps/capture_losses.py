@@ -1,7 +1,5 @@
 """Losses that only a whole timeline shows: launch calls, and the rest of a step that was cut."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps and their phases."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import (
     IN_RANGES,
     RANGES,

@@ -1,7 +1,5 @@
 """Ranges projected to the GPU: from the first start to the last end of the operations launched in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -11,8 +11,6 @@
    them are the step, as where a solver does some work on the host after n sweeps.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Launch calls whose operations are not in the profile, and the steps that they make unknown."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

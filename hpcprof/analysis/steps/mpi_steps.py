@@ -6,8 +6,6 @@ and on a master that serves from step to step. Where a loop has no such call, ea
 sequence.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
    Several of a kind are a rate, such as a checkpoint in each tenth step.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION

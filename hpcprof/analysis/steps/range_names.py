@@ -5,8 +5,6 @@ but name different things. How they run tells them apart: a counter never repeat
 other.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The tree of the ranges of a thread: which range contains which. Ranges may also overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Finds the range that marks a step: by its name, or by how it repeats."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

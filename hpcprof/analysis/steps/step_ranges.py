@@ -1,7 +1,5 @@
 """The steps of a timeline: the ranges that mark them, one after another."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, replace
 

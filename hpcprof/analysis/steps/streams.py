@@ -1,7 +1,5 @@
 """The operations of each stream, and when they were launched."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.common.memoize import computed_once

@@ -5,8 +5,6 @@ inside it. Between two fronts lies everything that a step costs, also the time i
 GPU waits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

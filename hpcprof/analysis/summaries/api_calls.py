@@ -1,7 +1,5 @@
 """CUDA API calls by name, and the kernels that they launch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

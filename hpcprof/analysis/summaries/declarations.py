@@ -1,7 +1,5 @@
 """Summaries by name: kernels, memory operations, launches, API calls, ranges, allocations."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.framework.declaration import (
     CALLS,
     COPIES,

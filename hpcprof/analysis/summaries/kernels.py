@@ -1,7 +1,5 @@
 """GPU kernels by name, and by name, grid and block."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

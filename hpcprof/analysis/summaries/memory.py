@@ -1,7 +1,5 @@
 """Memory: copies and sets by operation, and what the program's allocator held."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in

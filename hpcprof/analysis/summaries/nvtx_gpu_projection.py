@@ -1,7 +1,5 @@
 """Ranges by name and style, on the host and projected to the GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -15,8 +15,6 @@ mean, for correlated units, times the number of looks), by 5 %, or, from four ra
 as much as the others differ among themselves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

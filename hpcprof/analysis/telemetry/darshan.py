@@ -1,7 +1,5 @@
 """The tables about the logs of Darshan of a run: its files, by rank, and by step where DXT traced them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Analyses of the nodes of a run, from their samplers, joined to the steps of its ranks."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpcprof.analysis.framework.declaration import (

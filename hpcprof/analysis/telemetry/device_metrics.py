@@ -1,7 +1,5 @@
 """Metrics of GPUs and NICs that a profiler sampled, by the steps of the profile."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows

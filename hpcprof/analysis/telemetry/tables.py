@@ -5,8 +5,6 @@ steps in which it was taken, and what a counter grew by between two samples for 
 between them lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Every function takes int64 arrays in any order, overlapping or not; an interval 
 after its start is empty. Results are merged: sorted, disjoint and not touching. All are O(n log n).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.profiles.columns.ordering import as_of, by_time, ordered

@@ -1,7 +1,5 @@
 """Joins of two tables on columns or by time, and of operations with the calls that launched them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

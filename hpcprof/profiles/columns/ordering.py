@@ -1,7 +1,5 @@
 """Sorting columns that are nearly sorted, as those of a profiler are: checking the order is faster."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.profiles.timeline import Ints

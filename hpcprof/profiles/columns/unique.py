@@ -1,7 +1,5 @@
 """The distinct values of columns and the rows that have them, in linear time if few values are distinct."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

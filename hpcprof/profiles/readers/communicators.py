@@ -3,8 +3,6 @@
 A communicator has the same name on all ranks, and its members.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

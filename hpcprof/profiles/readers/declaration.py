@@ -4,8 +4,6 @@ The package of a reader holds a `Reader` and imports neither numpy nor the reade
 profiles stays quick. Other packages add a `Reader` by an entry point of the group ``hpcprof.readers``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

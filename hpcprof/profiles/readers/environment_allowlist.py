@@ -3,8 +3,6 @@
 A profile of Nsight Systems holds the whole environment of the job, including tokens and keys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

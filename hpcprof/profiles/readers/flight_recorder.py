@@ -5,8 +5,6 @@ Versions 2.4 to 2.10 hold the same (torch/csrc/distributed/c10d/FlightRecorderDe
 somebody else: only plain values are unpickled, and only so many of them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

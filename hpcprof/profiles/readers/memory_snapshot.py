@@ -4,8 +4,6 @@
 with one more key. They are pickles of somebody else: only plain values are loaded, and only so many of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

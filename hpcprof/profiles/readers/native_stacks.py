@@ -1,7 +1,5 @@
 """Native stacks of a process, as gdb, eu-stack or py-spy print them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Groups of calls of NCCL and RCCL, whose work the end of the group launches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pickles of somebody else, of which only plain values are loaded: no class, and nothing kept elsewhere."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

@@ -1,7 +1,5 @@
 """The results files of a workload: one JSON file per rank."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The string table of a timeline while it is built."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

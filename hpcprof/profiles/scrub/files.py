@@ -1,7 +1,5 @@
 """Copies profiles into a folder without what should not be shared."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable

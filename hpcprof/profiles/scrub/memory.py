@@ -1,7 +1,5 @@
 """Copies snapshots of PyTorch's memory."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Names of kernels and ranges without the paths, hosts and users in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

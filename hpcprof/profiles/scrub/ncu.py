@@ -1,7 +1,5 @@
 """Copies a table that ``ncu --csv`` printed, with only its numbers and the names of kernels and metrics."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -5,8 +5,6 @@ numbers are copied, and texts only of the columns named here; from StringIds, on
 functions and ranges. Numbers that refer to other texts refer to nothing in the copy.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping

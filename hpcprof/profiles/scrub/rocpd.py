@@ -5,8 +5,6 @@ columns named here; command lines are left out, and of the environment all but t
 of a set's tables end with its number, since the identifier that they have tells the machine.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -4,8 +4,6 @@ Command lines, hosts, the environment of the tool and the arguments of calls are
 messages of ROCTx keep their names, without private words in them.
 """
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

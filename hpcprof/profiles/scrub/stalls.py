@@ -1,7 +1,5 @@
 """Copies the evidence of a stall: stacks, dumps of collectives and the state of processes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Copies the samples of a node without its name, mount points and identities of GPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Stamps are copied as they are written, digit by digit.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ Hosts are left out of the names of processes. Kernels, calls and ranges keep the
 words in them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ script that hpcprof ships, by its hash, so that no name in a profile can run,
 even if it were written unescaped.
 """
 
-from __future__ import annotations
-
 import gzip
 from base64 import b64encode
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ what the data show, and ``note``, which says what is drawn and from how many sam
 script writes them as text and never as markup.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """The first screen of a run's page: what a step takes, what that time goes to, and what to do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat

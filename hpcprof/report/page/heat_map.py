@@ -4,8 +4,6 @@ The page does not depend on the number of ranks: of more steps than fit, each ce
 slowest of its neighbours, so that a click leads to what the cell shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The history of a metric as one HTML file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

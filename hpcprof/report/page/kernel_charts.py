@@ -1,7 +1,5 @@
 """The data of the charts of kernels: by family and name, their slowdown, and the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

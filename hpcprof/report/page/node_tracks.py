@@ -3,8 +3,6 @@
 A slice is the time since the sample before, as high as its value is beside the highest one in sight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

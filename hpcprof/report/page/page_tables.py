@@ -1,7 +1,5 @@
 """The tables of a page: their titles and notes as text, their rows as data for the page's script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

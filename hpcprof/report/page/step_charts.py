@@ -1,7 +1,5 @@
 """The data of the charts of step times: of a profile, and of the modes of a benchmark."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

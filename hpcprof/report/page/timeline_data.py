@@ -4,8 +4,6 @@ Columns are lists of whole numbers. Starts are written as differences, which com
 values are all equal is written as that value. The page's ``timeline/embedded.js`` reads them.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ A track is a row of slices. Those of a thread are nested; work of one stream tha
 too. Communication has tracks of its own, so that it can be seen beside the compute that it should overlap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum

@@ -4,8 +4,6 @@ Each rank is a process with tracks, arrows and counters, and a sequence of packe
 stamps are nanoseconds since 1970 if the profiles record when they started.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs the analyses that span several runs, and finds those that may be compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

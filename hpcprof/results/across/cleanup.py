@@ -3,8 +3,6 @@
 Nothing outside a folder of runs or behind a link is removed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

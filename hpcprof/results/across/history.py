@@ -1,7 +1,5 @@
 """A metric of all runs of a program over time, and the runs from which on its level is another one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The list of runs: what was submitted, with its state and times, and what was collected."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

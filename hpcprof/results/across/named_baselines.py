@@ -1,7 +1,5 @@
 """Baselines with a name: the runs that a team compares others with, kept in the results database."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

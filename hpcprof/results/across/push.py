@@ -1,7 +1,5 @@
 """Pushes runs to a hub: `hpcprof serve --accept` on another machine."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

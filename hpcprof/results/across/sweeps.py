@@ -1,7 +1,5 @@
 """The runs of a sweep: the step time by the values of its parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

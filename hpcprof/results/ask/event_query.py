@@ -1,7 +1,5 @@
 """Executes SQL over the events of runs: DuckDB on their Parquet files, read-only and in limited memory."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

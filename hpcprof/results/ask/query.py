@@ -1,7 +1,5 @@
 """Executes a user's SQL on the results database, read-only."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Iterator

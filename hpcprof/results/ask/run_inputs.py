@@ -1,7 +1,5 @@
 """Gathers the inputs of an analysis that spans runs, from the store and from the directory of each run."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From profiles to the store: the profiles of a run, reading them, and the analyses of a collect."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

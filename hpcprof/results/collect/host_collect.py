@@ -1,7 +1,5 @@
 """Collecting a run on its host, if hpcprof is there: results and kept events come here, profiles stay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

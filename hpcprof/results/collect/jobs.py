@@ -1,7 +1,5 @@
 """Jobs that a user names, for commands that need a job and not only its profiles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keeps the events of ranks as a Parquet dataset: when a collect reads the profiles, or when a query asks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

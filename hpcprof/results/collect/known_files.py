@@ -7,8 +7,6 @@ It also tells in which stores a collect found nothing new. As long as neither th
 change, the next one need not open the store: to import what opens it takes longer than all else.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Each collect of such a run touches an empty folder ``timeline/collected/run=ID``
 has no times, so that to collect again writes the same rows.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ Both functions serve one limit: an export of 318 MB (``benchmarks/collect.py``) 
 "Tricks kept and removed").
 """
 
-from __future__ import annotations
-
 import ctypes
 
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h

@@ -1,7 +1,5 @@
 """Collecting the runs of a command whose profiles are not in the store yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks of the profiles of a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ one for each recording if its processes were recorded several times.
 Files that are named alone are a run of their own, unless they are all that the folder has.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ The statements go to the driver as text with positional parameters: compiling an
 SQLAlchemy takes longer than the database needs to execute them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby

@@ -4,8 +4,6 @@ A migration keeps the rows of an analysis whose columns are still the same. A ta
 is made anew: its rows come back with the next collect, and until then a reason says so.
 """
 
-from __future__ import annotations
-
 import shlex
 import sqlite3
 from collections.abc import Iterator

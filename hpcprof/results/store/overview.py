@@ -1,7 +1,5 @@
 """Overview of the runs of a store in one query: for lists, and on SQLite without loading SQLAlchemy."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ Nothing grows unseen: a table stays JSON until it is asked for, and its memory i
 column is decoded by the type of its values in the store.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Container engines: every command is an argument list, never text for a shell."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

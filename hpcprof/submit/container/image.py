@@ -1,7 +1,5 @@
 """The contents of an image, and the files that build it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

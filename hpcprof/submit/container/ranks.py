@@ -4,8 +4,6 @@ The container sees the run, the working directory and TMPDIR at their own paths,
 works as it does outside. A profiler that the image lacks is the node's, mounted at `PROFILER_FOLDER`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError

@@ -1,7 +1,5 @@
 """Checks of the node and its software, and how all checks run: at the same time, each with a time limit."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

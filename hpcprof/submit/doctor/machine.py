@@ -1,7 +1,5 @@
 """The machine, which a check is given, and the finding, which it returns; tests make up machines."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

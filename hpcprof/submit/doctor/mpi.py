@@ -1,7 +1,5 @@
 """The check of MPI: two ranks that the site's launcher starts are ranks of one job."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

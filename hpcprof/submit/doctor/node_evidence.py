@@ -3,8 +3,6 @@
 The node has no hpcprof, so a small script of the shell tries it there: in a job, or here where jobs run here.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hpcprof.common.errors import HpcprofError

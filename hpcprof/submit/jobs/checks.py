@@ -3,8 +3,6 @@
 All of them are pure and quick, since ``submit --dry-run`` makes them too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations

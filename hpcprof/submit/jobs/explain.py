@@ -1,7 +1,5 @@
 """The origins of a job's values: in errors about them, and in the log."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

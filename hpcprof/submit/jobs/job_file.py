@@ -1,7 +1,5 @@
 """The job file: the options of a job in YAML, under the names of `JobSpec`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache

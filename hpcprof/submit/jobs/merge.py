@@ -1,7 +1,5 @@
 """Merges the job file and the personal defaults into a user's request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any

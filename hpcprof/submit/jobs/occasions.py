@@ -1,7 +1,5 @@
 """Occasions on which a job records more than its steps: slow steps, and the contents of GPU memory."""
 
-from __future__ import annotations
-
 import re
 
 from hpcprof.common.errors import UsageError

@@ -1,7 +1,5 @@
 """Programs and profilers that are not there, found before a job waits in a queue for them."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """Makes a job of a request, and checks it at its site."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

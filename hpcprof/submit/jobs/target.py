@@ -1,7 +1,5 @@
 """The facts about a job that its profiler needs."""
 
-from __future__ import annotations
-
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import runs_python, uses_jax
 from hpcprof.submit.profilers.base import Target

@@ -1,7 +1,5 @@
 """Walltimes and other times of a job, as people write them and as schedulers read them."""
 
-from __future__ import annotations
-
 import re
 
 from hpcprof.common.errors import UsageError

@@ -5,8 +5,6 @@ worker, and starts the launcher itself: with the nodes and their rendezvous, and
 wrapper, so that it has its own GPU, logs and profile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Declarations of profilers: their start by the rank wrapper, and their settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ its name (Debian), or the one that EZTrace was built for is ``mpi``. The archive
 folder of the profiles.
 """
 
-from __future__ import annotations
-
 from hpcprof.submit.profilers.base import (
     FOLDER,
     OnNode,

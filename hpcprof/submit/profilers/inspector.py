@@ -4,8 +4,6 @@ NCCL loads one such plug-in at a time. The Inspector's defaults lose much: it wr
 ends, keeps the last 1,024 operations, and leaves out those of less than 8 KiB.
 """
 
-from __future__ import annotations
-
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers.base import OUTPUT, SCRATCH, Profiler, Setting, Settings, Target, whole_number
 from hpcprof.submit.sites.model import Vendor

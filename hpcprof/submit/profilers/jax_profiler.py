@@ -3,8 +3,6 @@
 The hook (`hpcprof.node.hooks.jax_hook`) records steps that the program marks, else windows of time.
 """
 
-from __future__ import annotations
-
 from hpcprof.common.errors import UsageError
 from hpcprof.node.hooks import jax_hook
 from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace

@@ -6,8 +6,6 @@ count and a filter that cannot match such a kernel, unless the ranks replay in s
 only newer versions can.
 """
 
-from __future__ import annotations
-
 import re
 
 from hpcprof.common.errors import UsageError

@@ -4,8 +4,6 @@ It writes a file for each process, when the process ends. ROCm 7 writes database
 tables; the reader takes both, so the format is left to the version that the job finds.
 """
 
-from __future__ import annotations
-
 from hpcprof.submit.profilers.base import (
     SCRATCH,
     Profiler,

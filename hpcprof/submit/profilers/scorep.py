@@ -5,8 +5,6 @@ Its settings are environment variables, which must be the same on all ranks. It 
 experiment, but not the folders above it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

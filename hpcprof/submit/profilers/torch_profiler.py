@@ -5,8 +5,6 @@ use the same class, and in one that does not, a start-up hook does it (`hpcprof.
 settings reach them as one JSON object in the environment.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

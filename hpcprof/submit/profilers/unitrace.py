@@ -4,8 +4,6 @@ It writes a Chrome trace for each process. Steps are chosen by a variable of the
 sets while it runs (``PTI_ENABLE_COLLECTION``).
 """
 
-from __future__ import annotations
-
 from hpcprof.submit.profilers.base import (
     SCRATCH,
     Profiler,

@@ -4,8 +4,6 @@ What comes back is not trusted: only plain files that were asked for are written
 limits. Links, devices, absolute paths and files that nobody asked for end the transfer.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

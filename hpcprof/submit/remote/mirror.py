@@ -1,7 +1,5 @@
 """The copy of a host's run on this machine: what tells its state, and on request its profiles."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

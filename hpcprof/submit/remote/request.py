@@ -3,8 +3,6 @@
 Commands that only render a script import this, so that it is light.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

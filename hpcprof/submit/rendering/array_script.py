@@ -4,8 +4,6 @@ It is in the directory of the sweep. The run directories of the members are besi
 are its name, a dot and the index.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The templates that a template extends, found by parsing them; nothing is rendered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from jinja2 import Environment, TemplateNotFound, nodes

@@ -1,7 +1,5 @@
 """The scripts of a run, or of all runs of a job array, from a site and its jobs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

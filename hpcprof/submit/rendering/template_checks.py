@@ -1,7 +1,5 @@
 """Checks of a user's template: what renders without an error can still profile nothing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

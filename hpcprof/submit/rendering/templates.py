@@ -1,7 +1,5 @@
 """Templates: from a site and a job to the texts of the batch script and the rank wrapper."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

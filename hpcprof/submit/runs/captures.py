@@ -3,8 +3,6 @@
 The job's hook does the work (`hpcprof.node.on_request`): request and answers are files in the run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

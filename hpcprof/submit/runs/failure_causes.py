@@ -1,7 +1,5 @@
 """Causes of failures: the exception that a rank noted, and messages of programs and launchers that fail."""
 
-from __future__ import annotations
-
 import re
 import signal
 from contextlib import suppress

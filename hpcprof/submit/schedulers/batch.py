@@ -1,7 +1,5 @@
 """Batch systems: what each has to say for itself, and the client that does the rest for all of them."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

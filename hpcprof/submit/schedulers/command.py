@@ -1,7 +1,5 @@
 """Running a scheduler's commands, and reading what several of them print alike."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ A job may run in an instance of Flux that is itself a job (``flux alloc``, ``flu
 flux-jobs(1) and RFC 21, directives RFC 36.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

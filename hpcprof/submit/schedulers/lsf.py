@@ -5,8 +5,6 @@ Nothing here was seen on a real LSF. Options, fields and states follow IBM's doc
 guide to Summit.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Polling and cancelling runs, whichever schedulers they were submitted to."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Schedulers by name: hpcprof's own, and those that other packages add."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 

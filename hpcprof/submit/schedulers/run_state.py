@@ -3,8 +3,6 @@
 The status that a run ended with is kept in its directory, so that no scheduler is asked about it again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

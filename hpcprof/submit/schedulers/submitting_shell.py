@@ -6,8 +6,6 @@ inherit. Variables that say where the scheduler is stay. Sources: the manuals of
 ("Input environment variables"), ``qsub.c`` of OpenPBS 23.06, and flux-environment(7).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

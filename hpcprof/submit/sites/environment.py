@@ -1,7 +1,5 @@
 """The environment that is active in this shell, and what a site file says to have it in a job."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

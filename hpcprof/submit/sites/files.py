@@ -1,7 +1,5 @@
 """Site files: one YAML file per site, found on a search path and loaded with what it extends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The machine as its own commands show it, for a first site file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The text below each field is its description in the JSON Schema (``hpcprof sites schema``).
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Annotated, Any
 

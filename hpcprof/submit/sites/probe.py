@@ -1,7 +1,5 @@
 """A first site file, filled from what this machine's commands show."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

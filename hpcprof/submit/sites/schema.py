@@ -1,7 +1,5 @@
 """The JSON Schemas of site and job files, by which editors complete and check them."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The workload on one rank: train, time the steps, check the results, and write them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Injected faults of the training of a rank."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ They are declared here with the standard library only, for the submit side; what
 `hpcprof.workloads.ddp.fault_injection`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

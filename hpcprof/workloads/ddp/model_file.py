@@ -1,7 +1,5 @@
 """Static checks of a user's model file, without importing it: the submit side has no torch."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The options of the ddp workload, parsed on the submit side and on the ranks, and its ``--input`` folder."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

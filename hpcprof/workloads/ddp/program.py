@@ -1,7 +1,5 @@
 """The program that is trained: the four functions of a model file or of a built-in model."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The training steps of one rank, their phases, and the communication of DDP's buckets."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,11 +130,11 @@ def _annotated(hook: Hook) -> Hook:
 def _as_hook(sums: LateSums) -> Hook:
     """Return a function that DDP accepts as a hook."""
 
-    def hook(state: Any, bucket: Any) -> Any:
-        return sums.start(state, bucket)
+    # DDP checks these annotations.
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = sums.start(state, bucket)
+        return future
 
-    # DDP checks the annotations of the hook; postponed evaluation would turn them into strings.
-    hook.__annotations__ = {}
     return hook
 
 

@@ -1,7 +1,5 @@
 """The workload on one rank: measure every point, check it, and write the results."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from typing import Any

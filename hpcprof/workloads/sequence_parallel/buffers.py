@@ -1,7 +1,5 @@
 """The tensors of the workload, allocated once before the first step."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

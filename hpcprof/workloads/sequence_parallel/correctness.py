@@ -1,7 +1,5 @@
 """Compare a step's output with a float64 reference that shares no code with the step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,6 @@ the links of a rank (the bus bandwidth of nccl-tests); a step has two collective
 three if the input is gathered again.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Rates that follow from the times, and how close they are to the limits."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Warm up, then time the modes in turns, and read clocks, power and throttling of the GPU (NVML)."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The options of the sequence-parallel workload, parsed on the submit side and on the ranks."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The parameters of the sequence-parallel workload: the shape of the problem, and the points of a sweep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Measure one point of a sweep: create the modes for its shape, time them, and check their results."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from contextlib import suppress

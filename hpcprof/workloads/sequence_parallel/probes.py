@@ -1,7 +1,5 @@
 """The parts of a step alone, measured in turns with the modes: no mode can be faster than they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any

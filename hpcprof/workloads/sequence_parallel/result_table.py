@@ -1,7 +1,5 @@
 """The table that rank 0 prints."""
 
-from __future__ import annotations
-
 from hpcprof.common.units import counted
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
 from hpcprof.workloads.sequence_parallel.cost_model import is_matmul

@@ -4,8 +4,6 @@ Each rank holds a part of the rows and a part of the inner columns of the weight
 program of all ranks. The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT``, which the rank wrapper sets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

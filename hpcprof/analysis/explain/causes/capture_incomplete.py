@@ -1,7 +1,5 @@
 """Incomplete profiles: ranks, events or times are missing."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.explain.cause import CauseDeclaration
 
 CAPTURE_INCOMPLETE = CauseDeclaration(

@@ -1,7 +1,5 @@
 """Causes that cost memory, not time; `hpcprof.analysis.memory.findings` finds them and says what to do."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.explain.cause import CauseDeclaration, Trait
 
 OUT_OF_MEMORY = CauseDeclaration(

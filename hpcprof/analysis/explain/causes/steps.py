@@ -1,7 +1,5 @@
 """Causes in the times of the steps: single long ones, and a level that changes."""
 
-from __future__ import annotations
-
 from hpcprof.analysis.explain.cause import CauseDeclaration, Trait
 
 STEP_SPIKES = CauseDeclaration(

@@ -4,8 +4,6 @@ It runs in a process of its own (``python dump_script.py LOG``): the package is 
 may crash it. Of modules that it cannot read, the library complains on standard error.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Reader of logs of Darshan (``*.darshan``), by the package ``darshan`` in a process of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -4,8 +4,6 @@ The duration of an operation is that of its kernel on the GPU. When it ran is th
 ``NCCL_INSPECTOR_DUMP_VERBOSE=1``, in microseconds since 1970 on the host's clock.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path

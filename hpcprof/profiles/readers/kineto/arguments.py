@@ -1,7 +1,5 @@
 """The arguments of the events of a PyTorch trace that a timeline holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Arrows of a PyTorch trace from operators of the forward pass to those of the backward pass."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcprof.profiles.timeline import NO_LINK, IntColumns, Ints, Mask

@@ -5,8 +5,6 @@ the batch have returned; only the calls have them (https://github.com/pytorch/py
 oneCCL (XCCL) have none either: the call that launches them has.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The events of a PyTorch trace that a timeline holds, as columns."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -5,8 +5,6 @@ thread that does the work, earlier ones on that of the call until another thread
 operator for the call, and one for the wait.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

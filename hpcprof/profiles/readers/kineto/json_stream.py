@@ -4,8 +4,6 @@ The text is cut where an event of the list probably ends, and the list is closed
 JSON, the cut was between two events, and not inside a name or a nested list.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The kind and the rank of a trace, found without reading all of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reader of PyTorch profiler traces (``*.json``, ``*.json.gz``)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Times of a PyTorch trace: microseconds as text, to nanoseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 

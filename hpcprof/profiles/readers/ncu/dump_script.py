@@ -4,8 +4,6 @@ It runs in a process of its own (``python dump_script.py FOLDER REPORT``; FOLDER
 module is a binary of ncu's installation, and a damaged report may crash it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -5,8 +5,6 @@ the full names of kernels; it is in ncu's installations and in the package ``ncu
 prints the raw page, which shortens names (``at::native::`` to ``at::``).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """Metrics of GPUs and NICs that nsys samples (``--gpu-metrics-devices``, ``--nic-metrics``)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

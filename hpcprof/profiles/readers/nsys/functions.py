@@ -5,8 +5,6 @@ the stack as their payload; an export has them if it was made with ``--include-b
 there are samples of the CPU (``--sample=process-tree``) and the stacks of API calls (``--cudabacktrace``).
 """
 
-from __future__ import annotations
-
 import html
 import struct
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,6 @@ As exports of nsys 2023.4 show with Open MPI and MPICH (C and Fortran, whose nam
   of threads other than the first, are not recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Communicators of MPI in an nsys export: one text for each, the same on all of its ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

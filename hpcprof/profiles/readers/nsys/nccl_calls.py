@@ -1,7 +1,5 @@
 """Collectives of an nsys export, from NCCL's own ranges and their payloads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels, memory operations and API calls of an nsys export."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

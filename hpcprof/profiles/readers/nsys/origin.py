@@ -1,7 +1,5 @@
 """Origin of an nsys export: rank, host, GPUs, versions, options of the capture and start time."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping

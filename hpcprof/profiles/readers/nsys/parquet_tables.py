@@ -4,8 +4,6 @@ Large tables are decoded by pyarrow. Small ones are copied into a SQLite databas
 first asked for, so that one reader serves both kinds of export.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reader of exports of nsys 2021 to 2026, to SQLite and to folders of Parquet files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

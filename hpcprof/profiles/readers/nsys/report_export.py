@@ -1,7 +1,5 @@
 """Reports of Nsight Systems (``.nsys-rep``): only nsys reads them, so it exports them."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 from collections.abc import Iterator

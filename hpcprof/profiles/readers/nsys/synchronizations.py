@@ -1,7 +1,5 @@
 """Synchronizations of an nsys export, with the records of the events that they wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

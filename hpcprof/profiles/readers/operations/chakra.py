@@ -5,8 +5,6 @@ A file is a sequence of messages of Protocol Buffers with their lengths before t
 are exact.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Operations that compute are operators of the host, which has no GPU to show, and
 host. Each step is a range.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -18,8 +18,6 @@ The columns that ByteDance's StragglerAnalysis publishes are read too (`_ALIASES
 nanoseconds, and the kind follows from the name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -8,8 +8,6 @@ As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
   names the process, or that of rocprofv3, which has one process in an archive.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

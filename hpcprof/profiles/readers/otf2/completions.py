@@ -9,8 +9,6 @@ The calls that wait and test follow from MPI's rules, for the operations that ar
 4. An operation that no wait completes is completed by the last of the tests that first follow its begin.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Sequence
 

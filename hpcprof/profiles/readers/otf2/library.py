@@ -5,8 +5,6 @@ that only append to arrays, which reads ten times as many events per second
 (docs/explanation/performance.md).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ counts the bytes of a collective for each pair of ranks, as nsys does. Where the
 completions, they are calls that wait and test (`completions`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Reader of OTF2 archives, of all ranks or of one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

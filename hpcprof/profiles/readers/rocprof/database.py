@@ -4,8 +4,6 @@ A database has one set of tables for each process, or several after a merge: the
 with the same identifier. Rows of a set refer to each other by the columns ``id``.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ What one line of a program wrote differs in its digits only. To read the digits 
 an object for each record, and for each object in it, would take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import msgspec

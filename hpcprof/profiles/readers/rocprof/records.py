@@ -4,8 +4,6 @@ A *stack id* is the number that a dispatch or a copy shares with the call that l
 also names the internal correlation id. It is unique within a process.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ names. Each operation has an id, which the arrow ``Flow_H2D_…`` from its call 
 back begins at the operation's start, so it does not tell when the host knew of its end.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ The numbers of the fields are those of hlo.proto and xla_data.proto (openxla/xla
 is not in a profile, so floating-point operations are those of matrix products and convolutions alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

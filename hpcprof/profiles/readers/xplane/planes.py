@@ -5,8 +5,6 @@ plane is a device or the host, a line one of its streams or threads. Events shar
 statistics by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property

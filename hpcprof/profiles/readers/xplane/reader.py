@@ -4,8 +4,6 @@ A file is one process. The planes of GPUs have a line for each stream, the host'
 (`hpcprof.profiles.readers.xplane.host`). Times count from the start of the profile.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

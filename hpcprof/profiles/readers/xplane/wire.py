@@ -4,8 +4,6 @@ A message is a part of the file, from ``begin`` to ``end``. A field has a number
 part of the file, which is a text or a message. See https://protobuf.dev/programming-guides/encoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A Dask cluster whose workers run in batch jobs, which dask-jobqueue submits."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import tempfile

@@ -4,8 +4,6 @@ Each executor yields every task with its result as soon as it has one, in any or
 tasks must be picklable. An exception that the function raises is raised here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs tasks on the ranks of an MPI job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 

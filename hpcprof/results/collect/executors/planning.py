@@ -4,8 +4,6 @@ The unit of work is the start of a worker: a Python process that imports what th
 one core, so that their ratio hardly depends on the machine.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from math import ceil

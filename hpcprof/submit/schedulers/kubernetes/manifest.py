@@ -4,8 +4,6 @@ The scripts are those of every site. They reach the pods by a ConfigMap; the lau
 the volume of results, which every pod mounts, and runs job.sh, which starts all ranks by one mpirun.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -6,8 +6,6 @@ identifies no process, since ids are reused after a while and after a reboot; so
 boot id and the start time of the process.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -19,8 +19,6 @@ its node's daemon died            93       -20
 ================================= ======== ===========
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -5,8 +5,6 @@ squeue's manual, "JOB STATE CODES" and "JOB REASON CODES". Parsers raise `Unreac
 the database did not answer.
 """
 
-from __future__ import annotations
-
 import getpass
 import re
 import time

@@ -1,7 +1,5 @@
 """A BERT-like encoder (Devlin et al. 2018) that predicts masked tokens of random text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

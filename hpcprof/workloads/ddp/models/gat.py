@@ -5,8 +5,6 @@ temperature 0.01, embeddings of length 1, Adam with learning rate 0.005 and weig
 ``--batch-size`` is the number of queries, each with one node to retrieve; every node has ten neighbours.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """GPT-2 (Radford et al. 2019) that predicts the next token of random text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hpcprof.workloads.ddp.models.transformer import library, tokens

@@ -1,7 +1,5 @@
 """Four linear layers, small enough for a CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """ResNet-50 for ImageNet (He et al. 2015), with the stride in the 3x3 convolutions as is usual today."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Model files may call these without an import (``transformer.gpt2()``); the outputs have ``last_hidden_state``.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The modes of the benchmark, by name."""
 
-from __future__ import annotations
-
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import CopyEngine

@@ -1,7 +1,5 @@
 """The base class of modes; a mode is one way to order communication and compute in a step."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch

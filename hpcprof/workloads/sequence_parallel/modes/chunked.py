@@ -1,7 +1,5 @@
 """The chunked mode: the collectives of one part of the rows run during the matmuls of another."""
 
-from __future__ import annotations
-
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather

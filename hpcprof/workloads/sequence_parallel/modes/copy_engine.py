@@ -9,8 +9,6 @@ which saves one part. The backward does the same with the gradients; the gradien
 no peer, come before the last matmul of its own rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The cublasmp mode: NVIDIA's cuBLASMp, which overlaps a collective with a matmul, through nvmath-python."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections.abc import Callable

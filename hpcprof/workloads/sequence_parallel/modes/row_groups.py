@@ -1,7 +1,5 @@
 """The groups of rows that a matmul multiplies at once, and the order of the matmuls of a step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The serial mode: collectives and matmuls one after the other."""
 
-from __future__ import annotations
-
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather

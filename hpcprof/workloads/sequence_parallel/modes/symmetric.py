@@ -1,7 +1,5 @@
 """The symmetric mode: PyTorch operators over symmetric memory that fuse a collective with a matmul."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

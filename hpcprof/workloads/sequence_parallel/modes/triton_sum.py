@@ -1,8 +1,6 @@
 # mypy: ignore-errors
 """The sum of the ranks' parts as a Triton kernel; importing this module requires Triton."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Find the fastest of several variants of a step by trials on all ranks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics
