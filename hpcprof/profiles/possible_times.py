@@ -12,6 +12,7 @@
 What is left out or moved becomes losses of the timeline's origin.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,16 +23,19 @@ from hpcprof.profiles.columns.ordering import ascends
 from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.timeline import (
+    ApiCalls,
     Category,
     IntColumns,
     Ints,
     Mask,
     Operations,
+    Synchronizations,
+    SyncKind,
     Timeline,
     plausible,
     plausible_stamps,
 )
-from hpcprof.profiles.waiting_calls import waits_for_device
+from hpcprof.profiles.waiting_calls import waits_for_device, waits_for_stream
 
 GPU_TABLES = {"kernels": Subject.KERNEL, "memops": Subject.MEMORY, "graphs": Subject.GRAPH}
 """The tables that make up `Timeline.operations`, in its order."""
@@ -148,14 +152,15 @@ def _without_far_zeros(timeline: Timeline, kept: dict[str, Mask]) -> dict[str, M
 
 def _on_one_clock(timeline: Timeline) -> Timeline:
     """Shift the clock of each GPU between its launches and waits, and leave out what is still too early."""
-    end, lag, begun, device = _launched(timeline)
+    lag, begun = _launched(timeline)
     if not len(lag):
         return timeline
+    (device,) = timeline.of_operations("device")
     rows = np.flatnonzero(lag != _UNKNOWN)
     shift = {}
     for number in distinct(device[rows]).tolist():
         on_device = rows[device[rows] == number]
-        latest = _latest_shift(timeline, end[on_device], begun[on_device])
+        latest = _latest_shift(timeline, number, on_device, begun[on_device])
         if moved := _shift(lag[on_device], latest):
             shift[number] = moved
             lag[on_device] += moved
@@ -168,22 +173,21 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
 _UNKNOWN = int(np.iinfo(np.int64).min)
 
 
-def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the end, the lag behind the launch call, the call's start, and the device of each operation.
+def _launched(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the lag of each operation behind its launch call, and the call's start.
 
     A lag is `_UNKNOWN` without a recorded call.
     """
-    nothing = np.empty(0, np.int64)
     if not timeline.operation_count or not len(timeline.calls):
-        return nothing, nothing, nothing, nothing
-    start, end, device = timeline.of_operations("start", "end", "device")
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    (start,) = timeline.of_operations("start")
     operation, call = launch_pairs(timeline)
     begun = np.full(len(start), np.iinfo(np.int64).max)
     # The last assignment wins: of calls inside each other, the outer one comes first.
     begun[operation[::-1]] = timeline.calls.start[call[::-1]]
     lag = np.full(len(start), _UNKNOWN)
     lag[operation] = start[operation] - begun[operation]
-    return end, lag, begun, device
+    return lag, begun
 
 
 def _shift(lag: Ints, latest: int | None) -> int:
@@ -211,23 +215,39 @@ def _shift(lag: Ints, latest: int | None) -> int:
     return 0
 
 
-def _latest_shift(timeline: Timeline, end: Ints, begun: Ints) -> int | None:
-    """Return the largest shift with which operations end before calls return that waited for all of them.
+def _latest_shift(timeline: Timeline, device: int, rows: Ints, begun: Ints) -> int | None:
+    """Return the largest shift with which operations end before calls return that waited for them.
 
-    None if no such call is recorded, or the process uses several GPUs. ``end`` and ``begun`` are the ends of
-    the operations of one GPU and the begins of their launch calls.
+    None if no such call is recorded. ``rows`` are the operations of the GPU, ``begun`` the begins of their
+    launch calls.
     """
-    calls = timeline.calls
-    waits = np.flatnonzero(named(timeline, calls.name, waits_for_device))
-    if not len(waits) or len(distinct(timeline.kernels.device)) > 1:
-        return None
-    order = np.argsort(begun, kind="stable")
-    ended = np.maximum.accumulate(end[order])
-    before = np.searchsorted(begun[order], calls.start[waits])
-    waits, before = waits[before > 0], before[before > 0]
-    if not len(waits):
-        return None
-    return int(np.sort(calls.end[waits] - ended[before - 1])[len(waits) // 20])
+    end, stream = (column[rows] for column in timeline.of_operations("end", "stream"))
+    left = [np.empty(0, np.int64)]
+    for waited, waits in _waits(timeline, device, stream):
+        mine = np.flatnonzero(waited)
+        order = mine[np.argsort(begun[mine], kind="stable")]
+        before = np.searchsorted(begun[order], waits.start)
+        ended = np.append(0, np.maximum.accumulate(end[order]))[before]
+        left.append((waits.end - ended)[before > 0])
+    found = np.sort(np.concatenate(left))
+    return int(found[len(found) // 20]) if len(found) else None
+
+
+def _waits(
+    timeline: Timeline, device: int, stream: Ints
+) -> Iterator[tuple[Mask, ApiCalls | Synchronizations]]:
+    """Yield which operations of a GPU are waited for, and the waits: for all, and for those of each stream.
+
+    ``stream`` is that of each of its operations.
+    """
+    if len(distinct(timeline.kernels.device)) == 1:
+        alone = len(distinct(stream)) == 1
+        waits = named(timeline, timeline.calls.name, waits_for_stream if alone else waits_for_device)
+        yield np.ones(len(stream), bool), timeline.calls.take(waits)
+    known = timeline.synchronizations
+    known = known.take((known.kind == SyncKind.STREAM) & (known.device == device))
+    for (number,), of_stream in rows_by_key(known.stream):
+        yield stream == number, known.take(of_stream)
 
 
 def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:

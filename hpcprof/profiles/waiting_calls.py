@@ -58,6 +58,11 @@ def waits_for_device(name: str) -> bool:
     return _kind(name) == SyncKind.DEVICE
 
 
+def waits_for_stream(name: str) -> bool:
+    """Return whether the API call of this name makes the host wait for a stream, or all of a GPU."""
+    return _kind(name) in (SyncKind.STREAM, SyncKind.DEVICE)
+
+
 def _kind(name: str) -> int:
     found = _CALL.fullmatch(name)
     return _KINDS.get(found[1] + found[2], UNKNOWN) if found else UNKNOWN

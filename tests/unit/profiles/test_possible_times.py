@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.possible_times import with_possible_times
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import Synchronizations, SyncKind, Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 US, MS = 1_000, 1_000_000
@@ -97,11 +97,14 @@ def test_a_clock_of_a_gpu_that_is_behind_is_shifted_to_its_launches(offset: int)
     assert "behind the host's: 20 of 20 GPU operations are shifted" in found.origin.losses[0].sentence
 
 
-def test_a_clock_of_a_gpu_that_is_ahead_is_shifted_to_the_calls_that_wait() -> None:
+@pytest.mark.parametrize(
+    "wait", ["cudaDeviceSynchronize", "cudaStreamSynchronize_v3020", "hipStreamSynchronize"]
+)
+def test_a_clock_of_a_gpu_that_is_ahead_is_shifted_to_the_calls_that_wait(wait: str) -> None:
     rows = [(start + 4 * MS, end + 4 * MS, *rest) for start, end, *rest in kernels()]
     ahead = ordered(rows)
     waits = [replace(ahead.calls, end=ahead.calls.start + 115 * US, start=ahead.calls.start + 5 * US)]
-    texts = np.append(ahead.strings, "cudaDeviceSynchronize")
+    texts = np.append(ahead.strings, wait)
     columns = {
         name: np.concatenate((getattr(ahead.calls, name), getattr(waits[0], name)))
         for name in ahead.calls.__match_args__
@@ -110,6 +113,22 @@ def test_a_clock_of_a_gpu_that_is_ahead_is_shifted_to_the_calls_that_wait() -> N
     found = with_possible_times(replace(ahead, strings=texts, calls=type(ahead.calls)(**columns)))
     assert kinds(found) == [("clock", 20, 20)]
     assert abs(int(found.kernels.start[0]) - MS) <= 20 * US
+
+
+def test_waits_for_single_streams_bound_the_clocks_of_several_gpus() -> None:
+    rows = [
+        (start + 4 * MS * at, end + 4 * MS * at, *rest, 0, at, 7)
+        for at in (0, 1)
+        for start, end, *rest in ([*row[:4]] for row in kernels())
+    ]
+    both = ordered(rows)
+    number = np.array([0] * 20 + [1] * 20)
+    columns = {name: np.zeros(40, np.int64) for name in Synchronizations.__match_args__}
+    columns |= {"start": both.calls.start + 5 * US, "end": both.calls.start + 115 * US, "device": number}
+    columns |= {"kind": np.full(40, int(SyncKind.STREAM)), "stream": both.kernels.stream}
+    found = with_possible_times(replace(both, synchronizations=Synchronizations(**columns)))
+    assert kinds(found) == [("clock", 20, 40)]
+    assert abs(int(found.kernels.start[20]) - MS) <= 20 * US and found.kernels.start[0] == MS
 
 
 def test_an_operation_over_a_whole_successor_on_its_own_stream_is_left_out() -> None:
