@@ -10,6 +10,7 @@ _NAMES = (
     ("allreduce", "AllReduce"),
     ("allgatherv", "AllGatherV"),
     ("allgather", "AllGather"),
+    ("allscatter", "AllGather"),
     ("reducescatter", "ReduceScatter"),
     ("alltoallv", "AlltoAllV"),
     ("alltoall", "AlltoAll"),
