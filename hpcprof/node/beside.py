@@ -1,4 +1,4 @@
-"""The process beside the ranks of a node: samples, the stall watch, and the end of what is left or waits.
+"""The process beside the ranks of a node: samples, stalls, signals, and the end of what is left or waits.
 
 The wrapper of the node's first rank starts it as ``python3 -IS RUN/node`` with these arguments: the run, the
 node, the process of the wrapper, its rank and the number of ranks; whether to sample (1 or 0); the seconds
@@ -16,6 +16,7 @@ from typing import Sequence, Union
 
 from .failures import Failures
 from .leftovers import Leftovers
+from .signals import Signals
 from .stalls import StallWatch, processes
 from .telemetry import Sampler
 
@@ -25,18 +26,18 @@ _LOOK_SECONDS = 2.0
 def main() -> None:
     """Run until the ranks of the node have ended, or SIGTERM."""
     run, node = sys.argv[1:3]
-    wrapper, rank, ranks, samples, limit, stops, grace, fails, profilers = map(int, sys.argv[3:])
+    wrapper, rank, _ranks, samples, limit, stops, grace, fails, profilers = map(int, sys.argv[3:])
     # Before the first thread: the sampler waits for this signal, and takes a last sample.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    watch = StallWatch(run, node, rank, ranks, limit, bool(stops), wrapper) if limit else None
+    watch = StallWatch(run, node, rank, limit, bool(stops), wrapper) if limit else None
     threads = [threading.Thread(target=_watch, args=(watch,), daemon=True)] if watch else []
-    lookers = [Leftovers(run, grace), *([Failures(run, profilers)] if fails else [])]
-    threads.append(threading.Thread(target=_end_processes, args=(run, wrapper, lookers), daemon=True))
+    lookers = [Signals(run), Leftovers(run, grace), *([Failures(run, profilers)] if fails else [])]
+    threads.append(threading.Thread(target=_look, args=(run, wrapper, lookers), daemon=True))
     for thread in threads:
         thread.start()
     if samples:
         try:
-            Sampler(run, node, ranks, wrapper).run()
+            Sampler(run, node, wrapper).run()
         except Exception as error:
             # A full disk or a quota are the causes to expect.
             sys.stderr.write("hpcprof: no further telemetry of %s: %s\n" % (node, error))
@@ -53,11 +54,14 @@ def _watch(watch: StallWatch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_processes(run: str, wrapper: int, lookers: "Sequence[Union[Leftovers, Failures]]") -> None:
-    while os.getppid() == wrapper or processes(run):
+def _look(run: str, wrapper: int, lookers: "Sequence[Union[Signals, Leftovers, Failures]]") -> None:
+    while True:
+        here = processes(run)
+        if not here and os.getppid() != wrapper:
+            return
         for looker in lookers:
             try:
-                looker.look()
+                looker.look(here)
             except OSError:
                 pass  # a process or the folder is gone
         time.sleep(_LOOK_SECONDS)

@@ -3,9 +3,9 @@
 import os
 import signal
 import time
-from typing import Dict
+from typing import Dict, List
 
-from .stalls import processes, read, waiting_ranks
+from .stalls import Process, ended_ranks, read, waiting_ranks
 
 _KILL_SECONDS = 20.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -28,16 +28,16 @@ class Failures:
         self._noticed = 0.0
         self._since: Dict[int, float] = {}
 
-    def look(self) -> None:
+    def look(self, here: List[Process]) -> None:
         """End what runs here of ranks that have not ended, if another rank has failed."""
-        if not self._note or not (os.path.exists(self._note) or self._note_failure()):
+        if not self._note or not (os.path.exists(self._note) or self._note_failure(here)):
             return
         now = time.monotonic()
         self._noticed = self._noticed or now
         late = now - self._noticed >= _KILL_SECONDS + self._profiler_seconds
-        state = set(os.listdir(self._run + "/state"))
-        for process in processes(self._run):
-            if process.rank is None or "rank%05d.exit" % process.rank in state:
+        over = ended_ranks(self._run, {process.rank for process in here if process.rank is not None})
+        for process in here:
+            if process.rank is None or process.rank in over:
                 continue
             if process.is_program:
                 # Later than the others begins one whose profiler takes some seconds to start it.
@@ -47,11 +47,9 @@ class Failures:
             elif late and self._profiler_seconds:
                 process.send(signal.SIGKILL)
 
-    def _note_failure(self) -> bool:
+    def _note_failure(self, here: List[Process]) -> bool:
         """Note a program here that failed while its profiler still writes; return whether there is one."""
-        waiting = waiting_ranks(self._run) if self._profiler_seconds else set()
-        here = {process.rank for process in processes(self._run)} if waiting else set()
-        for rank in sorted(waiting & here):
+        for rank in sorted(waiting_ranks(here)) if self._profiler_seconds else []:
             code = read("%s/state/rank%05d.code" % (self._run, rank)).decode().strip()
             if code not in _NO_FAILURE:
                 try:

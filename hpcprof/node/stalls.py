@@ -71,6 +71,7 @@ class Process:
         self.rank: Optional[int] = int(rank) if rank.isdigit() else None
         self.is_program = b"HPCPROF_PROGRAM" in variables
         self.is_profiled = variables.get(b"HPCPROF_PROFILER") != b"none"
+        self._scratch = os.fsdecode(variables.get(b"TMPDIR", b"")) if self.is_profiled else ""
 
     def text(self, name: str) -> str:
         """Return one of its files in ``/proc``; empty if it is gone."""
@@ -88,6 +89,12 @@ class Process:
         """Return whether it has a library of MPI, or one of those named, in its memory."""
         names = "|".join((r"p?mpi[a-z0-9_]*", *libraries))
         return re.search(r"/lib(%s)(-[0-9a-f.]+)?\.so" % names, self.text("maps")) is not None
+
+    def awaits_program(self) -> bool:
+        """Return whether it is part of a profiler whose program has ended, as its scratch folder says."""
+        if self.is_program or not os.path.basename(self._scratch).startswith("hpcprof."):
+            return False
+        return os.path.exists("%s/root%s/code" % (self.path, self._scratch))
 
     def send(self, number: int) -> None:
         """Send it a signal, if it is still there."""
@@ -117,17 +124,17 @@ def programs(run: str) -> List[Process]:
     return [process for process in processes(run) if process.is_program]
 
 
-def ended_ranks(run: str) -> Set[int]:
-    """Return the ranks whose program has ended, though a profiler may still write."""
-    names = (re.match(r"rank([0-9]+)\.(exit|code)$", name) for name in os.listdir(run + "/state"))
-    return {int(name.group(1)) for name in names if name}
+def ended_ranks(run: str, ranks: Iterable[int]) -> Set[int]:
+    """Return which of the given ranks have left an exit code.
+
+    Nodes look at their own ranks alone: the listing of all would load the file system of large runs.
+    """
+    return {rank for rank in ranks if os.path.exists("%s/state/rank%05d.exit" % (run, rank))}
 
 
-def waiting_ranks(run: str) -> Set[int]:
+def waiting_ranks(here: Iterable[Process]) -> Set[int]:
     """Return the ranks whose program has ended, and whose profiler has not."""
-    names = set(os.listdir(run + "/state"))
-    ended = (re.match(r"rank([0-9]+)\.code$", name) for name in names)
-    return {int(name.group(1)) for name in ended if name and "rank%s.exit" % name.group(1) not in names}
+    return {process.rank for process in here if process.rank is not None and process.awaits_program()}
 
 
 def sample(of: Iterable[Process]) -> Sample:
@@ -215,10 +222,8 @@ def only_polls(stacks: str, running: Set[str]) -> bool:
 class StallWatch:
     """The watch of one node; ``rank`` is the one whose wrapper, the process ``parent``, started it."""
 
-    def __init__(
-        self, run: str, node: str, rank: int, world_size: int, limit: int, stops: bool, parent: int = 0
-    ) -> None:
-        self._run, self._node, self._world_size = run, node, world_size
+    def __init__(self, run: str, node: str, rank: int, limit: int, stops: bool, parent: int = 0) -> None:
+        self._run, self._node = run, node
         self._decides = rank == 0
         self._limit, self._stops = limit, stops
         # Ten seconds, or less where a run counts as stalled after less than two minutes.
@@ -236,14 +241,16 @@ class StallWatch:
         os.makedirs(self._state("pulse"), exist_ok=True)
         empty = 0
         while self._pause(self._every):
-            if sum(name.endswith(".exit") for name in os.listdir(self._state(""))) >= self._world_size:
-                return False
-            here = programs(self._run) or processes(self._run)
+            here = processes(self._run)
+            ranks = {process.rank for process in here if process.rank is not None}
+            over = ended_ranks(self._run, ranks)
+            if ranks and os.getppid() != self._parent and over == ranks:
+                return False  # what is left is no rank
             # Three times without a process of the run: it is over here.
             empty = 0 if here else empty + 1
             if empty >= 3:
                 return False
-            if self._computes(here):
+            if self._computes(here, over | waiting_ranks(here)):
                 self._note_progress()
             if self._decides:
                 self._judge()
@@ -257,10 +264,10 @@ class StallWatch:
                     return True
         return False
 
-    def _computes(self, here: List[Process]) -> bool:
-        """Return whether a rank here has made progress since the last look, or is taken to compute."""
-        over = ended_ranks(self._run)
-        now = sample(process for process in here if process.rank not in over)
+    def _computes(self, here: List[Process], over: Set[int]) -> bool:
+        """Return whether a rank here, not over, has made progress since the last look or may compute."""
+        running = [process for process in here if process.is_program] or here
+        now = sample(process for process in running if process.rank not in over)
         moved, busy = compared(self._before, now, self._every)
         self._before = now
         moment = time.time()

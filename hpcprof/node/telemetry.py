@@ -19,7 +19,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
-from .stalls import read
+from .stalls import ended_ranks, read
 
 FOLDER = "telemetry"
 """The folder in the run that has a file of each node."""
@@ -753,10 +753,9 @@ def ticking(written: int, fastest: float, waking: float) -> float:
 class Sampler:
     """Writes the samples of this node until its ranks have ended."""
 
-    def __init__(self, run_directory: str, node: str, world_size: int, parent: int = 0) -> None:
-        self._world_size, self._parent = world_size, parent or os.getppid()
+    def __init__(self, run_directory: str, node: str, parent: int = 0) -> None:
+        self._run, self._parent = run_directory, parent or os.getppid()
         self._path = os.path.join(run_directory, FOLDER, node + ".jsonl")
-        self._state = os.path.join(run_directory, "state")
         self._node = node
         self._ranks, self._system = Ranks(run_directory), NodeSource()
         self._nvidia = NvidiaGpus()
@@ -812,14 +811,14 @@ class Sampler:
         return min(tick, max(0.0, began + tick - time.time()))
 
     def _look(self) -> Named:
-        """Look for the processes of the ranks, and whether those of the whole run have left exit codes."""
+        """Look for the processes of the ranks, and whether all that have one are over."""
         self._ranks.find()
         self._system.cores = sorted(set().union(*self._ranks.cores().values()))
         self._empty = 0 if self._ranks.processes else self._empty + 1
         self._had_ranks = self._had_ranks or bool(self._ranks.processes)
-        if self._world_size:
-            ended = sum(name.endswith(".exit") for name in os.listdir(self._state))
-            self._left = ended >= self._world_size
+        ranks = self._ranks.processes.keys()
+        if ranks and os.getppid() != self._parent:
+            self._left = ended_ranks(self._run, ranks) == ranks
         yield from ()
 
     def _is_alone(self, now: float) -> bool:

@@ -46,6 +46,19 @@ def refuses_root(output: str) -> bool:
     return "OMPI_ALLOW_RUN_AS_ROOT" in output or "attempt to run as root" in output
 
 
+_WORKER_SIGNALS = ("USR1", "USR2", "ALRM", "XCPU")
+_DEAF = ("sh", "-c", f"trap '' {' '.join(_WORKER_SIGNALS)}; exec \"$@\"", "hpcprof")
+"""Starts a launcher of workers that ignores their signals, which would end it."""
+
+_HEARING = (
+    *("python3", "-IS", "-c"),
+    "import os, signal, sys\n"
+    f"for name in {_WORKER_SIGNALS}: signal.signal(getattr(signal, 'SIG' + name), signal.SIG_DFL)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""Starts a worker with the default actions: it inherits ignored signals, which libraries take for handled."""
+
+
 class LauncherDescription(msgspec.Struct, frozen=True):
     """All that hpcprof knows of one launcher."""
 
@@ -237,9 +250,9 @@ def _torchrun(site: Site, job: Job) -> list[str]:
         return _accelerate(site, job)
     local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:
-        return [*local, "--standalone", *site.launcher.arguments]
+        return [*local, "--standalone", *site.launcher.arguments, *_HEARING]
     meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
-    return [*on_each_node(site, job), *local, *meeting, *site.launcher.arguments]
+    return [*on_each_node(site, job), *_DEAF, *local, *meeting, *site.launcher.arguments, *_HEARING]
 
 
 def _accelerate(site: Site, job: Job) -> list[str]:
@@ -250,9 +263,9 @@ def _accelerate(site: Site, job: Job) -> list[str]:
     """
     local = [*job.workers, "--no_python", "--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
     if job.nodes == 1:
-        return local
+        return [*local, *_HEARING]
     meeting = ["--machine_rank", "0", "--main_process_ip", MEETING_HOST, "--main_process_port", MEETING_PORT]
-    return [*on_each_node(site, job), *local, "--rdzv_backend", "c10d", *meeting]
+    return [*on_each_node(site, job), *_DEAF, *local, "--rdzv_backend", "c10d", *meeting, *_HEARING]
 
 
 def starter(site: Site) -> LauncherName:
@@ -341,7 +354,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         rank_variables=_TORCHRUN,
         needs_starter=True,
         ends_other_ranks=True,
-        withheld_signals=("USR1", "USR2", "ALRM", "XCPU"),
+        withheld_signals=_WORKER_SIGNALS,
     ),
 }
 

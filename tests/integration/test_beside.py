@@ -13,6 +13,7 @@ import pytest
 
 from hpcprof.node import stalls
 from hpcprof.node.leftovers import Leftovers
+from hpcprof.node.signals import Signals
 from hpcprof.node.stalls import StallWatch, compared, processes, programs, sample
 from tests.waiting import until
 
@@ -58,31 +59,53 @@ def test_a_stall_ends_all_that_the_programs_have_started(run: Path, monkeypatch:
     script = "(trap '' TERM; exec sleep 1000) & exec sleep 1000"
     with program(run, "sh", "-c", script) as started:
         until(lambda: len(processes(str(run))) == 2)
-        StallWatch(str(run), "n", 0, 1, 10, stops=True)._end()
+        StallWatch(str(run), "n", 0, 10, stops=True)._end()
         assert started.wait(10) == -15
     until(lambda: not processes(str(run)))
 
 
 def test_what_a_program_leaves_behind_is_ended_after_its_grace_period(run: Path) -> None:
     leftovers = Leftovers(str(run), 0.5)
-    with program(run, "sleep", "1000", rank=3) as daemon:
-        leftovers.look()  # its program has not ended
+    scratch = run / "hpcprof.scratch"
+    scratch.mkdir()
+    marks = {"HPCPROF_RUN_DIR": str(run), "HPCPROF_RANK": "3", "TMPDIR": str(scratch)}
+    profiler = subprocess.Popen(["sleep", "1000"], env={**os.environ, **marks})
+    with profiler, program(run, "sleep", "1000", rank=3) as daemon:
+        until(lambda: len(processes(str(run))) == 2)
+        leftovers.look(processes(str(run)))  # its program has not ended
         assert not (run / "state/rank00003.left").exists()
-        (run / "state/rank00003.code").write_text("0\n")
-        leftovers.look()
+        (scratch / "code").write_text("0\n")
+        leftovers.look(processes(str(run)))
         assert (run / "state/rank00003.left").read_text() == f"sleep ({daemon.pid})\n"
         assert daemon.poll() is None
         time.sleep(0.6)
-        leftovers.look()
+        leftovers.look(processes(str(run)))
         assert daemon.wait(10) == -15
+        assert profiler.poll() is None
+        profiler.kill()
 
 
 def test_a_rank_whose_program_has_ended_never_stalls(run: Path) -> None:
-    watch = StallWatch(str(run), "n", 0, 2, 10, stops=False)
+    watch = StallWatch(str(run), "n", 0, 10, stops=False)
     with program(run, "sleep", "1000"):
-        assert watch._computes(programs(str(run)))  # it has just begun
-        assert not watch._computes(programs(str(run)))
-        (run / "state/rank00000.code").write_text("0\n")
+        assert watch._computes(processes(str(run)), set())  # it has just begun
+        assert not watch._computes(processes(str(run)), set())
         for _ in range(3):
-            assert watch._computes(programs(str(run)))
-    assert stalls.ended_ranks(str(run)) == {0}
+            assert watch._computes(processes(str(run)), {0})
+
+
+def test_a_signal_of_another_node_reaches_the_programs_once(run: Path) -> None:
+    signals = Signals(str(run))
+    with (run / "state/signals").open("w") as noted, program(run, "sleep", "1000") as rank:
+        noted.write(f"KILL {os.uname().nodename}\nUSR1 oth")
+        noted.flush()
+        signals.look(processes(str(run)))  # job.sh signals its own node, and a line is not complete
+        assert rank.poll() is None
+        noted.write("er\n")
+        noted.flush()
+        signals.look(processes(str(run)))
+        assert rank.wait(10) == -10
+    with program(run, "sleep", "1000") as later:
+        signals.look(processes(str(run)))
+        Signals(str(run)).look(processes(str(run)))
+        assert later.poll() is None

@@ -30,7 +30,7 @@ def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> Non
         [sys.executable, "-IS", "-c", program, str(tmp_path / "file")],
         env={"HPCPROF_RUN_DIR": str(tmp_path), "HPCPROF_RANK": "2", "CUDA_VISIBLE_DEVICES": "0"},
     )
-    script = "import sys; from hpcprof.node.telemetry import Sampler; Sampler(sys.argv[1], 'n1', 1).run()"
+    script = "import sys; from hpcprof.node.telemetry import Sampler; Sampler(sys.argv[1], 'n1').run()"
     sampler = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env={"PATH": os.defpath})
     assert rank.wait() == 0
     (tmp_path / "state/rank00002.exit").write_text("0\n")
@@ -47,7 +47,7 @@ def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> Non
 
 def test_the_sampler_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    script = "import sys; from hpcprof.node.telemetry import Sampler; Sampler(sys.argv[1], 'n1', 1).run()"
+    script = "import sys; from hpcprof.node.telemetry import Sampler; Sampler(sys.argv[1], 'n1').run()"
     sampler = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     while not (tmp_path / "telemetry/n1.jsonl").exists():
         time.sleep(0.02)

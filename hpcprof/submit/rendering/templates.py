@@ -125,7 +125,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     rank_variables: Sequence[str]
     """The families of environment variables that may tell a process its rank, in this order."""
     beside: bool
-    """True if a process runs beside the ranks of each node: for samples, stalls, failures or leftovers."""
+    """True if a process runs beside the ranks of each node: samples, stalls, failures, signals, leftovers."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     withheld_signals: Sequence[str] = ("XCPU",)
@@ -239,7 +239,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,
         stage_env=(environment_folder := staged_environment(site, job)),
-        each_node=on_each_node(site, job) if environment_folder or launcher.withheld_signals else [],
+        each_node=on_each_node(site, job) if environment_folder else [],
         withheld_signals=launcher.withheld_signals,
         pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         capture_lead=capture_lead(job.walltime) if profiled else None,
@@ -248,7 +248,13 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         if scheduler.sends_signal and job.on_timeout != "resubmit"
         else warning_of(job.signal, job.on_timeout),
         watches_ranks=watches,
-        beside=bool(watches or job.stall_timeout or not job.no_telemetry or (profiled and profiler.command)),
+        beside=bool(
+            watches
+            or job.stall_timeout
+            or not job.no_telemetry
+            or (profiled and profiler.command)
+            or job.nodes > 1
+        ),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
         place_conditions=place_conditions(job.profile_ranks) if profiled else {},
@@ -278,7 +284,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if common.beside:
-        texts |= _node_modules("__init__", "beside", "failures", "leftovers", "stalls", "telemetry")
+        modules = ("beside", "failures", "leftovers", "signals", "stalls", "telemetry")
+        texts |= _node_modules("__init__", *modules)
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
         words = Path(node.__file__).with_name("program_words.py")

@@ -69,6 +69,9 @@ def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first()
     job = make_job(slurm, arguments=["x"], nodes=3, ranks_per_node=4)
     argv = launch_command(slurm, job)
     assert argv[:4] == ["srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
+    # Slurm signals all processes of a step: torchrun ignores what is for its workers.
+    deaf = argv.index("sh")
+    assert argv[deaf + 2 : deaf + 5] == ["trap '' USR1 USR2 ALRM XCPU; exec \"$@\"", "hpcprof", "torchrun"]
     assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={MEETING}"} <= set(argv)
     script = render_scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
     assert 'first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)' in script
@@ -79,7 +82,9 @@ def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first()
 def test_torchrun_on_one_node_meets_nobody() -> None:
     slurm = site_with("generic-slurm", name=LauncherName.TORCHRUN)
     argv = launch_command(slurm, make_job(slurm, arguments=["x"], ranks_per_node=4))
-    assert argv == ["torchrun", "--no-python", "--nproc-per-node=4", "--standalone"]
+    assert argv[:4] == ["torchrun", "--no-python", "--nproc-per-node=4", "--standalone"]
+    # job.sh keeps the workers' signals from torchrun, and each worker has their default actions again.
+    assert argv[4:7] == ["python3", "-IS", "-c"] and "signal.SIG_DFL" in argv[7]
 
 
 def test_under_pbs_the_mpi_of_the_site_starts_the_torchruns() -> None:

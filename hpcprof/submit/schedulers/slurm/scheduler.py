@@ -194,6 +194,9 @@ class SlurmScheduler(BatchScheduler):
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives of the site and the user, and the one that requests a node's GPUs."""
         lines, own = self.site_directives(site, job), self.own_directives(job)
+        if site.launcher.name is not LauncherName.SRUN or job.workers:
+            # Slurm would signal steps of srun alone; the script passes the signal on.
+            own = [re.sub("^--signal=(?!.*:)", "--signal=B:", line) for line in own]
         if job.gpus_per_rank is not None:
             lines = [line for line in lines if GPUS not in self.settings(line) or _counts_gpus(line)]
             if _shares_node(site, job):

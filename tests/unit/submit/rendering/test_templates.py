@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.rendering.templates import ScriptValues, render
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 from tests.jobs import job, make_job, rendered
 
 
@@ -164,6 +166,22 @@ def test_slurm_is_asked_for_the_signal_and_elsewhere_job_sh_sends_it(tmp_path: P
     again = script(slurm, on_timeout="resubmit")
     assert "#SBATCH --requeue" in again and "--signal=USR1" not in again and "signal_ranks USR1" in again
     assert "job_end - 120 -" in script(local) and "signal_ranks USR1" in script(local)
+    # Without steps of srun Slurm would signal nothing; the script alone can pass it on.
+    mpich = msgspec.structs.replace(slurm, launcher=Launcher(LauncherName.MPICH))
+    assert "#SBATCH --signal=B:USR1@120" in script(mpich)
+    torchrun = ["torchrun", "--nproc-per-node=2", "x.py"]
+    for argument in ("--signal=USR2@60", "--signal=B:USR2@60"):
+        chosen = make_job(slurm, arguments=torchrun, scheduler_args=[argument])
+        assert find_scheduler("slurm").directives(slurm, chosen)[-1] == "--signal=B:USR2@60"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_signal_is_noted_for_the_processes_beside_the_ranks_of_other_nodes(nodes: int) -> None:
+    pbs = load_site("generic-pbs")
+    chosen = make_job(pbs, nodes=nodes, arguments=["x"], no_telemetry=True, stall_timeout="off")
+    texts = render(pbs, chosen, Rendering(Path("/r"), ["hpcprof"], ["mpiexec"], chosen.arguments))
+    assert ('>>"$run_dir/state/signals"' in texts["job.sh"]) == (nodes == 2)
+    assert ("node/hpcprof_node/signals.py" in texts) == (nodes == 2)
 
 
 def test_processes_left_behind_have_the_time_that_the_job_gives_them() -> None:
