@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from hpcprof.cli.conventions import command_with_examples, exit_naming
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
-from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
 
 if TYPE_CHECKING:
@@ -83,14 +81,15 @@ def command(
     from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.ask.tables import asked_on_all_cpus
     from hpcprof.results.store.store import open_store
+    from hpcprof.runs.directory import find_sweep
 
     request = ReportRequest(
         runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
     )
     store = open_store(db, runs_dir)
     collect = partial(collect_first, store=store)
-    plain = (analysis, against, html, threshold) == (None, (), None, None)
-    if plain and len(members := _members(runs, runs_dir)) > 1:
+    plain = (len(runs), analysis, against, html, threshold) == (1, None, (), None, None)
+    if plain and len(members := find_sweep(runs[0], runs_dir)) > 1:
         _show_sweep(form, members, store)
         return
     made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
@@ -115,15 +114,6 @@ def command(
         click.echo(f"wrote {html}", err=form != "table")
 
 
-def _members(references: Sequence[str], runs_dir: Path) -> list[Run]:
-    """Return the runs of the sweep that a user named; none if it is a run, or not to be found here."""
-    from hpcprof.runs.directory import find_runs
-
-    with suppress(UsageError):
-        return find_runs(references[0], runs_dir) if len(references) == 1 else []
-    return []
-
-
 def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:
     """Show the step of each run of a sweep by its parameters, the shortest marked."""
     from hpcprof.results.across.sweeps import sweep_points
@@ -131,16 +121,15 @@ def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:
 
     collect_missing(members, store, partial(collect_first, store=store))
     points = sweep_points(members, store)
-    rows = [(one.run, one.parameters, one.elapsed_ns, one.best) for one in points]
     if form != "table":
+        rows = [(one.run, one.parameters, one.elapsed_ns, one.is_best) for one in points]
         write_rows(form, ("run", "parameters", "elapsed_per_step_ns", "best"), rows)
         return
-    best = min((time for *_, time, _ in rows if time), default=0.0)
     shown = [
-        (words, format_ns(time), f"{time / best:.2f} x", "best" if first else "", run)
-        if time
-        else (words, "–", "", "", run)
-        for run, words, time, first in rows
+        (one.parameters, format_ns(one.elapsed_ns), f"{one.ratio:.2f} x", "best" * one.is_best, one.run)
+        if one.elapsed_ns and one.ratio
+        else (one.parameters, "–", "", "", one.run)
+        for one in points
     ]
     show(shown, ("parameters", "elapsed per step", "of the best", "", "run"))
 

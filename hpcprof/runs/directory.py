@@ -341,17 +341,24 @@ def sweep_of(run_id: str) -> str | None:
 
 
 def find_runs(reference: str, runs: Path) -> list[Run]:
-    """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
+    """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`."""
+    return find_sweep(reference, runs) or [find_run(reference, runs)]
+
+
+def find_sweep(reference: str, runs: Path) -> list[Run]:
+    """Return the members of the sweep that a user named, in order; none if the name is not a sweep's.
 
     A sweep is named by its id, a name that means it alone, or the path of its directory, which only an array
-    has.
+    has. The whole id of a run is told without listing the others.
     """
     check_reference(reference)
+    if reference == "last" or has_manifest(runs / reference):
+        return []
     path, name, folder = Path(reference), reference, runs
     if reference and ((path / ARRAY_SCRIPT).is_file() or ("/" in reference and not path.exists())):
         name, folder = path.resolve().name, path.resolve().parent
     members = _members(name, [m.parent.name for m in folder.glob(f"*/{MANIFEST}")])
-    return [open_run(folder / member) for member in members] or [find_run(reference, runs)]
+    return [open_run(folder / member) for member in members]
 
 
 def _members(reference: str, ids: Sequence[str]) -> list[str]:

@@ -14,13 +14,18 @@ class SweepPoint:
     """A run of a sweep.
 
     ``parameters`` has the words of its command that differ between the runs, ``elapsed_ns`` the elapsed time
-    per step in ns, None if it is unknown; ``best`` is true for the shortest.
+    per step in ns and ``ratio`` that to the shortest of the sweep, both None if it is unknown.
     """
 
     run: str
     parameters: str
     elapsed_ns: float | None
-    best: bool
+    ratio: float | None
+
+    @property
+    def is_best(self) -> bool:
+        """True for the shortest step of the sweep."""
+        return self.ratio == 1.0
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
@@ -32,7 +37,7 @@ def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
     shortest = min((time for time in times if time is not None), default=None)
     words = differing_words([run.submission.job.words for run in runs])
     return [
-        SweepPoint(run.id, text, time, time is not None and time == shortest)
+        SweepPoint(run.id, text, time, time / shortest if time and shortest else None)
         for run, text, time in zip(runs, words, times, strict=True)
     ]
 
