@@ -62,17 +62,17 @@ class Tools:
         self._catalogue, self._desk, self._collect = catalogue, desk, collect
 
     def find_runs(self, search: str = "", program: str = "", state: str = "", since: str = "") -> str:
-        """Find runs, the newest first: id, state, program, ranks, profiler, median step, what was collected.
+        """Find runs, the newest first: id, state, program, ranks, profiler, elapsed time per step, collected.
 
         search: words that all occur in the id, command, program, site or tags. state: such as completed,
         failed, running or imported. since: a date or an age such as 7d.
         """
         listing = self._catalogue.listing()
         chosen = listing.chosen(Filters(search=search, program=program, state=state, since=since))
-        lines = ["run | state | program | ranks | profiler | median step | collected | submitted"]
+        lines = ["run | state | program | ranks | profiler | time per step | collected | submitted"]
         for known in chosen[:_MOST_RUNS]:
             one = known.listed
-            step = format_ns(one.step_p50_ns) if one.step_p50_ns else "-"
+            step = format_ns(one.step_ns) if one.step_ns else "-"
             when = f"{known.when:%Y-%m-%d %H:%M}" if known.when else "-"
             values = (
                 one.run,

@@ -1,7 +1,7 @@
 """Tables of many ranks: how a measure spreads over them, and which ranks deviate most.
 
 How far a rank deviates is its distance from the median over the ranks, in robust standard deviations
-(`hpcprof.analysis.statistics.robust`). Where most ranks agree to less than 1 % of
+(`hpcprof.common.robust`). Where most ranks agree to less than 1 % of
 the largest value, that is the unit instead, so that noise does not look like a deviation.
 """
 
@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 MOST_IN_FULL = 16

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcprof.common.decode import from_json
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.runs.directory import Run
+from hpcprof.runs.step_time import StepTime, step_time
 
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
 _TAIL_BYTES = 4096
@@ -107,10 +108,9 @@ def typical_step_ns(lines: Iterable[StepLine]) -> float:
     return (low + high) / 2
 
 
-def median_step_ns(run: Run) -> float | None:
-    """Return the median time of the noted steps of a run, each on its slowest rank, in ns; None without."""
-    times = noted_steps(run)
-    return float(statistics.median(map(max, zip(*times, strict=False)))) if times else None
+def noted_step_time(run: Run) -> StepTime | None:
+    """Return the time of the noted steps of a run, each on its slowest rank; None without."""
+    return step_time([*map(max, zip(*noted_steps(run), strict=False))])
 
 
 def noted_steps(run: Run) -> list[list[int]]:
@@ -170,15 +170,12 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     # A running job is told as it goes now, one that has ended as a whole.
-    wall = None if now is not None else median_step_ns(run)
-    wall = (
-        typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
-        if wall is None
-        else wall
-    )
-    progress = (
-        f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run)}{_memory(steps)}"
-    )
+    if now is None and (whole := noted_step_time(run)):
+        takes = f"{format_ns(whole.elapsed_ns)} a step (median {format_ns(whole.p50_ns)})"
+    else:
+        wall = typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
+        takes = f"now {format_ns(wall)} a step"
+    progress = f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
     warnings = [] if now is None else step_warnings(steps, now)
     return f"{progress}. {' '.join(warnings)}" if warnings else progress
 

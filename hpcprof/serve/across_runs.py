@@ -59,7 +59,7 @@ def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:
         named = [run for run in listing.runs if run.program]
-        program = next((run for run in named if run.listed.step_p50_ns), named[0]).program or ""
+        program = next((run for run in named if run.listed.step_ns), named[0]).program or ""
     metric = parameters.get("metric", "").strip() or ANY_STEP
     return {"program": program, "metric": metric, "tag": parameters.get("tag", "").strip()}
 

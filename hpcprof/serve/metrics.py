@@ -71,7 +71,7 @@ class _Families:
         ranks = GaugeMetricFamily("hpcprof_run_ranks", "Ranks of the run.", labels=_LABELS)
         step = GaugeMetricFamily(
             "hpcprof_step_seconds",
-            "Median step of the run; of a running one the latest.",
+            "Elapsed time per step of the run.",
             labels=_LABELS,
             unit="seconds",
         )
@@ -97,7 +97,7 @@ class _Families:
             state.add_metric(labels, {one: one == shown.state for one in STATES})
             if shown.ranks is not None:
                 ranks.add_metric(labels, shown.ranks)
-            seconds = (shown.step_p50_ns or 0) * _NS
+            seconds = (shown.step_ns or 0) * _NS
             if seconds > 0:  # a run that was pushed may have any number
                 step.add_metric(labels, seconds)
                 rate.add_metric(labels, 1 / seconds)

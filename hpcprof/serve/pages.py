@@ -39,8 +39,8 @@ EXAMPLES = (
     ),
     (
         "Step time of all runs",
-        "SELECT r.program, s.run_id, min(s.p50_ns) / 1e6 AS step_ms\n"
-        "FROM analysis_steps_summary s JOIN runs r ON r.id = s.run_id GROUP BY 1, 2 ORDER BY 1, 3",
+        "SELECT r.program, s.run_id, s.elapsed_ns / 1e6 AS step_ms\n"
+        "FROM analysis_step_kinds s JOIN runs r ON r.id = s.run_id WHERE s.kind = 0 ORDER BY 1, 3",
         False,
     ),
     (
@@ -117,12 +117,12 @@ class Trend:
 
 def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
     """Return the trend of the step until a run, over those of its program on as many ranks, if it has one."""
-    if run.program is None or run.listed.step_p50_ns is None:
+    if run.program is None or run.listed.step_ns is None:
         return None
     alike = [
-        one.listed.step_p50_ns
+        one.listed.step_ns
         for one in runs[runs.index(run) :]  # the newest first
-        if (one.program, one.listed.ranks) == (run.program, run.listed.ranks) and one.listed.step_p50_ns
+        if (one.program, one.listed.ranks) == (run.program, run.listed.ranks) and one.listed.step_ns
     ][:_TREND][::-1]
     if len(alike) < 2:
         return None
@@ -216,7 +216,7 @@ def sql_page(request: Request) -> Response:
     runs = [run.listed for run in served(request).catalogue.listing().runs]
     collected = [run for run in runs if run.collected in (Coverage.YES, Coverage.PARTLY)]
     # A run with steps has a timeline, and so events.
-    newest = next((run.run for run in collected if run.step_p50_ns), collected[0].run if collected else "")
+    newest = next((run.run for run in collected if run.step_ns), collected[0].run if collected else "")
     return served(request).page(
         "sql",
         title="SQL",

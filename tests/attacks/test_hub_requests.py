@@ -63,6 +63,7 @@ def readers(tmp_path: Path) -> Iterator[tuple[Reader, Reader]]:
             profiler=_HOSTILE,
             nodes=10_000_000,
             ranks=10_000_000,
+            step_ns=-1e300,
             step_p50_ns=-1e300,
             duration_s=9e9,
             started="2199-01-01T00:00:00+00:00",

@@ -290,7 +290,7 @@ def test_a_phone_shows_the_state_and_the_step_of_each_run(
 ) -> None:
     opened = open_page(browser, f"{server.address}runs", viewport={"width": 390, "height": 800}).page
     row = opened.get_by_role("row").filter(has=opened.get_by_role("link", name=run_id, exact=True))
-    for text in ("imported", "126.2 ms"):
+    for text in ("imported", "126.4 ms"):
         box = row.get_by_role("cell", name=text).bounding_box()
         assert box and box["x"] + box["width"] <= 390
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.collective_operations import ALIGNING
 from hpcprof.profiles.timeline import Floats, Ints
 

@@ -19,7 +19,7 @@ from math import comb
 
 import numpy as np
 
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.profiles.timeline import Floats
 
 LEAST_PROBABILITY = 0.7

@@ -17,9 +17,9 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, widening
-from hpcprof.analysis.steps.once import once_ns
 from hpcprof.analysis.steps.run_step import account_of_all_steps, step_series
 from hpcprof.profiles.timeline import Floats
+from hpcprof.runs.step_time import step_time
 
 ELAPSED, OWN_ELAPSED = "elapsed_per_step_ns", "own_elapsed_per_step_ns"
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
@@ -80,7 +80,7 @@ def compare(
     One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
     one by the workload's own clock, without both the GPU's span or, if captures without steps have different
     numbers of kernels, the mean time of a kernel. What happened once
-    (`hpcprof.analysis.steps.once`) does not count. The median step is beside it, and a sentence says where
+    (`hpcprof.runs.step_time`) does not count. The median step is beside it, and a sentence says where
     both disagree, as in runs with rare long steps. A ``regression`` has an
     interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
     ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
@@ -318,13 +318,13 @@ def step_metrics(run: RunData) -> dict[str, float]:
     summary, times, kinds = (run.tables[name] for name in STEP_TABLES)
     if len(summary):
         metrics[STEP] = float(summary["p50_ns"].iloc[0])
-    if len(times):
-        wall = step_series(times).wall
-        elapsed = account_of_all_steps(kinds)["elapsed_ns"] if len(kinds) else 0.0
-        metrics[ELAPSED] = elapsed or float(wall.mean()) - once_ns(wall) / max(1, len(wall))
-    if (median := run.own_p50_ns) is not None:
-        wall = run.own_step_ns
-        metrics |= {OWN_ELAPSED: float(wall.mean()) - once_ns(wall) / len(wall), OWN_STEP: median}
+    elapsed = account_of_all_steps(kinds)["elapsed_ns"] if len(kinds) else 0.0
+    if elapsed:
+        metrics[ELAPSED] = elapsed
+    elif profiled := step_time(step_series(times).wall.tolist()):
+        metrics[ELAPSED] = profiled.elapsed_ns
+    if own := step_time(run.own_step_ns.tolist()):
+        metrics |= {OWN_ELAPSED: own.elapsed_ns, OWN_STEP: own.p50_ns}
     return metrics
 
 
@@ -533,7 +533,7 @@ def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -
     least two values, whose mean place is ``place``.
     """
     apart = places - np.mean(places)
-    level = values + _slope([(values, places)]) * (place - places)
+    level = values + _Line.of([(values, places)]).slope * (place - places)
     noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
     leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
     few = float(np.var(others, ddof=1)), len(others)
@@ -588,16 +588,7 @@ def noise_of(values: Floats) -> float:
 
 def drifts(values: Floats) -> bool:
     """Return whether a series of at least three values may have a trend (t test of the slope)."""
-    from scipy.special import stdtr
-
-    place = np.arange(len(values)) - (len(values) - 1) / 2
-    slope = float(place @ values / (place @ place))
-    left = values - np.mean(values) - slope * place
-    freedom = len(values) - 2
-    error = math.sqrt(float(left @ left) / freedom / float(place @ place))
-    if not error:
-        return slope != 0
-    return bool(2 * stdtr(freedom, -abs(slope) / error) < _TREND)
+    return _Line.of([(values, np.arange(len(values), dtype=np.float64))]).rises()
 
 
 def alike(a: Floats, b: Floats) -> bool:
@@ -610,7 +601,7 @@ def continues(before: Floats, places: Floats, values: Floats, of_values: Floats)
     place = float(np.mean(of_values))
     level, found = extrapolated(before, places, values, place)
     # The same drift is within the values.
-    apart = values - _slope([(before, places)]) * (of_values - place)
+    apart = values - _Line.of([(before, places)]).slope * (of_values - place)
     return _variances_alike(apart, level) and _may_be_none(found)
 
 
@@ -628,41 +619,59 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
         The level of the last block less that of the one before it, at one place; None if the slope within the
         blocks may be none, or there are too few values.
     """
-    from scipy.special import stdtr
-
-    freedom = sum(len(values) for values, _ in blocks) - len(blocks) - 1
-    if freedom < _FEWEST_FOR_SLOPE:
+    if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
         return None
-    slope = _slope(blocks)
-    inside = sum(float(np.sum((places - np.mean(places)) ** 2)) for _, places in blocks)
-    left = np.concatenate(
-        [values - slope * places - np.mean(values - slope * places) for values, places in blocks]
-    )
-    noise = float(left @ left) / freedom
+    line = _Line.of(blocks)
     # Runs that resemble the run before tell less than as many independent ones.
-    wider = widening(left)
-    error = wider * math.sqrt(noise / inside)
-    if not 2 * stdtr(freedom, -abs(slope) / error if error else -math.inf) < _TREND:
+    wider = widening(line.left)
+    if not line.rises(wider):
         return None
     (a, of_a), (b, of_b) = blocks[-2:]
     apart = float(np.mean(of_b) - np.mean(of_a))
-    leverage = 1 / len(a) + 1 / len(b) + apart**2 / inside
-    difference = float(np.mean(b) - np.mean(a)) - slope * apart
-    return Estimate(difference, wider * math.sqrt(noise * leverage), float(freedom))
+    leverage = 1 / len(a) + 1 / len(b) + apart**2 / line.inside
+    difference = float(np.mean(b) - np.mean(a)) - line.slope * apart
+    return Estimate(difference, wider * math.sqrt(line.noise * leverage), float(line.freedom))
 
 
-def _slope(blocks: Sequence[tuple[Floats, Floats]]) -> float:
-    """Return the slope by least squares that blocks with levels of their own have in common."""
-    apart = [(values, places - np.mean(places)) for values, places in blocks]
-    return sum(float(x @ values) for values, x in apart) / sum(float(x @ x) for _, x in apart)
+@dataclass(frozen=True)
+class _Line:
+    """The slope that blocks with levels of their own have in common, by least squares."""
+
+    slope: float
+    inside: float
+    """The sum of the squared distances of the places from their mean in the block."""
+    left: Floats
+    """The values without level and slope."""
+    freedom: int
+
+    @classmethod
+    def of(cls, blocks: Sequence[tuple[Floats, Floats]]) -> _Line:
+        """Fit the slope of blocks of values and their places."""
+        apart = [(values, places - np.mean(places)) for values, places in blocks]
+        inside = sum(float(x @ x) for _, x in apart)
+        slope = sum(float(x @ values) for values, x in apart) / inside
+        left = np.concatenate([values - np.mean(values) - slope * x for values, x in apart])
+        return cls(slope, inside, left, len(left) - len(blocks) - 1)
+
+    @property
+    def noise(self) -> float:
+        """The variance of a value around the line."""
+        return float(self.left @ self.left) / self.freedom
+
+    def rises(self, wider: float = 1.0) -> bool:
+        """Return whether there may be a slope (Student's t), with its standard error as many times wider."""
+        return _differs(self.slope, wider * math.sqrt(self.noise / self.inside), self.freedom, _TREND)
+
+
+def _differs(value: float, error: float, freedom: float, level: float) -> bool:
+    """Return whether a value with this standard error differs from 0 (two-sided t test)."""
+    from scipy.special import stdtr
+
+    return bool(2 * stdtr(freedom, -abs(value) / error) < level) if error else value != 0
 
 
 def _may_be_none(found: Estimate) -> bool:
-    from scipy.special import stdtr
-
-    if not found.error:
-        return not found.difference
-    return bool(2 * stdtr(found.freedom, -abs(found.difference) / found.error) >= _UNLIKE)
+    return not _differs(found.difference, found.error, found.freedom, _UNLIKE)
 
 
 def _variances_alike(a: Floats, b: Floats) -> bool:

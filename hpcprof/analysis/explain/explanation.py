@@ -194,7 +194,7 @@ class CallCost:
 
 @dataclass(frozen=True)
 class OnceStep:
-    """A step that takes long once (`hpcprof.analysis.steps.once`).
+    """A step that takes long once (`hpcprof.runs.step_time`).
 
     ``extra_ns`` is the time by which it exceeds the median, ``cause`` the cause of its longest excess, None
     where that is more work, and ``where`` the part of the account that is longer.

@@ -5,8 +5,8 @@ import pandas as pd
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import OnceStep
-from hpcprof.analysis.steps.once import happened_once
 from hpcprof.analysis.steps.run_step import PARTS, step_series, whole_steps
+from hpcprof.runs.step_time import happened_once
 
 _CAUSES = {
     "compute_ns": (None, "compute"),
@@ -23,14 +23,14 @@ def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
     if not len(account):
         return ()
     series = step_series(account)
-    places = np.flatnonzero(happened_once(series.wall))
-    if not len(places):
+    places = happened_once(series.wall.tolist())
+    if not places:
         return ()
     rows = whole_steps(account).fillna({"wait_for_peer_ns": 0})
     parts = rows.astype(dict.fromkeys(PARTS, float)).groupby("step")[[*PARTS]].mean()
     usual, median = parts.median(), float(np.median(series.wall))
     steps = []
-    for place in places.tolist():
+    for place in places:
         number = int(series.steps[place])
         longest = str((parts.loc[number] - usual).idxmax())
         steps.append(OnceStep(number, round(float(series.wall[place]) - median), *_CAUSES[longest]))

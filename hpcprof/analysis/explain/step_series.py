@@ -10,10 +10,10 @@ import numpy as np
 from hpcprof.analysis.account.host_activity import marking_thread
 from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.statistics.confidence_intervals import widening
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Timeline
 

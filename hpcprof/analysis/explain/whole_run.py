@@ -16,11 +16,11 @@ from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.steps.once import happened_once
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss, summed
 from hpcprof.profiles.timeline import Mask, Timeline
+from hpcprof.runs.step_time import happened_once
 
 _MUCH_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
@@ -60,7 +60,7 @@ def of_series(
     """Return what the times of the steps show by themselves, and the pauses between steps."""
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
     # A step that takes long once is told by itself.
-    high = np.setdiff1d(high, np.flatnonzero(happened_once(series.wall)))
+    high = np.setdiff1d(high, happened_once(series.wall.tolist()))
     found = []
     if len(high):
         usual = float(np.median(series.wall))

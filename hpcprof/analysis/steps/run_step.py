@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.steps.once import happened_once
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.runs.step_time import happened_once
 
 PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
 """The columns of ``step_account`` that add up to ``wall_ns``."""
@@ -211,7 +211,7 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     -----
     Where steps end at the front of the next one, the last one has no end: what the host does before a next
     step is missing. Its times count only in a kind without any other step, and so do those of steps that take
-    long once (`hpcprof.analysis.steps.once`).
+    long once (`hpcprof.runs.step_time`).
     """
     if not len(account):
         return []
@@ -220,7 +220,7 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     elapsed = _elapsed(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
-    ended &= ~happened_once(series.wall)
+    ended[happened_once(series.wall.tolist())] = False
     chosen = [np.ones(len(kind), bool)]
     chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
     return [

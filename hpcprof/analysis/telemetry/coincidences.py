@@ -26,8 +26,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
 from hpcprof.analysis.steps.run_step import StepSeries
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
 from hpcprof.profiles.timeline import Floats, Ints, Mask

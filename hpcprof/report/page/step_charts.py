@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from hpcprof.analysis.statistics.robust import MAD_TO_DEVIATION
+from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.contents import Contents
 from hpcprof.workloads.schema import RankResult, summarize

@@ -17,7 +17,7 @@ from hpcprof.common.masking import masked, masked_command
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
-from hpcprof.runs.live_steps import median_step_ns
+from hpcprof.runs.live_steps import noted_step_time
 from hpcprof.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -39,8 +39,9 @@ class Coverage(Enum):
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list. Times are in UTC; what is unknown is None.
 
-    ``duration_s`` is the time from the start of job.sh to its end, or until now; ``step_p50_ns`` the median
-    step in the results database, else the latest that the ranks have noted.
+    ``duration_s`` is the time from the start of job.sh to its end, or until now. ``step_ns`` is the elapsed
+    time per step and ``step_p50_ns`` the median step: of the profiles in the results database, else of the
+    steps that the ranks have noted.
     """
 
     run: str
@@ -55,6 +56,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     submitted: datetime | None = None
     started: datetime | None = None
     duration_s: float | None = None
+    step_ns: float | None = None
     step_p50_ns: float | None = None
     collected: Coverage = Coverage.NOT_PROFILED
     tags: list[str] = []
@@ -149,6 +151,9 @@ def _chosen(selection: Selection, manifest: Manifest, tags: list[str]) -> bool:
 def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:
     assert run.manifest is not None
     job = run.manifest.job
+    noted = None if row else noted_step_time(run)
+    step_ns = row.step_ns if row else noted.elapsed_ns if noted else None
+    step_p50_ns = row.step_p50_ns if row else noted.p50_ns if noted else None
     return ListedRun(
         run=run.id,
         state=status.state.value,
@@ -162,7 +167,8 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
         submitted=datetime.fromisoformat(run.manifest.created),
         started=_start(run),
         duration_s=_duration_s(run, status),
-        step_p50_ns=row.step_p50_ns if row else median_step_ns(run),
+        step_ns=step_ns,
+        step_p50_ns=step_p50_ns,
         collected=_coverage(len(run.profiled_ranks), row.profiles if row else 0),
         tags=tags,
         path=str(run.path),
@@ -179,6 +185,7 @@ def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
         profiler=row.kind,
         command=row.workload and masked(row.workload),
         started=datetime.fromtimestamp(start / 1e9, timezone.utc) if start else None,
+        step_ns=row.step_ns,
         step_p50_ns=row.step_p50_ns,
         collected=Coverage.YES,
         tags=read_tags(Run(row.id, Path(row.path)), runs_dir),
@@ -189,9 +196,8 @@ def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
 def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
     """Return a run as it was listed where it comes from."""
     run = from_json(listed, ListedRun)
-    return msgspec.structs.replace(
-        run, step_p50_ns=row.step_p50_ns or run.step_p50_ns, tags=tags.split(), path=row.path
-    )
+    times = {"step_ns": row.step_ns or run.step_ns, "step_p50_ns": row.step_p50_ns or run.step_p50_ns}
+    return msgspec.structs.replace(run, **times, tags=tags.split(), path=row.path)
 
 
 def _coverage(profiled: int, collected: int) -> Coverage:

@@ -47,7 +47,7 @@ from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dum
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import median_step_ns, read_live_steps, step_lines
+from hpcprof.runs.live_steps import noted_step_time, read_live_steps, step_lines
 from hpcprof.submit.runs.failures import first_failure
 from hpcprof.submit.waiting import ended_by_stall
 
@@ -181,16 +181,17 @@ def _what_happened(run: Run) -> dict[str, Any]:
 def _of_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
     last = [lines.last for lines in steps.values()]
+    noted = noted_step_time(run) if run.manifest is not None else None
     summary = StepSummary(
-        wall_p50_ns=int(typical) if (typical := median_step_ns(run)) is not None else None,
+        wall_p50_ns=round(noted.p50_ns) if noted else None,
+        elapsed_ns=round(noted.elapsed_ns) if noted else None,
         steps=max((line.step + 1 for line in last), default=0),
         ranks=len(last),
         explained_steps=0,
         replay_error_pct=None,
     )
     reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
-    findings, rare, mean_ns = _of_noted_steps(run, store, tuple(sorted(steps)))
-    summary = replace(summary, elapsed_ns=mean_ns)
+    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)))
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
@@ -198,14 +199,11 @@ def _of_unprofiled(run: Run, store: Store) -> Explanation:
 
 def _of_noted_steps(
     run: Run, store: Store, ranks: tuple[int, ...]
-) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...], int | None]:
-    """Return what the noted steps of a run show with what its nodes did meanwhile, and their mean time in ns.
-
-    Few steps show nothing.
-    """
+) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
+    """Return what the noted steps of a run show with what its nodes did meanwhile; few steps show nothing."""
     lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
     if len(lines) < _FEWEST_LINES:
-        return (), (), None
+        return (), ()
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
     from hpcprof.analysis.framework.outcome import analyze_run
@@ -223,7 +221,7 @@ def _of_noted_steps(
     assert noted is not None
     series = single_steps(noted)
     newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
-    return *explain_noted(newest, ranks, rows, files), round(float(newest.wall.mean()))
+    return explain_noted(newest, ranks, rows, files)
 
 
 def _noted_alone(run: Run) -> StepAlone | None:

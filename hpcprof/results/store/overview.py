@@ -18,8 +18,12 @@ SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
     (SELECT count(*) FROM profiles WHERE profiles.run_id = runs.id),
     (SELECT min(kind) FROM profiles WHERE profiles.run_id = runs.id),
     (SELECT min(start_utc_ns) FROM profiles WHERE profiles.run_id = runs.id),
+    {elapsed},
     (SELECT min(p50_ns) FROM analysis_steps_summary WHERE analysis_steps_summary.run_id = runs.id)
 FROM runs ORDER BY runs.id"""
+
+_KINDS = "analysis_step_kinds"
+_ELAPSED = f"(SELECT min(elapsed_ns) FROM {_KINDS} WHERE {_KINDS}.run_id = runs.id AND kind = 0)"
 
 _PUSHED = "SELECT run_id, listed, tags FROM pushed"
 
@@ -27,7 +31,7 @@ _BASELINES = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
 
 
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
-    """A collected run: its place, the number of its profiles, their kind and start, and its median step."""
+    """A collected run: its place, the number of its profiles, their kind and start, and its step."""
 
     id: str
     path: str
@@ -37,6 +41,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     profiles: int
     kind: str | None
     start_utc_ns: int | None
+    step_ns: float | None
+    """The elapsed time per step."""
     step_p50_ns: float | None
 
 
@@ -72,7 +78,7 @@ def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Se
     """Return the rows of a query; none without its main table."""
     db = db or default_database()
     if db and "://" in db:
-        return _from_server(db, query)
+        return _from_server(db, query.format(elapsed=_ELAPSED))
     return _from_file(Path(db) if db else runs_dir / "hpcprof.db", query, table)
 
 
@@ -83,7 +89,11 @@ def _from_file(path: Path, query: str, table: str) -> Sequence[Sequence[object]]
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-            return connection.execute(query).fetchall() if {"hpcprof_schema", table} <= tables else []
+            if not {"hpcprof_schema", table} <= tables:
+                return []
+            # hpcprof 0.2 had no kinds of steps.
+            filled = query.format(elapsed=_ELAPSED if _KINDS in tables else "NULL")
+            return connection.execute(filled).fetchall()
     except sqlite3.Error as error:
         # A missing table or column: it is of another version of hpcprof.
         remedy = "; give another --db, or move it away and collect again" if "no such" in str(error) else ""

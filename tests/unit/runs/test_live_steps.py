@@ -14,11 +14,12 @@ from hpcprof.runs.live_steps import (
     LiveSteps,
     StepLine,
     describe_live_steps,
-    median_step_ns,
+    noted_step_time,
     noted_steps,
     read_live_steps,
     step_warnings,
 )
+from hpcprof.runs.step_time import StepTime
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 STARTED = 1_790_000_000
@@ -103,7 +104,7 @@ def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(
 ) -> None:
     monkeypatch.setattr("hpcprof.cli.status.time.time", lambda: NOW)
     _write(run, 0, _line(3))
-    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 3 on 1 rank, 5.000 ms a step"
+    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 3 on 1 rank, now 5.000 ms a step"
     assert _detail(run, JobStatus(JobState.QUEUED, "Priority")) == "Priority"
     (run.path / f"state/failed.{STARTED_UTC}").write_text("0 2\n")
     assert _detail(run, JobStatus(JobState.RUNNING)) == "rank 0 failed first: exit code 2"
@@ -127,13 +128,13 @@ def test_the_status_of_a_running_job_tells_whose_memory_grows(
     file.write_text("".join(f"{json.dumps(one)}\n" for one in [header, *samples]))
     detail = _detail(run, JobStatus(JobState.RUNNING))
     assert detail.startswith(
-        "step 60 on 2 ranks, 5.000 ms a step. Memory on the host grows: rank 1: 10.00 MB more"
+        "step 60 on 2 ranks, now 5.000 ms a step. Memory on the host grows: rank 1: 10.00 MB more"
     )
     assert detail.endswith("the node is full at step 159, in 1 min 40 s")
     assert "Memory" not in _detail(run, JobStatus(JobState.COMPLETED))
     # More than can be read while somebody waits.
     monkeypatch.setattr("hpcprof.results.collect.run_memory._MOST_BYTES", file.stat().st_size - 1)
-    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, 5.000 ms a step"
+    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, now 5.000 ms a step"
 
 
 def test_status_looks_closely_only_at_memory_that_has_risen(
@@ -158,19 +159,20 @@ def test_status_looks_closely_only_at_memory_that_has_risen(
 def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
     for rank, step in enumerate([40, 42, 41]):
         _write(run, rank, _line(step, wall_ms=5 + rank))
-    assert describe_live_steps(run, NOW) == "steps 40 to 42 on 3 ranks, 6.000 ms a step"
+    assert describe_live_steps(run, NOW) == "steps 40 to 42 on 3 ranks, now 6.000 ms a step"
     for rank in range(3):
         _write(run, rank, _line(43))
-    assert describe_live_steps(run, NOW) == "step 43 on 3 ranks, 5.000 ms a step"
+    assert describe_live_steps(run, NOW) == "step 43 on 3 ranks, now 5.000 ms a step"
     _write(run, 1, _line(9, after=-15.0))
     assert describe_live_steps(run, NOW) == (
-        "steps 9 to 43 on 3 ranks, 5.000 ms a step. Rank 1 has ended no step for 25 s, while others go on."
+        "steps 9 to 43 on 3 ranks, now 5.000 ms a step. Rank 1 has ended no step for 25 s, while others go "
+        "on."
     )
 
 
 def test_the_steps_of_a_run_that_has_ended_are_told_without_a_warning(run: Run) -> None:
     _write(run, 0, _line(43))
-    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step"
+    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step (median 5.000 ms)"
 
 
 def test_steps_that_became_slower_are_told(run: Run) -> None:
@@ -181,7 +183,8 @@ def test_steps_that_became_slower_are_told(run: Run) -> None:
         + "".join(_line(step, 6) for step in range(60, 120)),
     )
     assert (
-        describe_live_steps(run, NOW) == "step 119 on 1 rank, 6.000 ms a step, 20 % slower than at the start"
+        describe_live_steps(run, NOW)
+        == "step 119 on 1 rank, now 6.000 ms a step, 20 % slower than at the start"
     )
 
 
@@ -189,7 +192,7 @@ def test_the_noted_steps_are_the_medians_of_the_lines_of_some_ranks(run: Run) ->
     for rank in range(40):
         _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=6))
     assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 4
-    assert median_step_ns(run) == 5.5e6
+    assert noted_step_time(run) == StepTime(5.5e6, 5.5e6)
 
 
 def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
@@ -208,12 +211,11 @@ def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
         for at in range(2)
     ]
     _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in slow + quick))
-    assert median_step_ns(run) == 10 * MS
-    for now in (None, STARTED + 15.0):
-        assert (
-            describe_live_steps(run, now)
-            == "step 211 on 1 rank, 10.00 ms a step, 98 % faster than at the start"
-        )
+    assert noted_step_time(run) == StepTime((12 * 400 + 200 * 10) * MS / 212, 10 * MS)
+    takes = "32.08 ms a step (median 10.00 ms)", "now 10.00 ms a step"
+    for now, told in zip((None, STARTED + 15.0), takes, strict=True):
+        said = describe_live_steps(run, now)
+        assert said == f"step 211 on 1 rank, {told}, 98 % faster than at the start"
     assert sorted(noted_steps(run)[0]) == [10 * MS] * 200 + [400 * MS] * 12
 
 

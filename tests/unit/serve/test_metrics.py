@@ -21,7 +21,7 @@ DASHBOARD = Path(__file__).parents[3] / "examples/grafana/hpcprof.json"
 
 
 def run(name: str, program: str | None, state: str, step_ns: float | None = None) -> KnownRun:
-    return KnownRun(ListedRun(run=name, state=state, site="polaris", ranks=4, step_p50_ns=step_ns), program)
+    return KnownRun(ListedRun(run=name, state=state, site="polaris", ranks=4, step_ns=step_ns), program)
 
 
 @pytest.fixture

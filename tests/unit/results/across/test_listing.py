@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def test_a_run_is_listed_with_its_command_times_and_tags(make_run: MakeRun, tmp_
     assert (row.command, row.tags) == ("ddp --model 'a b'", ["base"])
     assert row.submitted == datetime(2026, 11, 21, 2, 15, 54, tzinfo=timezone.utc)
     assert row.started == datetime(2026, 11, 21, 2, 16, tzinfo=timezone.utc)
-    assert (row.duration_s, row.step_p50_ns, row.collected) == (90.5, None, Coverage.NOT_PROFILED)
+    assert (row.duration_s, row.step_ns, row.collected) == (90.5, None, Coverage.NOT_PROFILED)
 
 
 def test_profiles_of_a_run_are_collected_partly_or_not(make_run: MakeRun, tmp_path: Path) -> None:
@@ -88,6 +89,25 @@ def test_collected_profiles_of_no_run_are_imported_or_missing(make_run: MakeRun,
     assert (theirs.run, theirs.state, theirs.ranks, theirs.profiler) == ("theirs-1", "imported", 2, "nsys")
     assert theirs.started == datetime.fromtimestamp(1795230532, timezone.utc)
     assert [row.run for row in list_runs(runs, None, Selection(states=["missing"]))] == ["gone-1"]
+
+
+def test_the_step_is_the_elapsed_time_of_all_steps_beside_the_median_also_from_stores_without_kinds(
+    tmp_path: Path,
+) -> None:
+    runs = tmp_path / "runs"
+    (tmp_path / "theirs").mkdir()
+    stored(runs, "theirs-1", tmp_path / "theirs")
+    with closing(sqlite3.connect(runs / "hpcprof.db")) as database, database:
+        rows = "INSERT INTO analysis_{} (run_id, position, {}) VALUES ('theirs-1', {})"
+        database.execute(rows.format("step_kinds", "kind, elapsed_ns", "0, 0, 119"))
+        database.execute(rows.format("step_kinds", "kind, elapsed_ns", "1, 1, 100"))
+        database.execute(rows.format("steps_summary", "p50_ns", "0, 73"))
+    (row,) = list_runs(runs)
+    assert (row.step_ns, row.step_p50_ns) == (119, 73)
+    with closing(sqlite3.connect(runs / "hpcprof.db")) as database, database:
+        database.execute("DROP TABLE analysis_step_kinds")
+    (row,) = list_runs(runs)
+    assert (row.step_ns, row.step_p50_ns) == (None, 73)
 
 
 def test_runs_are_chosen_by_state_site_tag_and_time(make_run: MakeRun, tmp_path: Path) -> None:

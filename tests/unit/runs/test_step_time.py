@@ -1,11 +1,8 @@
 """Steps that take long once, and those that take long at a rate."""
 
-from __future__ import annotations
-
-import numpy as np
 import pytest
 
-from hpcprof.analysis.steps.once import happened_once, once_ns
+from hpcprof.runs.step_time import StepTime, happened_once, step_time
 
 USUAL = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
 
@@ -22,8 +19,10 @@ USUAL = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
     ],
 )
 def test_a_long_step_happens_once_if_no_other_is_alike(steps: list[int], once: list[int]) -> None:
-    assert np.flatnonzero(happened_once(np.array(steps))).tolist() == once
+    assert happened_once(steps) == once
 
 
-def test_the_excess_of_what_happened_once_is_that_over_the_median() -> None:
-    assert once_ns(np.array([*USUAL, 5000])) == 4900
+def test_the_elapsed_time_per_step_leaves_out_what_happened_once() -> None:
+    assert step_time([*USUAL, 5000]) == StepTime(100, 100)
+    assert step_time([*USUAL, 200, *USUAL, 210]) == StepTime(2410 / 22, 100)
+    assert step_time([]) is None

@@ -1,0 +1,62 @@
+"""The time of a step over all steps of a run, and the steps that take long once.
+
+Such are the set-up of a communicator, a first compilation, and a single checkpoint.
+
+1. A step is long if it exceeds the median by `MIN_EXCESS` of it, and by `MIN_DEVIATIONS` standard deviations
+   of the other steps (by their median absolute deviation).
+2. A long step happens once if no other long step has an excess within a factor of `ALIKE` of its own.
+   Several of a kind are a rate, such as a checkpoint in each tenth step.
+
+It needs no numpy, which takes longer to load than a list of runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hpcprof.common.robust import MAD_TO_DEVIATION
+
+MIN_EXCESS = 0.5
+"""Minimum excess of a long step over the median, as a share of the median."""
+
+MIN_DEVIATIONS = 10
+"""Minimum excess of a long step in standard deviations of the other steps."""
+
+ALIKE = 4.0
+"""Maximum ratio of the excesses of long steps of one kind."""
+
+MIN_STEPS = 6
+"""Minimum number of steps of a series in which a long step stands out."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The time of a step in ns: the elapsed time per step without what happened once, and the median."""
+
+    elapsed_ns: float
+    p50_ns: float
+
+
+def step_time(walls: Sequence[float]) -> StepTime | None:
+    """Return the time of a step from the wall times of all steps, in ns; None without steps."""
+    if not walls:
+        return None
+    middle = median(walls)
+    once = sum(walls[place] - middle for place in happened_once(walls))
+    return StepTime((sum(walls) - once) / len(walls), float(middle))
+
+
+def happened_once(walls: Sequence[float]) -> list[int]:
+    """Return the places of the steps that take long once among the wall times of all steps, in ns."""
+    if len(walls) < MIN_STEPS:
+        return []
+    middle = median(walls)
+    spread = MAD_TO_DEVIATION * median(abs(wall - middle) for wall in walls)
+    least = max(MIN_EXCESS * middle, MIN_DEVIATIONS * spread)
+    long = sorted((wall - middle, place) for place, wall in enumerate(walls) if wall - middle > least)
+    return sorted(
+        place
+        for number, (excess, place) in enumerate(long)
+        if (number == 0 or excess > ALIKE * long[number - 1][0])
+        and (number + 1 == len(long) or long[number + 1][0] > ALIKE * excess)
+    )
