@@ -36,8 +36,7 @@ from benchmarks.simulated_exports import write_export  # noqa: E402
 from hpcprof.analysis.explain.cause import Cause  # noqa: E402
 from hpcprof.analysis.explain.explanation import Explanation, Finding  # noqa: E402
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
-from hpcprof.analysis.steps.once import once_ns  # noqa: E402
-from hpcprof.analysis.steps.run_step import PARTS, ended_steps, step_series, whole_steps  # noqa: E402
+from hpcprof.analysis.steps.run_step import PARTS, ended_steps, whole_steps  # noqa: E402
 from hpcprof.common.units import format_ns  # noqa: E402
 from hpcprof.report.account import Account, accounts_of_steps  # noqa: E402
 from hpcprof.report.contents import gather  # noqa: E402
@@ -45,7 +44,7 @@ from hpcprof.report.explanation import conclusion  # noqa: E402
 from hpcprof.report.facts import facts  # noqa: E402
 from hpcprof.report.page.chart_data import chart_data  # noqa: E402
 from hpcprof.report.page.first_screen import first_screen  # noqa: E402
-from hpcprof.results.across.across_runs import over_pair  # noqa: E402
+from hpcprof.results.across.across_runs import compare_sides, over_pair  # noqa: E402
 from hpcprof.results.api import Results  # noqa: E402
 from hpcprof.results.collect.run_names import find_known_run  # noqa: E402
 from hpcprof.results.store.store import open_store  # noqa: E402
@@ -127,8 +126,8 @@ def _medians(tables: Mapping[str, pd.DataFrame], explanation: Explanation) -> It
     yield Compared("median step: explain", explanation.step.wall_p50_ns, median)
     yield Compared("elapsed step: explain", explanation.step.elapsed_ns, int(kinds["elapsed_ns"]))
     yield Compared("number of steps: explain", explanation.step.steps, steps)
-    for value in tables["skew_summary"]["step_p50_ns"].dropna().unique():
-        yield Compared("median step: skew_summary", int(value), median)
+    for value in tables["skew_summary"]["elapsed_ns"].dropna().unique():
+        yield Compared("elapsed step: skew_summary", int(value), explanation.step.elapsed_ns)
     for name in ("verdict", "lateness_p50_ns"):
         yield Compared(f"{name}: skew", [*tables["skew"][name]], [*tables["skew_summary"][name]])
 
@@ -265,6 +264,7 @@ def _columns(kinds: pd.DataFrame) -> Iterator[Any]:
 def _of_findings(run: Results, explanation: Explanation) -> Iterator[Compared]:
     elapsed = explanation.step.elapsed_ns or 0
     verdicts = run.analysis("skew").set_index("rank")["verdict"]
+    summary = run.analysis("skew_summary").set_index("rank")
     for finding in _every(explanation.findings):
         name = f"{finding.cause} in {finding.where}"
         if finding.saving_ns is not None and elapsed:
@@ -279,9 +279,12 @@ def _of_findings(run: Results, explanation: Explanation) -> Iterator[Compared]:
             found = one.value in set(rows[one.key].dropna()) or _is_sum(rows[one.key], one.value)
             yield Compared(f"evidence {one.analysis}.{one.key} = {one.value} of {name}", found, True)
     for finding in explanation.shown():
-        if finding.cause in _LATE and len(finding.ranks) == 1:
-            said = verdicts.get(finding.ranks[0])
-            yield Compared(f"verdict on rank {finding.ranks[0]}: {finding.cause}", said != "even", True)
+        if finding.cause in _LATE and len(finding.ranks) == 1 and len(summary):
+            (rank,) = finding.ranks
+            yield Compared(f"verdict on rank {rank}: skew", verdicts[rank] in ("late", "straggler"), True)
+            yield Compared(f"cost of rank {rank}: skew_summary", summary["cost_ns"][rank], finding.saving_ns)
+            share = finding.share_pct or 0.0
+            yield Compared(f"share of rank {rank}: skew_summary", summary["cost_pct"][rank], share, 0.006)
 
 
 def _is_sum(values: pd.Series[Any], value: object) -> bool:
@@ -355,6 +358,7 @@ def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> 
     median = int(every["wall_p50_ns"])
     (listed,) = (one for one in answer("/api/runs")["runs"] if one["run"] == run.run.id)
     yield Compared("median step: list of serve", listed["step_p50_ns"], median)
+    yield Compared("elapsed step: list of serve", listed["step_ns"], int(every["elapsed_ns"]))
     shown = answer(address)
     short = json.loads(json.dumps(explanation.in_short().as_json()))
     yield Compared("explanation: run of serve", shown["explanation"], short)
@@ -363,13 +367,11 @@ def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> 
         for column, values in columns.items():
             own = [None if pd.isna(one) else one for one in table[column]] if column in table else values
             yield Compared(f"{name}.{column}: table of serve", values, own)
-    # An event that happened once is in the account, but not in a history.
-    once = once_ns(step_series(run.analysis("step_times")).wall) / max(1, int(every["steps"]))
     for history in answer("/api/history")["histories"]:
         for point in history["points"]:
             if point["run"] == run.run.id:
-                elapsed = float(every["elapsed_ns"]) - once
-                yield Compared(f"{history['metric']}: history of serve", point["value"], elapsed)
+                shown = f"{history['metric']}: history of serve"
+                yield Compared(shown, point["value"], float(every["elapsed_ns"]))
 
 
 async def _get(app: ASGIApp, path: str, query: str) -> bytes:
@@ -418,9 +420,8 @@ def _of_comparison(run: Results, every: pd.Series[Any]) -> Iterator[Compared]:
     sides = {row["part"]: row["a_ns"] for row in rows}
     yield Compared("elapsed step: step_difference", sides.get("step"), int(every["elapsed_ns"]))
     yield Compared("compute: step_difference", sides.get("compute"), int(every["compute_ns"]))
-    metrics = {
-        row["metric"]: row for row in over_pair(ACROSS_RUNS["compare"], [run.run], [run.run], run.store).rows
-    }
+    compared_runs = compare_sides([run.run], [run.run], run.store, force=True)
+    metrics = {row["metric"]: row for row in compared_runs.rows}
     for name, row in metrics.items():
         yield Compared(f"{name}: compare of the run with itself", row["a"], row["b"])
     for name, column in (("step_p50_ns", "wall_p50_ns"), ("elapsed_per_step_ns", "elapsed_ns")):

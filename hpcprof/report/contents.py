@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
+from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
@@ -68,8 +69,12 @@ class Contents:
         table = self.analyses.get(name, AnalysisTable({}))
         if name not in VERDICTS or self.threshold == COST_PCT or not table.count:
             return table
-        costs = self.analyses["skew_summary"].rows
-        return judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self.threshold)
+        costs = self.analyses["skew_summary"].columns["cost_pct"]
+        verdicts = [
+            verdict if verdict not in LATE else "straggler" if cost >= self.threshold else "late"
+            for verdict, cost in zip(table.columns["verdict"], costs, strict=True)
+        ]
+        return replace(table, columns=table.columns | {"verdict": verdicts})
 
     def in_full(self, name: str) -> str:
         """Return the command that shows an analysis with all its rows."""
@@ -130,20 +135,6 @@ class Contents:
 
 def _is_beside_profiles(analysis: Analysis) -> bool:
     return analysis.map != "" and not analysis.map_over.of_profiles
-
-
-def judged_again(table: AnalysisTable, costs: Mapping[int, float], threshold: float) -> AnalysisTable:
-    """Return an analysis of `VERDICTS` whose stragglers cost at least ``threshold`` percent of a step.
-
-    ``costs`` has the cost of each rank in percent. Late ranks that cost less are ``late``. Which ranks are
-    late at all does not depend on the threshold.
-    """
-    named = {"late", "straggler"}
-    verdicts = [
-        verdict if verdict not in named else "straggler" if costs[rank] >= threshold else "late"
-        for rank, verdict in zip(table.columns["rank"], table.columns["verdict"], strict=True)
-    ]
-    return replace(table, columns=table.columns | {"verdict": verdicts})
 
 
 def gather(

@@ -3,10 +3,9 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from hpcprof.analysis.explain.cause import Trait, is_a
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.profiles.readers.kineto import TORCH
@@ -212,7 +211,6 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
                 contents.table("skew_summary").rows,
                 contents.in_full("skew"),
                 contents.threshold,
-                _late_by_replay(contents),
             ),
         ),
     ]
@@ -260,41 +258,22 @@ def _bandwidth(rows: list[Row]) -> str:
     )
 
 
-def _late_by_replay(contents: Contents) -> list[int]:
-    """Return the ranks that a finding calls late."""
-    shown = contents.explanation.shown() if contents.explanation else ()
-    return sorted({rank for one in shown if is_a(one.cause, Trait.LATE_RANK) for rank in one.ranks})
-
-
-def stragglers(
-    rows: list[Row], details: str, threshold: float = COST_PCT, by_replay: Sequence[int] = ()
-) -> str:
+def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> str:
     """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled.
 
     ``details`` is the command that shows why some are unknown, and ``threshold`` the cost of a straggler in
-    percent of a step. ``by_replay`` are the ranks that a finding calls late: a replay of the run can show
-    that where arrivals alone cannot.
+    percent of the elapsed time per step.
     """
     if len(rows) < 2:
         return ""
-    said = _by_arrival(rows, details, threshold)
-    called_late = {row["rank"] for row in rows if row["verdict"] in _CALLED_LATE}
-    if not by_replay or called_late & {*by_replay}:
-        return said
-    late = named_ranks(by_replay)
-    return f"{late} by a replay of the run (findings); by arrivals at collectives alone: {said}"
-
-
-def _by_arrival(rows: list[Row], details: str, threshold: float) -> str:
     unknown = [row for row in rows if row["verdict"] == "unknown"]
     hidden = max((_most_pct(row) for row in unknown), default=0.0)
     cannot_tell = f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
     late = sorted((row for row in rows if row["verdict"] in _CALLED_LATE), key=lambda row: -row["cost_pct"])
     if late:
         named = [
-            f"rank {row['rank']} is {format_ns(row['lateness_p50_ns'])} late in each step, "
-            f"{row['cost_pct']:.1f} % of the step time "
-            f"(n={row['steps']}, clocks ± {format_ns(row['uncertainty_ns'])})"
+            f"the lateness of rank {row['rank']} costs {format_ns(row['cost_ns'])} a step, "
+            f"{row['cost_pct']:.1f} % of it (n={counted(row['steps'], 'step')}{_clocks(row)})"
             for row in late[:_STRAGGLERS]
         ]
         more = len(late) - len(named)
@@ -307,8 +286,13 @@ def _by_arrival(rows: list[Row], details: str, threshold: float) -> str:
     return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
 
 
+def _clocks(row: Row) -> str:
+    known = row["uncertainty_ns"]
+    return "" if known is None else f", clocks ± {format_ns(known)}"
+
+
 def _most_pct(row: Row) -> float:
     """Return the most that a rank's lateness may cost, in percent of a step; infinite if unknown."""
     # Stores of earlier versions have no interval.
     most = row.get("lateness_high_ns")
-    return math.inf if most is None else 100 * most / row["step_p50_ns"]
+    return math.inf if most is None else 100 * most / row["elapsed_ns"]

@@ -84,4 +84,4 @@ def _summary(late: list[int], wall: float) -> AnalysisTable:
     cost = [100 * one / wall for one in late]
     verdict = ["straggler" if one >= 5 else "even" for one in cost]
     own: dict[str, list[Any]] = {"rank": list(range(len(late))), "lateness_p50_ns": late}
-    return AnalysisTable(rows | own | {"cost_pct": cost, "verdict": verdict})
+    return AnalysisTable(rows | own | {"cost_ns": late, "cost_pct": cost, "verdict": verdict})

@@ -4,10 +4,10 @@ from hpcprof.analysis.framework.declaration import WORK, Activity, Events, Polic
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
-"""A late rank is a straggler if its lateness costs at least this percentage of the step time."""
+"""A late rank is a straggler if its lateness costs at least this percentage of the elapsed time per step."""
 
 EVEN_PCT = 1.0
-"""A rank is even if its lateness certainly costs less than this percentage of the step time."""
+"""A rank is even if its lateness certainly costs less than this percentage of the elapsed time per step."""
 
 ANALYSES = (
     declare(
@@ -75,13 +75,13 @@ ANALYSES = (
     declare(
         "skew_summary",
         "Cost of late ranks",
-        "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns step_p50_ns "
+        "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns elapsed_ns cost_ns "
         "cost_pct:float verdict:text",
-        "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns cost_pct verdict",
+        "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns cost_ns cost_pct verdict",
         scope=Scope.RUN,
         function="collectives.skew:skew_summary",
         map="hpcprof.analysis.collectives.skew:waiting",
-        needs=("step_times",),
+        needs=("step_kinds",),
     ),
     declare(
         "skew",

@@ -18,8 +18,8 @@ from hpcprof.analysis.collectives.clock_alignment import (
     later_than_others,
 )
 from hpcprof.analysis.collectives.communication import Communication
-from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
+from hpcprof.analysis.collectives.verdicts import priced
 from hpcprof.analysis.collectives.waiting_balance import (
     MIN_STEPS,
     StepCosts,
@@ -29,7 +29,6 @@ from hpcprof.analysis.collectives.waiting_balance import (
     partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.steps.run_step import step_series
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
@@ -196,9 +195,10 @@ def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outco
     is by how much longer than the median of the others the rank works, and so waits less for them
     (`hpcprof.analysis.collectives.waiting_balance.balanced_costs`).
 
-    The verdict is ``straggler`` if the rank is late beyond chance and the cost is at least `COST_PCT` of the
-    wall time of the median step; ``even`` if the interval of the cost ends below `EVEN_PCT`; ``late`` if the
-    rank is late beyond chance otherwise, and else ``unknown``.
+    The verdict is ``straggler`` if the rank is late beyond chance, or by a finding, and the cost is at least
+    `hpcprof.analysis.collectives.declarations.COST_PCT` of the elapsed time per step; ``even`` if the
+    interval of the lateness ends below ``EVEN_PCT`` of it; ``late`` if the rank is late otherwise, and else
+    ``unknown``.
     """
     summary = results["skew_summary"]
     if not len(summary):
@@ -214,15 +214,17 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
 
     ``lateness_low_ns`` and ``lateness_high_ns`` are the interval of the lateness per step. With 95 % the
     intervals of all ranks hold together. ``uncertainty_ns`` is the uncertainty of the aligned clocks in one
-    collective, and ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median wall time of a step
-    over ranks. ``steps`` is the number of steps in which the rank had such collectives.
+    collective, and ``steps`` the number of steps in which the rank had such collectives. ``cost_ns`` is the
+    cost of the lateness per step: the saving of the finding that calls the rank late, once the run is
+    explained, and else the lateness. ``cost_pct`` is its share of ``elapsed_ns``, the elapsed time per step
+    (`hpcprof.analysis.collectives.verdicts.priced`).
     """
     if not parts:
         return no_rows(NO_COLLECTIVES)
     # A rank may have communicators in several parts.
     every = pd.concat([part.exposed for part in parts], ignore_index=True)
     exposed: pd.DataFrame = every.groupby(["rank", "step"])["exposed_ns"].sum().reset_index()
-    table, reason = judge(parts, exposed, results["step_times"], parts[0].missing)
+    table, reason = judge(parts, exposed, results["step_kinds"], parts[0].missing)
     return Outcome(table, reason) if len(table) else no_rows(reason)
 
 
@@ -263,16 +265,16 @@ def waiting(found: Communication) -> Waiting:
 
 
 def judge(
-    parts: Sequence[Waiting], exposed: pd.DataFrame, times: pd.DataFrame, missing: str
+    parts: Sequence[Waiting], exposed: pd.DataFrame, kinds: pd.DataFrame, missing: str
 ) -> tuple[pd.DataFrame, str]:
     """Judge each rank by what all communicators show.
 
     ``exposed`` is how long each rank communicated exposed in each step (`waiting_balance.exposed_by_step`),
-    ``times`` the rows of ``step_times``, and ``missing`` that of `Communication.missing`. The rows, with the
+    ``kinds`` the rows of ``step_kinds``, and ``missing`` that of `Communication.missing`. The rows, with the
     columns of ``skew_summary``, come with the reason for what is missing.
     """
     counts = _all_counts(parts)
-    step = _step_time(times)
+    step = int(kinds["elapsed_ns"].iloc[0]) if len(kinds) else None
     late = _latenesses(parts, exposed)
     # As objects, integers stay integers next to None.
     table = pd.DataFrame(
@@ -320,7 +322,7 @@ def _take_turns(ranks: Sequence[int], lowest: Mapping[int, int]) -> bool:
     return len(set(connected)) < len(connected)
 
 
-def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
+def _why_unknown(table: pd.DataFrame, step: int | None) -> list[str]:
     """Return a sentence for each cause of missing values and unknown verdicts."""
     reasons = []
     if len(table) == 1:
@@ -330,13 +332,11 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
             f"ranks with fewer than {MIN_COLLECTIVES} matched all-reduces, all-gathers, barriers or messages "
             "cannot be compared, because their clocks are not aligned"
         )
-    if step is None:
-        reasons.append("no rank has step times, so the cost of lateness is unknown")
-    elif ((table["steps"] > 0) & (table["steps"] < MIN_STEPS)).any():
+    if step is not None and ((table["steps"] > 0) & (table["steps"] < MIN_STEPS)).any():
         reasons.append(f"fewer than {MIN_STEPS} steps with collectives are too few to judge lateness")
     unknown = table[(table["verdict"] == "unknown") & table["lateness_high_ns"].notna()]
     if len(unknown):
-        most = 100 * max(unknown["lateness_high_ns"]) / unknown["step_p50_ns"].iloc[0]
+        most = 100 * max(unknown["lateness_high_ns"]) / unknown["elapsed_ns"].iloc[0]
         # No lateness costs more than the step.
         hidden = "any lateness" if most >= 100 else f"a lateness of up to {most:.1f} % of a step"
         reasons.append(
@@ -344,11 +344,6 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
             f"{format_ns(max(unknown['uncertainty_ns']))} per collective"
         )
     return reasons
-
-
-def _step_time(times: pd.DataFrame) -> float | None:
-    """Return the median wall time of the steps; that of a step is the maximum over ranks."""
-    return step_series(times).p50 if len(times) else None
 
 
 @dataclass
@@ -410,30 +405,14 @@ def _counted(rank: int, counts: Counts) -> dict[str, object]:
     }
 
 
-def _cost(late: _Lateness | None, step: float | None) -> dict[str, object]:
+def _cost(late: _Lateness | None, step: int | None) -> dict[str, object]:
     """Return what one rank's lateness costs per step, and the verdict; unknown values are None."""
     row: dict[str, object] = dict.fromkeys(
-        ["lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "step_p50_ns", "cost_pct"]
+        ["lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "elapsed_ns"]
     )
-    row |= {"steps": 0 if late is None else len(late.costs.cost), "verdict": "unknown"}
-    if late is None or late.interval is None or step is None:
-        return row
-    interval, lateness = late.interval, max(0.0, late.median)
-    low, high, middle = (100 * value / step for value in (*interval, lateness))
-    return row | {
-        "lateness_p50_ns": round(lateness),
-        "lateness_low_ns": round(interval[0]),
-        "lateness_high_ns": round(interval[1]),
-        "step_p50_ns": round(step),
-        "cost_pct": round(middle, 2),
-        "verdict": verdict(low, high, middle),
-    }
-
-
-def verdict(low: float, high: float, cost: float) -> str:
-    """Return the verdict on a cost and its interval, in percent of a step."""
-    if high < EVEN_PCT:
-        return "even"
-    if low <= 0:
-        return "unknown"
-    return "straggler" if cost >= COST_PCT else "late"
+    row["steps"] = 0 if late is None else len(late.costs.cost)
+    if late is not None and late.interval is not None and step is not None:
+        low, high = map(round, late.interval)
+        row |= {"lateness_p50_ns": round(max(0.0, late.median)), "lateness_low_ns": low}
+        row |= {"lateness_high_ns": high, "elapsed_ns": step}
+    return priced(row, None)

@@ -29,14 +29,16 @@ _DECLARED: tuple[Analysis, ...] = (
     *slowdown.ANALYSES,
     *comparison.ANALYSES,
     *hardware.ANALYSES,
+    *account.ANALYSES,
     *collectives.ANALYSES,
     *mpi.ANALYSES,
-    *account.ANALYSES,
     *explain.ANALYSES,
     *telemetry.ANALYSES,
     *memory.ANALYSES,
     *predict.ANALYSES,
 )
+"""An analysis over the ranks comes after those that it needs."""
+
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 
 ANALYSES: dict[str, Analysis] = {one.name: one for one in _DECLARED if one.scope in _OF_ONE_RUN}

@@ -232,9 +232,10 @@ def _title(verdicts: Sequence[Mapping[str, Any]]) -> str:
     late.sort(key=lambda row: -row["cost_pct"])
     ranks = named_ranks([row["rank"] for row in late[:_NAMED]])
     more = f" and {len(late) - _NAMED:,} more" if len(late) > _NAMED else ""
-    much = format_ns(late[0]["lateness_p50_ns"])
+    much = format_ns(late[0]["cost_ns"])
     are = "is" if len(late) == 1 else "are"
-    return f"Ranks and steps: {ranks}{more} {are} late, by {'up to ' if len(late) > 1 else ''}{much} a step"
+    most = "up to " if len(late) > 1 else ""
+    return f"Ranks and steps: {ranks}{more} {are} late, which costs {most}{much} a step"
 
 
 def _note(grid: _Grid, steps: int) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hpcprof.analysis.collectives.verdicts import priced
+from hpcprof.analysis.explain.cause import Trait, is_a
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
@@ -283,11 +285,33 @@ def _compute(
         name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
         for name, outcome in outcomes.items()
     }
+    tables |= _late_ranks(found, RunTables(run, store))
     text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return found, store.put_explanation(run.id, text, tables, sha256)
     except StoreError:  # Whoever may only read the database gets the explanation too.
         return found, True
+
+
+def _late_ranks(found: Explanation, tables: RunTables) -> dict[str, AnalysisTable]:
+    """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings."""
+    costs = {
+        rank: one.saving_ns
+        for one in reversed(found.shown())
+        if is_a(one.cause, Trait.DELAYS_OTHERS) and len(one.ranks) < found.step.ranks
+        for rank in one.ranks
+    }
+    summary, skew = tables.table("skew_summary"), tables.table("skew")
+    rows = [
+        priced({**row, "elapsed_ns": found.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
+        for row in summary.rows
+    ]
+    names = summary.columns
+    verdicts = [row["verdict"] for row in rows]
+    return {
+        "skew_summary": replace(summary, columns={name: [row[name] for row in rows] for name in names}),
+        "skew": replace(skew, columns={**skew.columns, **({"verdict": verdicts} if verdicts else {})}),
+    }
 
 
 def _explained(

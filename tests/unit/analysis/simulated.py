@@ -12,6 +12,7 @@ import pandas as pd
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import NO_PEER, UNKNOWN_RANKS, Timeline
+from hpcprof.results.store.analysis_table import data_frame
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 TRANSFER = 350_000
@@ -126,12 +127,15 @@ class Program:
     def results(self, without: Sequence[int] = (), world: int | None = -1) -> dict[str, pd.DataFrame]:
         """Return what the analyses over ranks get; the number of ranks is recorded unless it is None."""
         size = len(self.ranks) if world == -1 else world
-        tables: dict[str, list[pd.DataFrame]] = {"rank_collectives": [], "step_times": []}
+        tables: dict[str, list[pd.DataFrame]] = {
+            name: [] for name in ("rank_collectives", "step_times", "step_parts", "exposed_communication")
+        }
         for number, rank in enumerate(self.ranks):
             if number not in without:
                 profile = rank.timeline(size)
                 for name, parts in tables.items():
-                    parts.append(analyze_rank(ANALYSES[name], profile, number).rows)
+                    found = analyze_rank(ANALYSES[name], profile, number)
+                    parts.append(data_frame(ANALYSES[name].columns, found.columns()))
         return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
 
 

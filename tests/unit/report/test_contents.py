@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.contents import Contents, judged_again, sample_sizes
+from hpcprof.report.contents import VERDICTS, Contents, sample_sizes
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.runs.directory import Run
 
@@ -87,7 +88,13 @@ def test_every_analysis_gives_its_sample_sizes_in_its_rows_or_in_a_line_below(na
 
 def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else() -> None:
     verdicts = ["even", "late", "straggler", "unknown"]
-    table = stored([{"rank": rank, "verdict": verdict} for rank, verdict in enumerate(verdicts)])
-    costs = {0: 0.1, 1: 3.0, 2: 6.0, 3: 9.0}
-    assert judged_again(table, costs, 3.0).columns["verdict"] == ["even", "straggler", "straggler", "unknown"]
-    assert judged_again(table, costs, 6.1).columns["verdict"] == ["even", "late", "late", "unknown"]
+    costs = [0.1, 3.0, 6.0, 9.0]
+    rows = [{"rank": rank, "verdict": verdicts[rank], "cost_pct": costs[rank]} for rank in range(4)]
+    judged = Contents(
+        Run("r", Path("r")), None, [], {}, dict.fromkeys(VERDICTS, stored(rows)), [], [], lambda *_: ""
+    )
+    for threshold, late in ((3.0, "straggler"), (6.1, "late")):
+        for name in VERDICTS:
+            found = replace(judged, threshold=threshold).table(name).columns["verdict"]
+            assert found == ["even", late, late, "unknown"]
+    assert judged.table("skew").columns["verdict"] == verdicts

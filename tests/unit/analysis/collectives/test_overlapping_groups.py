@@ -44,7 +44,7 @@ def profiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     program: Program = PROGRAMS[request.param]
     folder = tmp_path_factory.mktemp("ranks")
     simulation = write_program(folder, program)
-    names = ("rank_collectives", "step_times")
+    names = ("rank_collectives", "step_times", "step_parts", "exposed_communication")
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
     for path in sorted(folder.iterdir()):
         profile = read_profile(path)

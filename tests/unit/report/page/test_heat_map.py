@@ -49,7 +49,7 @@ def test_a_rank_is_late_by_what_the_median_of_the_others_waits_more() -> None:
             assert late[step, rank] == pytest.approx(max(0, more), rel=1e-3, abs=1_000)
     assert late[:, 3].min() > 5e6
     assert data["shown"] == "lateness"
-    assert data["title"].startswith("Ranks and steps: rank 3 is late, by 5.")
+    assert data["title"].startswith("Ranks and steps: rank 3 is late, which costs 5.")
 
 
 def test_where_nobody_knows_who_waits_lateness_is_less_exposed_communication() -> None:

@@ -1,0 +1,31 @@
+"""The cost of a late rank, in one figure for every place that shows it, and the verdict that follows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
+
+
+def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
+    """Return a row of ``skew_summary`` with the cost of the rank's lateness and the verdict.
+
+    Parameters
+    ----------
+    row : mapping
+        The row with ``elapsed_ns`` and the lateness by arrivals; these are None where unknown.
+    saving_ns : int or None
+        The time that a replay of the step gains without the lateness of the rank: the saving of a finding. It
+        is the cost then, and the rank is late. None if no finding names the rank: the cost is its lateness.
+    """
+    step, cost = row["elapsed_ns"], row["lateness_p50_ns"] if saving_ns is None else saving_ns
+    if step is None or cost is None:
+        return {**row, "cost_ns": None, "cost_pct": None, "verdict": "unknown"}
+    share = 100 * cost / step
+    late = saving_ns is not None or row["lateness_low_ns"] > 0
+    if saving_ns is None and 100 * row["lateness_high_ns"] / step < EVEN_PCT:
+        verdict = "even"
+    elif late:
+        verdict = "straggler" if share >= COST_PCT else "late"
+    else:
+        verdict = "unknown"
+    return {**row, "cost_ns": cost, "cost_pct": round(share, 2), "verdict": verdict}

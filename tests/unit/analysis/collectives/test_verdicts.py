@@ -1,0 +1,31 @@
+"""The cost of a late rank and the verdict on it."""
+
+import pytest
+
+from hpcprof.analysis.collectives.verdicts import priced
+
+
+@pytest.mark.parametrize(
+    ("interval", "saving_ns", "cost", "verdict"),
+    [
+        ((0, 900), None, (500, 0.5), "even"),
+        ((0, 90_000), None, (500, 0.5), "unknown"),
+        ((100, 90_000), None, (500, 0.5), "late"),
+        ((0, 90_000), 25_900, (25_900, 25.9), "straggler"),
+        ((0, 900), 4_000, (4_000, 4.0), "late"),
+        ((None, None), 25_900, (25_900, 25.9), "straggler"),
+        ((None, None), None, (None, None), "unknown"),
+    ],
+)
+def test_the_saving_of_a_finding_is_the_cost_of_a_late_rank_and_no_verdict_falls_behind_it(
+    interval: tuple[int | None, int | None],
+    saving_ns: int | None,
+    cost: tuple[int | None, float | None],
+    verdict: str,
+) -> None:
+    low, high = interval
+    row = {"lateness_p50_ns": None if low is None else 500, "lateness_low_ns": low}
+    found = priced(row | {"lateness_high_ns": high, "elapsed_ns": 100_000}, saving_ns)
+    assert ((found["cost_ns"], found["cost_pct"]), found["verdict"]) == (cost, verdict)
+    unknown = priced(row | {"lateness_high_ns": high, "elapsed_ns": None}, saving_ns)
+    assert (unknown["cost_ns"], unknown["verdict"]) == (None, "unknown")
