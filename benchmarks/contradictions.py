@@ -4,9 +4,10 @@ Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also
 Without any, the runs are generated: the programs of ``benchmarks/programs.py`` whose ranks reduce all
 together, on two ranks or, if they need more, on four, and programs of tensor and pipeline groups.
 Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
-explanation, bars of the terminal and the page, charts, a comparison of the run with itself, the answers of
-``hpcprof serve``, and the JSON of commands), and prints the differences: the run, what is compared, and both
-values. The last line counts the comparisons; the exit status is 1 if any differ.
+explanation, bars of the terminal and the page, charts, a comparison of the run with itself, the timeline, the
+answers of ``hpcprof serve`` and to agents, SQL, and what commands print), and prints the differences: run,
+what is compared, and both values. The last line counts the comparisons; the exit status is 1 if any differ.
+`tests/integration/test_contradictions.py` compares five runs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlencode
 
 import anyio
@@ -38,6 +40,7 @@ from hpcprof.analysis.explain.explanation import Explanation, Finding  # noqa: E
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
 from hpcprof.analysis.steps.run_step import PARTS, ended_steps, whole_steps  # noqa: E402
 from hpcprof.common.units import format_ns  # noqa: E402
+from hpcprof.mcp.tools import Tools  # noqa: E402
 from hpcprof.report.account import Account, accounts_of_steps  # noqa: E402
 from hpcprof.report.contents import gather  # noqa: E402
 from hpcprof.report.explanation import conclusion  # noqa: E402
@@ -46,9 +49,13 @@ from hpcprof.report.page.chart_data import chart_data  # noqa: E402
 from hpcprof.report.page.first_screen import first_screen  # noqa: E402
 from hpcprof.results.across.across_runs import compare_sides, over_pair  # noqa: E402
 from hpcprof.results.api import Results  # noqa: E402
+from hpcprof.results.ask.windows import RunWindows  # noqa: E402
 from hpcprof.results.collect.run_names import find_known_run  # noqa: E402
-from hpcprof.results.store.store import open_store  # noqa: E402
+from hpcprof.results.store.store import Store, open_store  # noqa: E402
+from hpcprof.runs.directory import Run, runs_directory  # noqa: E402
+from hpcprof.runs.live_steps import noted_step_time  # noqa: E402
 from hpcprof.serve.app import serve_store  # noqa: E402
+from hpcprof.serve.catalogue import Catalogue  # noqa: E402
 from hpcprof.serve.guard import Access  # noqa: E402
 from tests.data.many_ranks import write_program  # noqa: E402
 from tests.data.parallel_program import Program as Parallel  # noqa: E402
@@ -61,6 +68,10 @@ _SHARE_PCT = 3.0
 """Shares of the whole capture, which has time outside the steps, and of steps differ by up to so much."""
 
 _LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
+
+
+Command = Callable[..., str]
+"""Runs a command of hpcprof beside the folder of runs, and returns what it prints."""
 
 
 class Compared(NamedTuple):
@@ -79,8 +90,8 @@ class Compared(NamedTuple):
         return bool(self.a != self.b)
 
 
-def compared(run: Results) -> Iterator[Compared]:
-    """Yield every figure of a run that two places show."""
+def compared(run: Results, command: Command) -> Iterator[Compared]:
+    """Yield every figure of a collected run that two places show."""
     tables = {name: run.analysis(name) for name in _TABLES}
     explanation = run.explain()
     kinds, account = tables["step_kinds"], tables["step_account"]
@@ -96,7 +107,61 @@ def compared(run: Results) -> Iterator[Compared]:
     yield from _of_report(run, every, explanation)
     yield from _of_comparison(run, every)
     yield from _of_serve(run, every, explanation)
-    yield from _of_commands(run, explanation)
+    yield from _of_commands(run, every, explanation, command)
+    yield from _of_agents(run.run, run.store, int(every["elapsed_ns"]))
+    windows = RunWindows(run.run, run.store)
+    times = tables["step_times"]
+    for rank in times["rank"].unique().tolist():
+        steps, wall = windows.steps(rank), times["wall_ns"][times["rank"] == rank]
+        yield Compared(f"steps of rank {rank}: timeline", (steps.end - steps.start).tolist(), wall.tolist())
+
+
+def compared_notes(run: Run, command: Command) -> Iterator[Compared]:
+    """Yield the time of a step of a run without profiles, as each place shows it."""
+    step = noted_step_time(run)
+    assert step is not None
+    folder = ("--runs-dir", str(run.path.parent))
+
+    def written(*words: str) -> Any:
+        return json.loads(command(*words, *folder, "--format", "json"))
+
+    shown = written("explain", run.id)["step"]
+    (listed,), (point,) = written("list"), written("history")
+    compared_runs = written("compare", "--force", "--a", run.id, "--b", run.id)
+    metrics = {row["metric"]: row["a"] for row in compared_runs["metrics"]}
+    for name, value in {
+        "explain": shown["elapsed_ns"],
+        "list": listed["step_ns"],
+        "history": point["value"],
+        "compare": metrics["own_elapsed_per_step_ns"],
+    }.items():
+        yield Compared(f"elapsed step: {name}", value, step.elapsed_ns, ROUNDED)
+    for name, value in {
+        "explain": shown["wall_p50_ns"],
+        "list": listed["step_p50_ns"],
+        "compare": metrics["own_step_p50_ns"],
+    }.items():
+        yield Compared(f"median step: {name}", value, step.p50_ns, ROUNDED)
+    for name in ("status", "explain"):
+        said = " ".join(command(name, run.id, *folder).split())
+        for quantity, ns in (("elapsed", step.elapsed_ns), ("median", step.p50_ns)):
+            yield Compared(f"{quantity} step: text of {name}", format_ns(ns) in said, True)
+    yield from _of_agents(run, open_store(None, run.path.parent), step.elapsed_ns, explained=False)
+
+
+def _of_agents(run: Run, store: Store, elapsed_ns: float, explained: bool = True) -> Iterator[Compared]:
+    """Yield what agents are told of the time of a step."""
+    runs = store.runs_dir or runs_directory()
+    tools = Tools(runs, store, Catalogue(runs, None, store), cast(Any, None), _no_collect)
+    answers = {"find_runs": tools.find_runs(search=run.id)}
+    if explained:
+        answers["explain"] = tools.explain(run.id)
+    for name, text in answers.items():
+        yield Compared(f"elapsed step: {name} of agents", format_ns(elapsed_ns) in text, True)
+
+
+def _no_collect(run: Run) -> None:
+    raise AssertionError(run)
 
 
 _TABLES = (
@@ -393,22 +458,28 @@ async def _get(app: ASGIApp, path: str, query: str) -> bytes:
     return b"".join(parts)
 
 
-def _of_commands(run: Results, explanation: Explanation) -> Iterator[Compared]:
-    """Yield what commands write as JSON."""
-    folder = run.run.path.parent
+def _of_commands(
+    run: Results, every: pd.Series[Any], explanation: Explanation, command: Command
+) -> Iterator[Compared]:
+    """Yield what commands write as JSON, and the time of a step in their texts."""
 
-    def written(*command: str) -> Any:
-        line = [sys.executable, "-m", "hpcprof", *command, "--format", "json"]
-        done = subprocess.run(
-            line, cwd=folder, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}
-        )
-        return json.loads(done.stdout)
+    def written(*words: str) -> Any:
+        return json.loads(command(*words, "--format", "json"))
 
+    times = int(every["elapsed_ns"]), int(every["wall_p50_ns"])
+    (listed,) = (row for row in written("list") if row["run"] == run.run.id)
+    yield Compared("step: list", (listed["step_ns"], listed["step_p50_ns"]), times)
+    sql = "SELECT elapsed_ns, wall_p50_ns FROM analysis_step_kinds WHERE kind = 0 AND run_id = '{}'"
+    (row,) = written("query", sql.format(run.run.id))
+    yield Compared("step: SQL", (row["elapsed_ns"], row["wall_p50_ns"]), times)
+    said = " ".join(command("report", str(run.run.path)).split())
+    for ns in times:
+        yield Compared("step: text of report", format_ns(ns) in said, True)
     explained = written("explain", str(run.run.path))
     whole = json.loads(json.dumps(explanation.as_json()))
     shown = explanation.shown()
-    every = zip(whole["findings"], explanation.findings, strict=True)
-    whole["findings"] = [one for one, finding in every if finding in shown]
+    findings = zip(whole["findings"], explanation.findings, strict=True)
+    whole["findings"] = [one for one, finding in findings if finding in shown]
     for key in ("step", "hidden", "not_judged", "findings"):
         yield Compared(f"{key}: explain --format json", explained[key], whole[key])
 
@@ -512,8 +583,18 @@ def differences(folder: Path, pattern: str, target: Path) -> Iterator[Compared]:
         return
     runs = target.parent / "runs"
     store = open_store(None, runs)
-    yield from compared(Results(find_known_run(str(target), runs, store), store))
+    yield from compared(
+        Results(find_known_run(str(target), runs, store), store), partial(_ran, target.parent)
+    )
     shutil.rmtree(target)
+
+
+def _ran(folder: Path, *words: str) -> str:
+    line = [sys.executable, "-m", "hpcprof", *words]
+    done = subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    return done.stdout
 
 
 if __name__ == "__main__":
