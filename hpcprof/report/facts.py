@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
+from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.profiles.readers.kineto import TORCH
@@ -21,7 +22,6 @@ from hpcprof.workloads.schema import Correctness, RankResult, Training, summariz
 _OPERATIONS = 2
 _STRAGGLERS = 3
 _OTHER_RANGES = 4
-_CALLED_LATE = ("straggler", "late")
 _HOW_FOUND = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
@@ -269,7 +269,7 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     unknown = [row for row in rows if row["verdict"] == "unknown"]
     hidden = max((_most_pct(row) for row in unknown), default=0.0)
     cannot_tell = f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
-    late = sorted((row for row in rows if row["verdict"] in _CALLED_LATE), key=lambda row: -row["cost_pct"])
+    late = sorted((row for row in rows if row["verdict"] in LATE), key=lambda row: -row["cost_pct"])
     if late:
         named = [
             f"the lateness of rank {row['rank']} costs {format_ns(row['cost_ns'])} a step, "

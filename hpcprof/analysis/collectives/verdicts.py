@@ -5,6 +5,9 @@ from typing import Any
 
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 
+LATE = ("straggler", "late")
+"""The verdicts on ranks that are late beyond chance."""
+
 
 def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
     """Return a row of ``skew_summary`` with the cost of the rank's lateness and the verdict.

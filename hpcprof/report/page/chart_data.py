@@ -6,12 +6,13 @@ script writes them as text and never as markup.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks, visible
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -198,6 +199,7 @@ def _phases(contents: Contents) -> Chart | None:
     ranks = len({row["rank"] for row in rows})
     account = _step_account(contents)
     busiest = _busiest(_own_times(_means(account))) if account else None
+    late = {row["rank"] for row in contents.table("skew_summary").rows if row["verdict"] in LATE}
     drawn = []
     for phase, found in by_phase.items():
         values = {rank: row["p50_ns"] for rank, row in found.items()}
@@ -218,30 +220,30 @@ def _phases(contents: Contents) -> Chart | None:
     return {
         "kind": "phases",
         "id": "phases",
-        "title": f"Phases: {_said_of_phases(by_phase, busiest[0] if busiest else None)}",
+        "title": f"Phases: {_said_of_phases(by_phase, late or {*busiest[:1]} if busiest else late)}",
         "note": note,
         "phases": drawn,
     }
 
 
-def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], busiest: int | None) -> str:
+def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int]) -> str:
     """Return which rank spends more in a phase than the others; else the phase that takes the most.
 
-    If a rank works longer than the others, these wait for it, and so spend more in some phase too: that one
-    comes before them.
+    The others wait for ``culprits``, ranks that are late or work longer, and so spend more in some phase too:
+    only a culprit is named, if there are some.
     """
-    best: tuple[bool, float, str, int, float] | None = None
+    best: tuple[float, str, int, float] | None = None
     medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
     step = sum(medians.values())
     for name, found in by_phase.items():
         slowest = max(found, key=lambda one: found[one]["p50_ns"])
-        for rank in [one for one in found if one in (slowest, busiest)] if len(found) > 1 else ():
+        for rank in (culprits or {slowest}) & found.keys() if len(found) > 1 else ():
             others = median(other["p50_ns"] for of, other in found.items() if of != rank)
             more = found[rank]["p50_ns"] - others
-            if more > _WORTH_SAYING * step and (best is None or (rank == busiest, more) > best[:2]):
-                best = rank == busiest, more, name, rank, others
+            if more > _WORTH_SAYING * step and (best is None or more > best[0]):
+                best = more, name, rank, others
     if best:
-        _, more, name, rank, others = best
+        more, name, rank, others = best
         # Several times next to nothing says little.
         share = f" ({100 * more / others:.0f} %)" if more < others else ""
         longer = f"rank {rank} spends {format_ns(more)} more in {visible(name)}"

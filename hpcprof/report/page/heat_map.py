@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
 from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.report.contents import Contents
@@ -23,8 +24,6 @@ _MANY_VALUES = 200_000
 _NAMED = 3
 _PHASES = 8
 
-LATE = ("straggler", "late")
-"""The verdicts of `skew_summary` on ranks that are late beyond chance."""
 
 _ACCOUNT = (
     ("compute", "Compute", "A compute kernel runs."),

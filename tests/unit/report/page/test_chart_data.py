@@ -130,6 +130,9 @@ def test_a_rank_that_works_longer_is_named_before_those_that_wait_for_it_in_anot
     rows = [(0, "f", 10, 30, 30), (1, "f", 10, 41, 41), (0, "b", 10, 62, 62), (1, "b", 10, 50, 50)]
     made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows), **program)
     assert made["title"].startswith("Phases: rank 1 spends 11.00 ns more in f ")
+    # Rank 0 waits in b: nobody is to blame there.
+    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows[2:]), **program)
+    assert made["title"] == "Phases: b takes 56.00 ns, 100 % of the step"
 
 
 def test_idle_time_is_that_of_the_mean_rank_by_cause_and_range() -> None:
