@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.patterns import matches
@@ -29,18 +29,7 @@ FORMS: dict[str, str] = {
 }
 """Possible changes: an example of each form, and its subject."""
 
-_KINDS: tuple[ChangeKind, ...] = (
-    "range",
-    "gpu",
-    "kernel",
-    "comm",
-    "copy",
-    "api",
-    "mpi",
-    "rank",
-    "bandwidth",
-    "ideal",
-)
+_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _RANGES = ("range", "gpu")
 _NAMED = (*_RANGES, "kernel", "api", "mpi")
 _ONE_RANK = (*_NAMED, "copy")

@@ -15,6 +15,7 @@ from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, last_to_complete, needed_before
+from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
@@ -48,9 +49,9 @@ class MpiPart:
     @cached_property
     def directions(self) -> Ints:
         """The messages from each rank to each other one, shape (ranks, ranks)."""
-        found = np.zeros((self.ranks, self.ranks), np.int64)
-        np.add.at(found, tuple(self.messages.T), 1)
-        return found
+        sent, received = self.messages.T
+        counts: Ints = sums_by((self.ranks, self.ranks), (sent, received), 1).astype(np.int64)
+        return counts
 
     @cached_property
     def is_pipeline(self) -> bool:

@@ -10,6 +10,7 @@ from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group, rows_by_key
@@ -167,13 +168,12 @@ class MpiRemovals:
         """
         calls = self.graph.calls
         small = self._is_call & (self.size >= 0) & (self.size <= _JOINED_BYTES)
-        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
         blocking = small & self._blocking
         name = np.where(blocking, calls.name, NONE)
         last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
         other = blocking & (name != np.append(NONE, name[last[:-1]]))
         latency = np.maximum(self.latency, np.where(self.collective, _JOINT_LATENCY_NS, _LATENCY_NS))
-        new = other | (gap > _PAUSE_TIMES * latency) | (calls.before == NONE)
+        new = other | (calls.gap > _PAUSE_TIMES * latency) | (calls.before == NONE)
         new |= self._is_call & ~small & (self.size >= 0)
         run = np.cumsum(new)
         keys, group = numbered_rows(run, calls.name, self.peer)
@@ -203,7 +203,7 @@ class MpiRemovals:
             chosen = of != self.part.server
             total = np.delete(self.host_times, self.part.server, axis=1).sum(axis=1)
             less_time = share * self.host_times[:, rank]
-            share = np.divide(less_time, total, out=np.zeros(len(total)), where=total > 0)
+            share = quotient(less_time, total)
         time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
         if self.part.server == NONE:
             time = self._where_longer(time, rank)
@@ -226,17 +226,17 @@ class MpiRemovals:
             np.bincount(key * ranks + of, weights, len(keys) * ranks).reshape(-1, ranks)
             for weights in (None, pieces.length)
         )
-        mean = np.divide(total, count, out=np.zeros(total.shape), where=count > 0)
+        mean = quotient(total, count)
         # Ranks that do not come to the place so often tell nothing about this turn.
         of_others, others = (np.delete(one, rank, axis=1) for one in (count, mean))
         masked = np.ma.masked_where(of_others == 0, others)
         usual = np.ma.median(masked, axis=1).filled(0.0)  # type: ignore[no-untyped-call]
         longer = np.maximum(mean[:, rank] - usual, 0.0)
-        share = np.divide(longer, mean[:, rank], out=np.zeros(len(keys)), where=mean[:, rank] > 0)
+        share = quotient(longer, mean[:, rank])
         moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)
         places = pieces.place + 1
         before, after = (np.bincount(places, one) for one in (time, moved))
-        factor = np.divide(before, after, out=np.zeros(len(before)), where=after > 0)
+        factor = quotient(before, after)
         found: Floats = np.where(after[places] > 0, moved * factor[places], time)
         return np.minimum(found, pieces.length)
 
@@ -253,9 +253,7 @@ class MpiRemovals:
 
         Shape (places + 1, ranks).
         """
-        graph, total = self.graph, self.host_times
-        alone = np.zeros_like(total)
-        np.add.at(alone, (graph.pieces.place, graph.call_rank[graph.pieces.call]), self.alone)
+        total, alone = self.host_times, self._by_place(self.alone)
         count = total.shape[1]
         others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
         found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _NOT_ALONE * total)
@@ -279,9 +277,10 @@ class MpiRemovals:
             alike = (side != NONE) & np.isin(side, names[names != NONE])
             alike &= graph.call_rank[pieces.call] != rank
             owner = graph.call_rank[pieces.call[alike]]
-            time = np.bincount(owner, pieces.length[alike], len(graph.ranks))
-            count = np.bincount(owner, minlength=len(graph.ranks))
-            usual = np.divide(time, count, out=np.zeros(len(time)), where=count > 0)
+            time, count = (
+                np.bincount(owner, weights, len(graph.ranks)) for weights in (pieces.length[alike], None)
+            )
+            usual = quotient(time, count)
             if length <= _LONGER_THAN_BLOCKS * usual.max():
                 return True
         return False
@@ -302,10 +301,13 @@ class MpiRemovals:
     @cached_property
     def host_times(self) -> Floats:
         """The time outside MPI of each rank in each place, and outside all, in ns; (places + 1, ranks)."""
-        graph = self.graph
-        total = np.zeros((len(graph.places) + 1, len(graph.ranks)))
-        np.add.at(total, (graph.pieces.place, graph.call_rank[graph.pieces.call]), graph.pieces.length)
-        return total
+        return self._by_place(self.graph.pieces.length)
+
+    def _by_place(self, values: Ints | Floats | int) -> Floats:
+        """Return the sums of the values of pieces by place and rank, as `host_times`."""
+        graph, pieces = self.graph, self.graph.pieces
+        shape = len(graph.places) + 1, len(graph.ranks)
+        return sums_by(shape, (pieces.place, graph.call_rank[pieces.call]), values)
 
     @cached_property
     def _usual_times(self) -> Floats:
@@ -313,10 +315,7 @@ class MpiRemovals:
         pieces, work = self.graph.pieces, self._work_of_steps
         most = np.quantile(work, _USUAL, axis=0, method="lower")
         factor = np.divide(most, work, out=np.ones_like(work), where=work > most)
-        rank = self.graph.call_rank[pieces.call]
-        total = np.zeros_like(self.host_times)
-        np.add.at(total, (pieces.place, rank), pieces.length * factor[self._step, rank])
-        return total
+        return self._by_place(pieces.length * factor[self._step, self.graph.call_rank[pieces.call]])
 
     def is_late(self, rank: int) -> bool:
         """Return whether a rank works longer than the others by more than varies by chance.
@@ -390,7 +389,7 @@ class MpiRemovals:
         graph, pieces = self.graph, self.graph.pieces
         rank = graph.call_rank[pieces.call]
         work = self._work_of_steps
-        share = np.divide(self.late_by_chance, work, out=np.zeros_like(work), where=work > 0)
+        share = quotient(self.late_by_chance, work)
         counts = ~self.serial[pieces.place, rank]
         less = np.where(counts, pieces.length * share[self._step, rank], 0.0)
         return self.removals.less_between(times, less)
@@ -415,7 +414,7 @@ class MpiRemovals:
         if self.part.server != NONE or alike or not weight.any():
             return time
         of_step = np.bincount(self._step, time, len(weight))
-        factor = np.divide(weight, of_step, out=np.zeros(len(weight)), where=of_step > 0)
+        factor = quotient(weight, of_step)
         moved: Floats = time * factor[self._step] * time.sum() / weight.sum()
         return moved
 
@@ -427,13 +426,11 @@ class MpiRemovals:
         """
         graph, pieces = self.graph, self.graph.pieces
         rank = graph.call_rank[pieces.call]
-        found = np.zeros((graph.steps, len(graph.ranks)))
         counts = ~self.serial[pieces.place, rank]
-        np.add.at(found, (self._step[counts], rank[counts]), pieces.length[counts])
+        shape, keys = (graph.steps, len(graph.ranks)), (self._step[counts], rank[counts])
+        found = sums_by(shape, keys, pieces.length[counts])
         if self.part.server != NONE:
-            number = np.zeros_like(found)
-            np.add.at(number, (self._step[counts], rank[counts]), 1)
-            found /= np.maximum(number, 1)
+            found /= np.maximum(sums_by(shape, keys, 1), 1)
         return found
 
     @cached_property
@@ -446,10 +443,7 @@ class MpiRemovals:
     @cached_property
     def pieces(self) -> Floats:
         """The number of pieces of the time outside MPI of each rank in each place, as `host_times`."""
-        graph = self.graph
-        count = np.zeros((len(graph.places) + 1, len(graph.ranks)))
-        np.add.at(count, (graph.pieces.place, graph.call_rank[graph.pieces.call]), 1)
-        return count
+        return self._by_place(1)
 
     def host_excess(self, rank: int) -> tuple[float, Floats]:
         """Return by how much a rank works longer than the others, in ns of a step, and where.
@@ -467,13 +461,13 @@ class MpiRemovals:
             usual = np.median(total[:, others], axis=1)
             whole = float(own.sum() - np.median(total[:, others].sum(axis=0)))
         else:
-            each = np.divide(total, self.pieces, out=np.zeros_like(total), where=self.pieces > 0)
+            each = quotient(total, self.pieces)
             usual = np.median(each[:, others[others != server]], axis=1) * self.pieces[:, rank]
             whole = 0.0 if rank == server else float((own - usual).sum())
         longer, whole = np.maximum(own - usual, 0), max(whole, 0.0)
         share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0
         excess = longer * share
-        return whole / self.graph.steps, np.divide(excess, own, out=np.zeros(len(own)), where=own > 0)
+        return whole / self.graph.steps, quotient(excess, own)
 
     @cached_property
     def alone(self) -> Floats:
@@ -496,9 +490,7 @@ class MpiRemovals:
         at = np.searchsorted(time, np.column_stack((start, end)))
         of_gap = np.zeros(len(calls))
         of_gap[gaps] = until[at[:, 1]] - until[at[:, 0]]
-        length = np.zeros(len(calls))
-        np.add.at(length, graph.pieces.call, graph.pieces.length)
-        share = np.divide(of_gap, length, out=np.zeros(len(calls)), where=length > 0)
+        share = quotient(of_gap, np.bincount(graph.pieces.call, graph.pieces.length, len(calls)))
         return graph.pieces.length.astype(float) * np.minimum(share, 1.0)[graph.pieces.call]
 
 

@@ -41,6 +41,11 @@ class HostCalls(Table):
     step: Ints
     before: Ints
 
+    @property
+    def gap(self) -> Ints:
+        """The time between each call and the one that it follows, in ns; 0 for the first ones."""
+        return np.where(self.before == NONE, 0, self.start - self.end[self.before])
+
 
 @dataclass(frozen=True)
 class Work(Table):

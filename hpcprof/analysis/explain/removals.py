@@ -17,6 +17,7 @@ from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, is_inside
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.stages import peers
+from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
@@ -67,10 +68,11 @@ class Removals:
         In a place that launches no kernels that is any time: there it is not what launching them takes.
         """
         calls, work = self.graph.calls, self.graph.work
-        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
         launches = np.zeros(len(self.graph.places) + 1, bool)
         launches[work.place[work.category != Category.MEM]] = True
-        found: Mask = self._long(gap) | ((calls.place != NONE) & ~launches[calls.place] & (gap > 0))
+        found: Mask = self._long(calls.gap) | (
+            (calls.place != NONE) & ~launches[calls.place] & (calls.gap > 0)
+        )
         return found
 
     @cached_property
@@ -297,16 +299,12 @@ class _Shares:
 
     def total(self) -> Floats:
         """Return the time of each cell on each rank."""
-        found = np.zeros((len(self.cells), self.ranks))
-        np.add.at(found, (self.group, self.rank), self.time)
-        return found
+        return sums_by((len(self.cells), self.ranks), (self.group, self.rank), self.time)
 
     def of_places(self, total: Floats) -> Floats:
         """Return the sums over the cells of each place in each step, shape (places, steps, …)."""
         places, steps = (int(one.max(initial=-1)) + 1 for one in (self.around, self.step))
-        found = np.zeros((places, steps, *total.shape[1:]))
-        np.add.at(found, (self.around, self.step), total)
-        return found
+        return sums_by((places, steps, *total.shape[1:]), (self.around, self.step), total)
 
     def shortened(self, total: Floats, more: Floats, most: Floats) -> Floats:
         """Return the factor of each row's time where cells take ``more`` than is usual.
@@ -315,10 +313,9 @@ class _Shares:
         kernels of their own, and what is more of one kind may be less of another.
         """
         longer = self.of_places(more)
-        part = np.divide(most, longer, out=np.zeros_like(longer), where=longer > 0).clip(max=1.0)
+        part = quotient(most, longer).clip(max=1.0)
         less = more * part[self.around, self.step]
-        ratio: Floats = 1 - np.divide(less, total, out=np.zeros_like(total), where=total > 0)
-        return ratio
+        return 1 - quotient(less, total)
 
 
 def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
@@ -334,7 +331,7 @@ def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
     excess = every[..., late] - np.median(every[..., peers(late, stage)], axis=-1)
     longer = excess.clip(min=0)
     late_at_all, sums = excess.sum(axis=1, keepdims=True).clip(min=0), longer.sum(axis=1, keepdims=True)
-    longer *= np.divide(late_at_all, sums, out=np.zeros_like(sums), where=sums > 0)
+    longer *= quotient(late_at_all, sums)
     ratio = shares.shortened(own, (own - usual).clip(min=0), longer)
     result: Floats = np.where(shares.rank == late, ratio[shares.group], 1.0)
     return result

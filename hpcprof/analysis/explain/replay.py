@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.account.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
+from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
@@ -196,7 +196,7 @@ class Replay:
         work = self.graph.work
         time = (work.end - work.start).astype(float)
         compute = work.category == Category.COMP
-        beside = np.divide(self._beside, time, out=np.zeros(len(time)), where=time > 0)
+        beside = quotient(self._beside, time)
         _, kind = numbered_rows(work.name, work.grid)
         ratio = _ratios(kind, time, beside, compute)
         lost: Floats = np.where(compute, 1 - 1 / ratio[kind], 0.0)
@@ -408,30 +408,14 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     place = np.where(of_call, graph.calls.place[row_call], work_place)
     name = np.where(of_call, graph.calls.name[row_call], work_name)
     name[edges.kind == EdgeKind.HOST] = NONE
-    rows = []
-    for step in range(graph.steps):
-        time = np.minimum(end, bounds[step + 1]) - np.maximum(begin, bounds[step])
-        inside = time > 0
-        rows.append(
-            pd.DataFrame(
-                {
-                    "step": step,
-                    "rank": rank[inside],
-                    "kind": _kind_names(edges.kind[inside], category[inside]),
-                    "name": name[inside],
-                    "range": place[inside],
-                    "ns": time[inside],
-                }
-            )
-        )
-    return _table(replay, pd.concat(rows), float(np.median(np.diff(bounds))))
-
-
-def _kind_names(kind: Ints, category: Ints) -> NDArray[np.object_]:
-    of_edge = np.array([_KINDS.get(one, "") for one in EdgeKind], object)[kind]
-    of_work = np.array([_RUNS[one] for one in Category], object)[category]
-    names: NDArray[np.object_] = np.where(kind == EdgeKind.RUN, of_work, of_edge)
-    return names
+    of_edge = np.array([_KINDS.get(one, "") for one in EdgeKind], object)[edges.kind]
+    of_operation = np.array([_RUNS[one] for one in Category], object)[category]
+    kind = np.where(edges.kind == EdgeKind.RUN, of_operation, of_edge)
+    begins, ends = bounds[:-1, np.newaxis], bounds[1:, np.newaxis]
+    time = np.minimum(end, ends) - np.maximum(begin, begins)
+    step, at_edge = np.nonzero(time > 0)
+    rows = pd.DataFrame({"rank": rank, "kind": kind, "name": name, "range": place}).iloc[at_edge]
+    return _table(replay, rows.assign(step=step, ns=time[step, at_edge]), float(np.median(np.diff(bounds))))
 
 
 def _path(replay: Replay, moments: Ints) -> Ints:

@@ -85,6 +85,20 @@ def sums(group: Ints, values: Ints, count: int) -> Ints:
     return result
 
 
+def sums_by(shape: tuple[int, ...], keys: tuple[Ints, ...], values: Ints | Floats | int) -> Floats:
+    """Return the sums of values by keys in an array of a shape; each key, of shape (n,), counts an axis."""
+    result = np.zeros(shape)
+    np.add.at(result, keys, values)
+    return result
+
+
+def quotient(part: Floats | Ints, whole: Floats | Ints, otherwise: float = 0.0) -> Floats:
+    """Return ``part / whole`` element by element, and ``otherwise`` where the whole is not positive."""
+    shape = np.broadcast_shapes(part.shape, whole.shape)
+    result: Floats = np.divide(part, whole, out=np.full(shape, otherwise), where=whole > 0)
+    return result
+
+
 def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
     """Sort values by group, then by value.
 

@@ -11,6 +11,7 @@ from hpcprof.analysis.account.places import NONE, WHOLE_STEP
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Floats
@@ -80,7 +81,7 @@ def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
     longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
     total = np.bincount(of_compute, times.alone[rows], len(longer))
     alone = times.alone.copy()
-    alone[rows] *= 1 + np.divide(longer, total, out=np.zeros(len(longer)), where=total > 0)[of_compute]
+    alone[rows] *= 1 + quotient(longer, total)[of_compute]
     return times.with_alone(alone)
 
 

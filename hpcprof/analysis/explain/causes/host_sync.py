@@ -73,8 +73,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
     pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)
     if not len(pauses) and not len(feeding):
         return
-    less = np.zeros(len(graph.calls), np.int64)
-    less[pauses] = graph.calls.start[pauses] - graph.calls.end[graph.calls.before[pauses]]
+    less = np.where(np.isin(np.arange(len(graph.calls)), pauses), graph.calls.gap, 0)
     gone = np.concatenate((copies, feeding))
 
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:

@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemed
 from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.stages import peers, stage_medians
-from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.analysis.statistics.grouped import quotient, summarize, sums_by
 from hpcprof.profiles.collective_operations import COMBINE, DISPATCH, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Category, Floats, Ints
@@ -120,9 +120,9 @@ def _balanced(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Time
     work, before = scene.graph.work, scene.once(_exchange_before)
     rows = np.flatnonzero(before != NONE)
     keys, group = numbered_rows(work.step[rows], before[rows])
-    total = np.zeros((len(keys), len(scene.ranks)))
-    np.add.at(total, (group, scene.graph.work_rank[rows]), times.alone[rows])
-    ratio = np.divide(total.mean(axis=1, keepdims=True), total, out=np.ones_like(total), where=total > 0)
+    shape = len(keys), len(scene.ranks)
+    total = sums_by(shape, (group, scene.graph.work_rank[rows]), times.alone[rows])
+    ratio = quotient(total.mean(axis=1, keepdims=True), total, 1.0)
     alone = times.alone.copy()
     alone[rows] *= ratio[group, scene.graph.work_rank[rows]]
     return times.with_alone(alone)
@@ -182,8 +182,7 @@ def _longest(scene: Scene, of_host: bool) -> list[int]:
         compute = graph.work.category == Category.COMP
         rank, step, time = graph.work_rank[compute], graph.work.step[compute], measured.alone[compute]
     _, number = numbered(step)
-    total = np.zeros((int(number.max(initial=-1)) + 1, len(scene.ranks)))
-    np.add.at(total, (number, rank), time)
+    total = sums_by((int(number.max(initial=-1)) + 1, len(scene.ranks)), (number, rank), time)
     excess = np.zeros_like(total)
     for of_rank in scene.ranks:
         excess[:, of_rank] = total[:, of_rank] - np.median(total[:, peers(of_rank, graph.stage)], axis=1)
@@ -242,11 +241,11 @@ def _usual_ratio(scene: Scene, rank: int) -> float:
     graph = scene.graph
     pieces, others = graph.pieces, peers(rank, graph.stage)
     long = scene.removals.long_gap[pieces.call]
-    total = np.zeros((2, len(graph.places) + 1, len(scene.ranks)))
-    np.add.at(total, (long.astype(np.int64), pieces.place, graph.call_rank[pieces.call]), pieces.length)
+    keys = long.astype(np.int64), pieces.place, graph.call_rank[pieces.call]
+    total = sums_by((2, len(graph.places) + 1, len(scene.ranks)), keys, pieces.length)
     usual = np.median(total.sum(axis=0)[:, others], axis=1)
     own = total.sum(axis=0)[:, rank]
-    ratio = np.divide(own, usual, out=np.ones(len(usual)), where=usual > 0)
+    ratio = quotient(own, usual, 1.0)
     # One long pause in each step makes a whole place take longer, and its pieces no slower.
     ratio = np.minimum(ratio, _usual_piece(scene, rank, others))
     order = np.argsort(ratio)
@@ -264,8 +263,7 @@ def _usual_piece(scene: Scene, rank: int, others: Ints) -> Floats:
     medians = np.zeros((len(scene.graph.places) + 1, ranks))
     medians[by_place.group // ranks, by_place.group % ranks] = by_place.median
     usual = np.median(medians[:, others], axis=1)
-    ratio: Floats = np.divide(medians[:, rank], usual, out=np.ones(len(usual)), where=usual > 0)
-    return ratio
+    return quotient(medians[:, rank], usual, 1.0)
 
 
 def _in_mpi(scene: Scene) -> Iterator[Candidate]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
@@ -24,13 +23,12 @@ def _small(scene: Scene) -> Iterator[Candidate]:
     mpi, calls = scene.mpi, scene.graph.calls
     if mpi is None or not mpi.follows_small.any():
         return
-    gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
     yield Candidate(
         SMALL_MESSAGES,
         scene.call_with_most(np.where(mpi.follows_small, mpi.transfer, 0)),
         scene.ranks,
         lambda times, _: mpi.joined_messages(times),
-        scene.of_calls(np.where(mpi.follows_small, mpi.transfer + gap, 0)),
+        scene.of_calls(np.where(mpi.follows_small, mpi.transfer + calls.gap, 0)),
     )
 
 

@@ -12,6 +12,7 @@ from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.stages import stage_medians
+from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.profiles.timeline import Category, Floats, Ints
 
 if TYPE_CHECKING:
@@ -60,12 +61,8 @@ def _balanced(scene: Scene, times: Times) -> Times:
 def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
     """Return the factor that gives the stage of each row's rank the mean time of the stages in its step."""
     steps, number = np.unique(step, return_inverse=True)
-    total = np.zeros((len(steps), len(stage)))
-    np.add.at(total, (number, rank), time)
-    usual = stage_medians(total, stage)
-    mean = usual.mean(axis=1, keepdims=True)
-    ratio: Floats = np.divide(mean, usual, out=np.ones_like(usual), where=usual > 0)[number, stage[rank]]
-    return ratio
+    usual = stage_medians(sums_by((len(steps), len(stage)), (number, rank), time), stage)
+    return quotient(usual.mean(axis=1, keepdims=True), usual, 1.0)[number, stage[rank]]
 
 
 _IN_MPI = (

@@ -35,8 +35,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     steps = {*graph.calls.step[np.concatenate((gaps, inside))].tolist()}
     if len(steps) < max(_FEWEST, _LEAST_SHARE * graph.steps):
         return
-    less = np.zeros(len(graph.calls), np.int64)
-    less[gaps] = graph.calls.start[gaps] - graph.calls.end[graph.calls.before[gaps]]
+    less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
         mine = removals.of_ranks(graph.call_rank, ranks)
