@@ -171,8 +171,12 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
-            f"A step takes {format_ns(priced_ns)} while recorded ({steps}); the profiler's share is unknown, "
+            f"A step takes {format_ns(recorded)} while recorded ({steps}); the profiler's share is unknown, "
             f"typically {share}."
+        )
+        yield (
+            f"Savings are those without the most of it, of a step of {format_ns(priced_ns)} "
+            "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
         )
     else:
         more = 100 * (priced_ns / alone.value - 1)

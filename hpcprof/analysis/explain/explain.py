@@ -39,7 +39,7 @@ from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.once_steps import once_steps
-from hpcprof.analysis.explain.profiler_share import profiler_share
+from hpcprof.analysis.explain.profiler_share import call_costs, profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
 from hpcprof.analysis.explain.replayable import NO_GPU, Replayable, Timelines, replayable
 from hpcprof.analysis.explain.scene import Scene
@@ -144,9 +144,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = [one for one in findings if one not in rare]
     unknown = {Trait.LIKE_WAITING} if inputs.coverage or built.loose_ranks else set()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
-    cost = cost if replay.recorded is None else 0
+    of_calls = cost if replay.recorded is None else call_costs(replay, share.less_ns)
     judged = [one for one in scene.candidates() if not one.has(*unknown)]
-    search = Search(replay, judged, cost, weights)
+    search = Search(replay, judged, of_calls, weights)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= SURELY_SLOW]
     wall, recorded_elapsed = wall or round(search.wall), elapsed or round(search.wall)

@@ -73,7 +73,7 @@ class Search:
         self,
         replay: Replay,
         candidates: Sequence[Candidate],
-        call_cost_ns: int,
+        call_cost_ns: int | Ints,
         weights: Floats | None = None,
     ) -> None:
         self.replay = replay

@@ -49,6 +49,8 @@ class ExplainInputs:
     """By rank, the GPUs that its profile lists."""
     alone: StepAlone | None = None
     """The elapsed time of a step without the profiler, where it is known."""
+    as_recorded: bool = False
+    """True to leave the profiler's share in."""
 
     @property
     def coverage(self) -> str:

@@ -19,7 +19,7 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     variance_of_mean,
 )
 from hpcprof.analysis.statistics.student import student_quantile
-from hpcprof.profiles.timeline import Floats
+from hpcprof.profiles.timeline import Floats, Ints
 
 CONFIDENCE = 0.9
 
@@ -68,8 +68,8 @@ class Uncertainty:
     """The distance of the median of the unchanged replay from the measured one, in ns."""
     least: float = 0.0
     """The lower end of an interval that is shown, in ns."""
-    call_cost_ns: int = 0
-    """See `CALL_COST_NS`; 0 for the steps as they are when profiled."""
+    call_cost_ns: int | Ints = 0
+    """See `CALL_COST_NS`; 0 for the steps as they are when profiled. One time, or one for each call."""
 
     def of_saving(
         self, times: Times, change: Callable[[Times], Times], saving: float, by_step: Floats
@@ -82,7 +82,7 @@ class Uncertainty:
         without = self._saving(alone, change)
         contention = without - saving if change(times).contended else 0.0
         quicker = Removals(self.replay).quicker_calls(alone, self.call_cost_ns)
-        profiler = self._saving(quicker, change) - without if self.call_cost_ns else 0.0
+        profiler = self._saving(quicker, change) - without if np.any(self.call_cost_ns) else 0.0
         steps = half_width(by_step)
         model = float(np.hypot(contention, MODEL_SHARE * saving))
         # Where no step loses, the saving is positive, and its lower end that of its logarithm.

@@ -154,6 +154,7 @@ def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _Ra
         place=np.full(len(row), NONE),
         step=step,
         before=np.where(again, np.arange(len(row)) - 1, NONE),
+        others=np.zeros(len(row), np.int64),
     )
     return _RankCalls(calls, np.flatnonzero(row == NONE), following, begin, np.maximum(begin, end))
 

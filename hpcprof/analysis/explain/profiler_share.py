@@ -4,11 +4,12 @@ A profiler slows the calls of the host. Steps alone, without the profiler, are k
 them. Then
 
 1. the cost of a launch is the one with which a replay takes as long as a step alone (bisection); other calls
-   cost less, in the ratios of `WEIGHTS`;
+   cost less, in the ratios of `WEIGHTS`, also those that the graph leaves out;
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
-Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`: the profile tells only between
-which times a step alone lies.
+Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
+less time than there (`typical_launch`). The run is replayed without the most of it: what a step gains then,
+it gains in any case.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,16 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable
+from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.timeline import Floats, Ints
 
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
 """Minimum and maximum cost of a launch in a program, by the kind of the profile.
 
-Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3."""
+Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3: launches took `_RECORDED_NS` or more
+there, and `_ALONE_NS` at most without nsys."""
+
+_ALONE_NS, _RECORDED_NS = 4_000, 7_000
 
 WEIGHTS = {
     CallKind.LAUNCH: 1.0,
@@ -49,7 +54,8 @@ _MOST_NS = 32_000
 _HIDDEN = 0.005
 """Share of a step by which the cost of a launch no longer matters."""
 
-_UNIT = 1_000
+_OTHERS = "other calls"
+"""The row of the calls that the graph leaves out."""
 
 _ROUNDS = 9
 """Rounds of the bisection: 32 µs are divided down to 0.06 µs."""
@@ -59,13 +65,15 @@ _ROUNDS = 9
 class ProfilerShare:
     """The replay that is explained, and the time of a step without the profiler.
 
-    ``scale`` is the elapsed time of the replayed steps over that of all steps.
+    ``scale`` is the elapsed time of the replayed steps over that of all steps. ``less_ns``, negative, is the
+    time by which a launch may cost less than is taken out.
     """
 
     replay: Replay
     alone: StepAlone | None = None
     costs: tuple[CallCost, ...] = ()
     scale: float = 1.0
+    less_ns: int = 0
 
 
 def profiler_share(
@@ -82,8 +90,15 @@ def profiler_share(
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     if alone is None or (alone.source == MEASURED and built.step != "step"):
-        typical = typical_alone(replay, built.profiler, time, scale)
-        return ProfilerShare(replay, typical, typical_costs(replay, built.profiler) if typical else (), scale)
+        launch = typical_launch(replay, built.profiler)
+        if launch is None or inputs.as_recorded:
+            return ProfilerShare(replay, scale=scale)
+        high, low = (round(time(_moments(replay, cost)) / scale) for cost in launch)
+        typical = StepAlone((low + high) // 2, low, high, TYPICAL)
+        costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
+        return ProfilerShare(
+            without_profiler(replay, launch[1]), typical, costs, scale, launch[0] - launch[1]
+        )
     costs = known_costs(replay, alone, time, scale)
     cost = launch_cost(replay, alone.value, time, scale)
     return ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
@@ -116,20 +131,24 @@ def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], sc
     return high
 
 
-def typical_alone(
-    replay: Replay, profiler: str, time: Callable[[Ints], float], scale: float
-) -> StepAlone | None:
-    """Return between which times a step alone lies with the typical costs of a launch; None without any."""
-    if profiler not in TYPICAL_NS or replay.graph.is_of_host:
+def typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
+    """Return between which times in ns a launch typically costs; None if they hardly take longer than alone.
+
+    Where launches take less time than on the machines of `TYPICAL_NS`, the profiler adds less, and nothing
+    that could be told where they are as close to a launch alone as to one there. It slows all ranks, so the
+    one with the quickest launches counts: what others take longer is their own.
+    """
+    graph, time = replay.graph, Removals(replay).call_times
+    launches = np.flatnonzero(graph.calls.kind == CallKind.LAUNCH)
+    if profiler not in TYPICAL_NS or not len(launches):
         return None
-    high, low = (round(time(_moments(replay, cost)) / scale) for cost in TYPICAL_NS[profiler])
-    return StepAlone((low + high) // 2, low, high, TYPICAL)
-
-
-def typical_costs(replay: Replay, profiler: str) -> tuple[CallCost, ...]:
-    """Return what the profiler typically adds to the calls of each name, as `known_costs` does."""
-    low, high = TYPICAL_NS[profiler]
-    return _by_call(replay, ((low + high) // 2, low, high), TYPICAL)
+    middle = (_ALONE_NS + _RECORDED_NS) / 2
+    quickest = float(summarize(graph.call_rank[launches], time[launches]).median.min())
+    share = min(1.0, (quickest - middle) / (_RECORDED_NS - middle))
+    if share <= 0:
+        return None
+    low, high = (round(share * cost) for cost in TYPICAL_NS[profiler])
+    return low, high
 
 
 def without_profiler(replay: Replay, cost_ns: int) -> Replay:
@@ -140,10 +159,19 @@ def without_profiler(replay: Replay, cost_ns: int) -> Replay:
 
 
 def call_costs(replay: Replay, cost_ns: int) -> Ints:
-    """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``."""
-    weight: Floats = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])
-    costs: Ints = np.rint(weight[replay.graph.calls.kind] * cost_ns).astype(np.int64)
+    """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``.
+
+    It includes that of the calls before it which the graph leaves out.
+    """
+    others = WEIGHTS[CallKind.OTHER] * replay.graph.calls.others
+    costs: Ints = np.rint((_weights(replay) + others) * cost_ns).astype(np.int64)
     return costs
+
+
+def _weights(replay: Replay) -> Floats:
+    """Return the cost of each call of a graph over that of a launch, shape (calls,)."""
+    weight: Floats = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
+    return weight
 
 
 def known_costs(
@@ -160,13 +188,15 @@ def known_costs(
 def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
     """Return the costs of calls from that of a launch, in ns, and its interval."""
     graph = replay.graph
-    weight, name = call_costs(replay, _UNIT), graph.calls.name
+    weight, name = _weights(replay), graph.calls.name
+    named = [(number, name == number) for number in np.unique(name[weight > 0]).tolist()]
+    counts = [(graph.names[number], int(mine.sum()), float(weight[mine].mean())) for number, mine in named]
+    counts.append((_OTHERS, int(graph.calls.others.sum()), WEIGHTS[CallKind.OTHER]))
     rows = []
-    for number in np.unique(name[weight > 0]).tolist():
-        mine = name == number
-        calls = round(int(mine.sum()) / graph.steps / len(graph.ranks), 1)
-        value, low, high = (max(0, round(float(weight[mine].mean()) / _UNIT * each)) for each in launch)
-        rows.append(CallCost(graph.names[number], calls, value, low, high, source))
+    for call, count, share in counts if counts[-1][1] else counts[:-1]:
+        calls = round(count / graph.steps / len(graph.ranks), 1)
+        value, low, high = (max(0, round(share * each)) for each in launch)
+        rows.append(CallCost(call, calls, value, low, high, source))
     return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
 
 

@@ -29,6 +29,8 @@ class HostCalls(Table):
 
     ``row`` is the row among the calls of the timeline, those of MPI behind the others, ``thread`` the number
     of the thread, ``kind`` a `CallKind`, ``before`` the call that this one follows on the host, or `NONE`.
+    ``others`` is the number of calls of the thread since its call before that do not matter, but take the
+    profiler its time.
     """
 
     row: Ints
@@ -40,6 +42,7 @@ class HostCalls(Table):
     place: Ints
     step: Ints
     before: Ints
+    others: Ints
 
     @property
     def gap(self) -> Ints:
@@ -183,7 +186,7 @@ def _calls(
     place[order] = np.arange(len(kept))
     position = place[(np.cumsum(outermost) - 1)[of]]
     owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
-    kept = kept[order]
+    kept, every = kept[order], thread
     start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
     found = HostCalls(
         row=kept,
@@ -196,8 +199,26 @@ def _calls(
         place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
         step=np.searchsorted(steps, start, side="right") - 1,
         before=predecessors(start, finish, thread),
+        others=_others_before(kept, np.flatnonzero((kind == CallKind.OTHER) & working[every]), every, calls),
     )
     return found, owner
+
+
+def _others_before(kept: Ints, others: Ints, thread: Ints, calls: NamedSpans) -> Ints:
+    """Return how many other calls lie between each kept one and the one before on its thread.
+
+    Both are rows of ``calls``; ``thread`` is the number of the thread of each.
+    """
+    count = np.zeros(len(kept), np.int64)
+    order = np.lexsort((calls.start[kept], thread[kept]))
+    span = int(calls.start.max(initial=0)) + 1
+    key = thread[kept[order]] * span + calls.start[kept[order]]
+    place = np.searchsorted(key, thread[others] * span + calls.start[others])
+    first = np.append(True, np.diff(thread[kept[order]]) != 0)[: len(kept)]
+    # Those before the first call of a thread are not between two, and those after its last one before none.
+    between = place[(place > 0) & (place < len(kept))]
+    np.add.at(count, order[between[~first[between]]], 1)
+    return count
 
 
 def _strongest(kind: Ints, position: Ints, count: int) -> Ints:
@@ -347,6 +368,7 @@ def with_pauses(activity: RankActivity) -> RankActivity:
         place=calls.place[before],
         step=calls.step[before],
         before=before,
+        others=np.zeros(count, np.int64),
     )
     every = concatenate(HostCalls, (calls, pauses))
     every.before[pace.call] = len(calls) + np.arange(count)

@@ -71,7 +71,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 19
+_VERSION_KEY, _VERSION = "version", 20
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -144,7 +144,7 @@ def explain(
         return now(_of_unprofiled(run, store))
     given = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
     if as_recorded:
-        return now(_explained(run, store, progress, executor, None)[0])
+        return now(_explained(run, store, progress, executor, None, as_recorded=True)[0])
     while True:
         kept = kept_explanation(run, store)
         if kept is not None and given in (None, kept.step.alone_ns):
@@ -315,7 +315,13 @@ def _late_ranks(found: Explanation, tables: RunTables) -> dict[str, AnalysisTabl
 
 
 def _explained(
-    run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
+    run: Run,
+    store: Store,
+    progress: RanksRead | None,
+    executor: Executor,
+    alone: StepAlone | None,
+    *,
+    as_recorded: bool = False,
 ) -> tuple[Explanation, pd.DataFrame, pd.DataFrame]:
     """Compute an explanation, and the rows of ``critical_path`` and ``operation_slowdowns``."""
     import pandas as pd
@@ -327,8 +333,8 @@ def _explained(
         return found, pd.DataFrame(), slowdowns
     from hpcprof.analysis.explain.explain import explain_run
 
-    inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
-    return *explain_run(inputs), pd.DataFrame()
+    inputs = _reported(explain_inputs(run, store, executor), progress)
+    return *explain_run(replace(inputs, alone=alone, as_recorded=as_recorded)), pd.DataFrame()
 
 
 def operations_of(run: Run, store: Store) -> pd.DataFrame | None:

@@ -160,7 +160,7 @@ def one_after_another(ahead_us: int) -> tuple[HostCalls, Work]:
     start = row * 510 * US
     zero, none = np.zeros_like(row), np.full_like(row, NONE)
     call = np.where(row > 0, start - (10 + ahead_us) * US, -20 * US)
-    calls = HostCalls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1)
+    calls = HostCalls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1, zero)
     columns = (zero, zero, zero, zero, zero, row, zero, zero, none)
     return calls, Work(row, start, start + 500 * US, *columns)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import GIVEN, TYPICAL, Explanation, StepAlone
+from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, Timeline, concatenate
 from tests.unit.analysis.explain.programs import (
     CALL,
     MS,
@@ -41,16 +43,16 @@ def elapsed(*more: Instruction) -> int:
     return found
 
 
-def explained(program: list[Instruction], alone: int | None) -> Explanation:
+def explained(program: list[Instruction], alone: int | None, *, as_recorded: bool = False) -> Explanation:
     inputs = inputs_of(simulate([program], STEPS))
     known = None if alone is None else StepAlone(alone, alone, alone, GIVEN)
-    return explain_run(replace(inputs, alone=known))[0]
+    return explain_run(replace(inputs, alone=known, as_recorded=as_recorded))[0]
 
 
 def test_a_saving_is_that_of_the_program_where_the_step_alone_is_known() -> None:
     pause = Host(4 * MS)
     cost = elapsed(pause) - elapsed()
-    recorded = explained(loop(pause, cost=BY_PROFILER), None)
+    recorded = explained(loop(pause, cost=BY_PROFILER), None, as_recorded=True)
     found = explained(loop(pause, cost=BY_PROFILER), elapsed(pause))
     assert found.step.recorded_elapsed_ns == recorded.step.elapsed_ns
     assert found.step.elapsed_ns == pytest.approx(elapsed(pause), rel=0.01)
@@ -61,7 +63,7 @@ def test_a_saving_is_that_of_the_program_where_the_step_alone_is_known() -> None
 
 
 def test_the_profilers_share_is_no_finding_of_a_program_that_its_gpu_limits() -> None:
-    recorded = explained(loop(cost=BY_PROFILER, kernel=10 * US), None)
+    recorded = explained(loop(cost=BY_PROFILER, kernel=10 * US), None, as_recorded=True)
     assert (recorded.step.elapsed_ns or 0) > 1.4 * 400 * 10 * US
     alone = 400 * 11 * US
     found = explained(loop(cost=BY_PROFILER, kernel=10 * US), alone)
@@ -93,8 +95,62 @@ def test_a_step_alone_that_is_longer_is_that_of_a_slower_host() -> None:
 
 def test_without_a_step_alone_it_lies_between_what_nsys_typically_costs() -> None:
     step = explained(loop(cost=BY_PROFILER), None).step
-    alone = step.alone_ns
-    assert alone is not None
+    alone, recorded = step.alone_ns, step.recorded_elapsed_ns
+    assert alone is not None and recorded is not None
     assert alone.source == TYPICAL
-    assert alone.low < elapsed() < alone.high < (step.elapsed_ns or 0)
+    assert alone.low < elapsed() < alone.high < recorded
+    assert step.elapsed_ns == pytest.approx(alone.low, rel=0.01)
     assert not step.is_alone
+    (launch, *_) = step.profiler_cost
+    assert (launch.low_ns, launch.high_ns) == (5 * US, 16 * US)
+
+
+def test_without_a_step_alone_a_clean_program_gains_no_more_than_it_could_alone() -> None:
+    # Alone the GPU decides, with 11 µs for each of 400 kernels: the host takes 5 µs less, and its calls 4 µs.
+    launch = Launch(10 * US, call_ns=CALL + 4 * US)
+    program = [Place("forward", (Host(12 * US), launch) * 400), Wait()]
+    recorded = explained(program, None, as_recorded=True)
+    assert recorded.step.alone_ns is None and recorded.step.elapsed_ns == recorded.step.recorded_elapsed_ns
+    (first, *_) = recorded.shown()
+    assert (first.saving_ns or 0) > 0.3 * (recorded.step.elapsed_ns or 0)
+    assert not explained(program, None).shown()
+
+
+def test_launches_as_quick_as_alone_show_no_share_of_the_profiler() -> None:
+    quick = explained(loop(cost=US), None).step
+    assert quick.alone_ns is None and quick.elapsed_ns == quick.recorded_elapsed_ns
+    # A rank that is slower than another one is slower by itself.
+    ranks = [loop(cost=BY_PROFILER), loop()]
+    assert explain_run(inputs_of(simulate(ranks, STEPS)))[0].step.alone_ns is None
+    assert explain_run(inputs_of(simulate(ranks[:1] * 2, STEPS)))[0].step.alone_ns is not None
+
+
+def test_calls_that_the_graph_leaves_out_cost_the_profiler_too() -> None:
+    def with_queries(timeline: Timeline) -> Timeline:
+        """Add two short calls before each launch."""
+        calls, names = timeline.calls, [*timeline.strings, "cuKernelGetName"]
+        launches = np.flatnonzero([name == "cudaLaunchKernel" for name in timeline.names(calls.name)])
+        short = calls.take(np.repeat(launches, 2))
+        start = short.start - np.tile([2, 1], len(launches)) * US
+        queries = replace(
+            short,
+            start=start,
+            end=start + 100,
+            name=np.full(len(short), len(names) - 1),
+            correlation=np.full(len(short), NO_CORRELATION),
+        )
+        both = concatenate(ApiCalls, (calls, queries))
+        order = np.argsort(both.start, kind="stable")
+        return replace(timeline, calls=both.take(order), strings=np.array(names, object))
+
+    inputs = inputs_of(simulate([loop(cost=BY_PROFILER)], STEPS))
+    step, other = (
+        explain_run(one)[0].step
+        for one in (inputs, replace(inputs, read=lambda rank: with_queries(inputs.read(rank))))
+    )
+    assert step.alone_ns is not None and other.alone_ns is not None
+    assert step.recorded_elapsed_ns == other.recorded_elapsed_ns
+    # Two calls cost 0.3 of a launch each, of which 5 µs at least are the profiler's.
+    assert step.alone_ns.high - other.alone_ns.high == pytest.approx(400 * 2 * 0.3 * 5 * US, rel=0.1)
+    queries = next(one for one in other.profiler_cost if one.call == "other calls")
+    assert (round(queries.calls_per_step), queries.low_ns) == (800, 1.5 * US)
