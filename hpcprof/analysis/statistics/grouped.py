@@ -92,7 +92,7 @@ def sums_by(shape: tuple[int, ...], keys: tuple[Ints, ...], values: Ints | Float
     return result
 
 
-def quotient(part: Floats | Ints, whole: Floats | Ints, otherwise: float = 0.0) -> Floats:
+def quotient(part: NDArray[Any], whole: NDArray[Any], otherwise: float = 0.0) -> Floats:
     """Return ``part / whole`` element by element, and ``otherwise`` where the whole is not positive."""
     shape = np.broadcast_shapes(part.shape, whole.shape)
     result: Floats = np.divide(part, whole, out=np.full(shape, otherwise), where=whole > 0)

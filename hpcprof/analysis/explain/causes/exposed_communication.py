@@ -78,7 +78,7 @@ def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
     _, group = numbered_rows(graph.work_rank[both], work.step[both])
     first, of_compute = np.split(group, [int((factor < 1).sum())])
     rows = both[len(first) :]
-    longer: Floats = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
+    longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
     total = np.bincount(of_compute, times.alone[rows], len(longer))
     alone = times.alone.copy()
     alone[rows] *= 1 + quotient(longer, total)[of_compute]

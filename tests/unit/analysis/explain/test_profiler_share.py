@@ -108,7 +108,7 @@ def test_without_a_step_alone_it_lies_between_what_nsys_typically_costs() -> Non
 def test_without_a_step_alone_a_clean_program_gains_no_more_than_it_could_alone() -> None:
     # Alone the GPU decides, with 11 µs for each of 400 kernels: the host takes 5 µs less, and its calls 4 µs.
     launch = Launch(10 * US, call_ns=CALL + 4 * US)
-    program = [Place("forward", (Host(12 * US), launch) * 400), Wait()]
+    program: list[Instruction] = [Place("forward", (Host(12 * US), launch) * 400), Wait()]
     recorded = explained(program, None, as_recorded=True)
     assert recorded.step.alone_ns is None and recorded.step.elapsed_ns == recorded.step.recorded_elapsed_ns
     (first, *_) = recorded.shown()
