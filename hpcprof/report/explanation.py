@@ -11,6 +11,7 @@ from hpcprof.analysis.explain.cause import Cause, Trait, cause_names, cause_of, 
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence import plain
 from hpcprof.analysis.explain.explanation import (
+    CAPTURE,
     CAUSES,
     LEAST_ESTIMATE_PCT,
     TYPICAL,
@@ -204,6 +205,8 @@ def _matters(alone: StepAlone, recorded_ns: int) -> bool:
 
 def _measured(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
+    if step.source == CAPTURE:
+        return "no step was found, so the whole capture is one: collect --step-range NAME chooses another"
     where = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
         return f"median of {where}"
@@ -396,7 +399,9 @@ def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
 def hidden_cost(finding: Finding, explanation: Explanation) -> str:
     """Return a hidden cost as one line."""
     cost = "" if finding.cost_ns is None else f": {format_ns(finding.cost_ns)} of host time per step"
-    return f"{named(finding, explanation)}{cost}"
+    limit = finding.limits_after
+    after = "" if limit is None else f"; it limits the step once {cause_of(limit.cause).title} is gone"
+    return f"{named(finding, explanation)}{cost}{after}"
 
 
 def in_short(explanation: Explanation) -> list[str]:

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import Cause, Trait
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     LEAST_PCT,
     Confidence,
+    Earlier,
     Finding,
     NotJudged,
 )
@@ -147,10 +149,15 @@ def finding_of(
         ),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
+        limits_after=None if one.limits_after is None else _earlier(one.limits_after.candidate, built),
         steps=tuple(built.number(place) for place in one.steps),
         alternatives=tuple(finding_of(inputs, built, other, wall, usual) for other in one.alternatives),
         together=tuple(finding_of(inputs, built, other, wall, usual) for other in one.together),
     )
+
+
+def _earlier(candidate: Candidate, built: Replayable) -> Earlier:
+    return Earlier(candidate.cause.name, candidate.where or built.step)
 
 
 def beyond_profiler(

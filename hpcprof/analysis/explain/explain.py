@@ -55,6 +55,7 @@ from hpcprof.analysis.explain.whole_run import (
     unexplained_waiting,
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.timeline import Floats, Timeline
 
 
@@ -127,7 +128,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
                 one for one in on_host if not (inputs.coverage and is_a(one.cause, Trait.LIKE_WAITING))
             ]
         once = once_steps(inputs.tables["step_account"])
-        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds, once=once)
+        source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
+        summary = StepSummary(
+            *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds), once=once, source=source
+        )
         unjudged = (NotJudged("causes", built), *pauses)
         findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
@@ -173,6 +177,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         profiler_cost=share.costs,
         once=once,
         compute_pct=_compute_pct(inputs),
+        source=built.source,
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks

@@ -71,6 +71,14 @@ class Culprit:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The finding that has to go before a hidden cost limits the step."""
+
+    cause: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Finding:
     """A cause, what it costs and what to do.
 
@@ -100,6 +108,8 @@ class Finding:
         The longest slice of the timeline that shows it; None where no single slice does.
     cost_ns : int or None
         For a hidden cost, the host time per step that hides behind the GPU.
+    limits_after : Earlier or None
+        For a hidden cost, the first finding without which, and those before it, it would limit the step.
     steps : tuple of int
         The steps that have the cause; empty where most have it.
     alternatives : tuple of Finding
@@ -122,6 +132,7 @@ class Finding:
     remedy: str
     confidence: Confidence
     cost_ns: int | None = None
+    limits_after: Earlier | None = None
     evidence_text: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     alternatives: tuple[Finding, ...] = ()
@@ -159,6 +170,9 @@ class StepKind:
     wall_p50_ns: int
     steps: int
 
+
+CAPTURE = "capture"
+"""The source of a step that is the whole capture."""
 
 GIVEN, MEASURED, TYPICAL = "given", "measured", "typical"
 """Sources of a step alone: the user, steps of the same run before it was recorded, and other programs."""
@@ -233,6 +247,9 @@ class StepSummary:
         The elapsed time of the recorded steps.
     profiler_cost : tuple of CallCost
         What the profiler adds to the calls of a step; empty where nothing is known of it.
+    source : str or None
+        What marks the steps: ``range``, ``framework``, ``hook``, ``mpi``, ``kernels`` or ``graph``;
+        ``capture`` where nothing does, and the whole capture is one step.
     compute_pct : float or None
         The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI.
     once : tuple of OnceStep
@@ -252,6 +269,7 @@ class StepSummary:
     profiler_cost: tuple[CallCost, ...] = ()
     once: tuple[OnceStep, ...] = ()
     compute_pct: float | None = None
+    source: str | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -337,7 +355,7 @@ class Explanation:
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self), enc_hook=str))
         for finding in found["findings"]:
             for one in (finding, *finding["alternatives"], *finding["together"]):
-                del one["cost_ns"]
+                del one["cost_ns"], one["limits_after"]
         return found
 
     @classmethod

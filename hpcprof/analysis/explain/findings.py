@@ -60,6 +60,8 @@ class Judged:
     """The causes without which a late rank saves so much: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
     """The gain of each replayed step."""
+    limits_after: Judged | None = None
+    """Of a hidden cost, the finding after which it would limit the step."""
 
 
 class Search:
@@ -136,7 +138,14 @@ class Search:
             together = hiding or judged.together
             found.append(replace(self._bounded(least, of), alternatives=others, together=together))
             times, walls = without, self._elapsed(without)
+            hidden = [self._limiting(one, found[-1], times) for one in hidden]
         return found, hidden, slow
+
+    def _limiting(self, one: Judged, last: Judged, times: Times) -> Judged:
+        """Return a hidden cost, which limits the step after a finding if it shortens what is left."""
+        ((saving, _),) = self._savings(times, [one.candidate]) if one.limits_after is None else ((0.0, None),)
+        limits = 100 * saving >= LEAST_ESTIMATE_PCT * self.wall
+        return replace(one, limits_after=last) if limits else one
 
     def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
         """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""

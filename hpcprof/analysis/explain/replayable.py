@@ -22,7 +22,7 @@ from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_parts, common_clock, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
-from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.step_ranges import steps_of, with_capture_as_step
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
@@ -58,6 +58,8 @@ class Replayable:
     """The parts that the graph lacks."""
     numbers: tuple[int, ...] = ()
     """The program's numbers of the steps."""
+    source: str = ""
+    """See `StepSummary`."""
     loose_ranks: int = 0
     """The number of ranks whose clocks are not aligned with the others'."""
 
@@ -107,6 +109,8 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     if on_host:
         return _replayable_mpi(inputs, every[ranks[0]], on_host)
     timelines = {rank: every[rank] for rank in ranks}
+    if not any(len(steps_of(one)) for one in timelines.values()) and _is_short(timelines):
+        timelines = {rank: with_capture_as_step(one) for rank, one in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     if without := _without_steps(fronts):
         return without
@@ -134,7 +138,15 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     named = first.step_range is not None and not (of_first.by_hook or of_first.by_calls)
     step = of_first.name if named else ""
     numbers = tuple(of_first.number.tolist())
-    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers, loose)
+    return Replayable(
+        *(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers), of_first.source, loose
+    )
+
+
+def _is_short(timelines: Mapping[int, Timeline]) -> bool:
+    """Return whether a replay can take all work of some ranks, of which each has some, as one step."""
+    counts = [timeline.operation_count for timeline in timelines.values()]
+    return min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
 
 
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
@@ -195,7 +207,9 @@ def _replayable_mpi(
     of_first = steps_of(timeline)
     name = "" if of_first.by_calls or of_first.by_hook else of_first.name
     kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
-    return Replayable(graph, len(numbers), name or "step", kind, tuple(problems), numbered, loose)
+    return Replayable(
+        *(graph, len(numbers), name or "step", kind, tuple(problems), numbered), of_first.source, loose
+    )
 
 
 def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:

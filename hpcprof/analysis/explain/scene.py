@@ -10,8 +10,8 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate, Remove
-from hpcprof.analysis.explain.cause import cause_names, find_cause
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, cause_names, find_cause
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
@@ -69,16 +69,23 @@ class Scene:
             self._computed[compute] = compute(self)
         return self._computed[compute]  # type: ignore[return-value]
 
-    def shorter_work(self, rows: Ints, less: Ints | Floats) -> Remove:
-        """Return what takes ``less`` ns from each of some operations; both have shape (n,)."""
+    def of_operations(
+        self, cause: CauseDeclaration, rows: Ints, time: Ints | Floats, less: Ints | Floats | None = None
+    ) -> Candidate:
+        """Return a cause in operations, which take ``less`` ns without it: by default all of their time.
+
+        It is in the place with most of ``time``, which it takes by itself; arrays have shape (n,).
+        """
+        where, gone = self.mostly(self.graph.work.place[rows], time), time if less is None else less
 
         def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
             chosen = self.removals.of_ranks(self.graph.work_rank[rows], ranks)
             alone = times.alone.copy()
-            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - less[chosen], 0.0)
+            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - gone[chosen], 0.0)
             return times.with_alone(alone)
 
-        return remove
+        own = self.per_step(self.graph.work_rank[rows], time)
+        return Candidate(cause, where, self.ranks, remove, *own)
 
     @cached_property
     def places(self) -> list[str]:

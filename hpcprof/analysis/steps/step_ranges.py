@@ -26,12 +26,16 @@ from hpcprof.analysis.steps.step_detection import (
     step_candidates,
     step_candidates_named,
 )
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import Ints, Ranges, StepRange, Timeline, concatenate
 
 OUTSIDE = -1
 """Stands for the step of a moment outside the steps."""
+
+CAPTURE = "capture"
+"""The name of the step of a profile without any, which is the whole of it."""
 
 _NAMED = 3
 _FEWEST_NUMBERS = 5
@@ -70,6 +74,15 @@ class Steps:
         return self.by_mpi or is_launch_step(self.name)
 
     @property
+    def source(self) -> str:
+        """What marks them, as in `hpcprof.analysis.explain.explanation.StepSummary`."""
+        if self.by_mpi or is_launch_step(self.name):
+            return "mpi" if self.by_mpi else "graph" if self.name.startswith("graph:") else "kernels"
+        if self.by_hook or self.name == CAPTURE:
+            return "hook" if self.by_hook else CAPTURE
+        return "range" if known_range(self.name) in (None, ITERATION_RANGE) else "framework"
+
+    @property
     def by_hook(self) -> bool:
         """True if the start-up hook marks the steps, inside any range that an optimizer steps in."""
         return known_range(self.name) == HOOK
@@ -98,6 +111,26 @@ def steps_of(timeline: Timeline) -> Steps:
         rows = rows[:-1]
         ranges = replace(ranges.take(slice(-1)), end=ranges.start[1:])
     return Steps(name if len(rows) else "", rows, ranges, _own_numbers(timeline, rows), marker)
+
+
+def with_capture_as_step(timeline: Timeline) -> Timeline:
+    """Return a timeline with a range over all of its work on the GPU, with its launches, as the only step."""
+    start, end = timeline.of_operations("start", "end")
+    calls = timeline.calls.take(np.unique(launch_calls(timeline)[launch_calls(timeline) != NO_CALL]))
+    if not len(calls):
+        return timeline
+    first = int(np.argmin(calls.start))
+    begin, last = min(start.min(), calls.start[first]), max(end.max(), calls.end.max())
+    values = (begin, last, calls.process[first], calls.thread[first], len(timeline.strings))
+    whole = Ranges(*map(np.atleast_1d, values))
+    ranges = concatenate(Ranges, (timeline.ranges, whole))
+    order = np.argsort(ranges.start, kind="stable")
+    return replace(
+        timeline,
+        strings=np.append(timeline.strings, CAPTURE),
+        ranges=ranges.take(order),
+        step_range=StepRange(CAPTURE, named=True),
+    )
 
 
 def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:

@@ -21,6 +21,7 @@ BUILT_IN: dict[str, str] = {
     "slow_attention": "slow_attention",
     "elementwise_chain": "elementwise_chain",
     "layout_conversion": "layout_conversion",
+    "shape_inefficiency": "shape_inefficiency",
     "recompilation": "recompilation",
     # A rank that is short of memory reads pages from files again.
     "memory_pressure": "machine",

@@ -29,19 +29,14 @@ _FEWEST = 3
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the chains of the step, all of them as one cause."""
-    if scene.graph.is_of_host:
-        return
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = work.end - work.start
     elementwise = np.flatnonzero((kind == KernelKind.ELEMENTWISE) & (time >= _LONG_NS) & _moves_bytes(scene))
     runs = [part for run in stream_runs(scene, elementwise) for part in _alike(work.grid[run], run)]
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs if len(run) >= _FEWEST]
-    if not spare:
-        return
-    gone = np.concatenate(spare)
-    remove = scene.shorter_work(gone, time[gone])
-    own = scene.per_step(scene.graph.work_rank[gone], time[gone])
-    yield Candidate(ELEMENTWISE_CHAIN, scene.mostly(work.place[gone], time[gone]), scene.ranks, remove, *own)
+    if spare:
+        gone = np.concatenate(spare)
+        yield scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
 
 
 def _moves_bytes(scene: Scene) -> Mask:

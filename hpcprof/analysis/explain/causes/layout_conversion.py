@@ -17,21 +17,10 @@ if TYPE_CHECKING:
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
-    if scene.graph.is_of_host:
-        return
     work = scene.graph.work
     converts = np.flatnonzero(scene.once(kernel_kinds) == KernelKind.LAYOUT)
-    if not len(converts):
-        return
-    time = (work.end - work.start)[converts]
-    own = scene.per_step(scene.graph.work_rank[converts], time)
-    yield Candidate(
-        LAYOUT_CONVERSION,
-        scene.mostly(work.place[converts], time),
-        scene.ranks,
-        scene.shorter_work(converts, time),
-        *own,
-    )
+    if len(converts):
+        yield scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
 
 LAYOUT_CONVERSION = CauseDeclaration(

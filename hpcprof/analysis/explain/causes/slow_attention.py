@@ -33,14 +33,10 @@ _OF_PRODUCT = 0.5
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
-    if scene.graph.is_of_host:
-        return
-    work, less = scene.graph.work, _less(scene)
+    less = _less(scene)
     gone = np.flatnonzero(less)
-    if not len(gone):
-        return
-    place, remove = scene.mostly(work.place[gone], less[gone]), scene.shorter_work(gone, less[gone])
-    yield Candidate(SLOW_ATTENTION, place, scene.ranks, remove, *scene.per_step(scene.graph.work_rank, less))
+    if len(gone):
+        yield scene.of_operations(SLOW_ATTENTION, gone, less[gone])
 
 
 def _less(scene: Scene) -> Floats:

@@ -15,12 +15,13 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import WAITING, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation
 from hpcprof.analysis.explain.stream_waits import SUBJECT
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.profiles.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Ranges, Timeline
+from hpcprof.report.explanation import written
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -773,3 +774,35 @@ def test_a_stream_whose_kernels_others_wait_for_is_named_with_what_that_costs(na
     assert all(
         "most for augment in forward. If they ran at once, a step would take up to 9.0" in one for one in said
     )
+
+
+def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
+    def source(steps: int, *, marked: bool) -> Explanation:
+        program: list[Instruction] = [Host(20 * MS), Launch(5 * MS), Host(5 * US), Launch(5 * MS), Wait()]
+        timelines = simulate([program], steps)
+        if not marked:
+            timelines = {0: replace(timelines[0], ranges=Ranges.empty())}
+        return explain_run(inputs_of(timelines))[0]
+
+    found = source(2, marked=False)
+    assert (found.step.source, found.step.steps) == ("capture", 1)
+    (first,) = found.shown()
+    assert (first.cause, first.where) == (Cause.HOST_WORK, "capture")
+    # From the first launch on; the pause before it is not in the capture.
+    assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
+    assert "no step was found, so the whole capture is one" in written(found).conclusion[0]
+    assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
+
+
+def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> None:
+    def rank(kernel: int) -> list[Instruction]:
+        joint = Launch(MS, collective=True)
+        return [Place("data", (Host(15 * MS),)), Place("forward", (Launch(kernel), joint))]
+
+    late = explain_run(inputs_of(simulate([rank(10 * MS), rank(30 * MS)], 8)))[0]
+    assert late.shown()[0].cause == Cause.LATE_RANK_GPU
+    (hidden,) = late.hidden
+    assert (hidden.cause, hidden.limits_after) == (Cause.HOST_WORK, Earlier("late_rank_gpu", "forward"))
+    assert "limits the step once extra GPU time is gone" in written(late).hidden[0]
+    (always,) = explain_run(inputs_of(simulate([rank(30 * MS)] * 2, 8)))[0].hidden
+    assert always.limits_after is None

@@ -51,8 +51,9 @@ def test_json_has_the_keys_of_the_contract() -> None:
         }
     ]
     assert found["hidden"][0]["cost_ns"] == 20 * MS
+    assert found["hidden"][0]["limits_after"] is None
     assert found["not_judged"] == [{"what": "contention", "reason": "one rank was profiled"}]
-    assert {"wall_p50_ns", "elapsed_ns", "kinds", "steps", "ranks"} <= set(found["step"])
+    assert {"wall_p50_ns", "elapsed_ns", "kinds", "steps", "ranks", "source"} <= set(found["step"])
 
 
 def test_a_kept_explanation_is_written_as_it_was() -> None:

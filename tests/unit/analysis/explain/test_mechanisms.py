@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.causes.shape_inefficiency import loads_in_parts
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.profiles.timeline import Category
@@ -59,6 +60,9 @@ COMPILING = [
     Place("update", (product(4 * MS), CHECK[1])),
 ]
 
+ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align1>(Params)"
+"""A product over rows of an odd length."""
+
 PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
     "attention without a fused kernel": (
         Cause.SLOW_ATTENTION,
@@ -79,6 +83,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
             )
         ),
         layers(),
+    ),
+    "a vocabulary of an odd size": (
+        Cause.SHAPE_INEFFICIENCY,
+        layers(Launch(900 * US, name=ODD)),
+        layers(Launch(450 * US, name=ODD.replace("align1", "align8"))),
     ),
     "a residual that is checked ten times": (
         Cause.HOST_SYNC,
@@ -104,6 +113,21 @@ def test_the_cause_is_the_first_finding_at_its_price(name: str) -> None:
     assert first.saving_ns == pytest.approx(cost, rel=0.1)
     assert cause not in {one.cause for one in without.shown()}
     assert first.evidence and "{" not in first.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        (ODD, True),
+        ("void cutlass::Kernel2<cutlass_75_tensorop_f16_s1688gemm_f16_64x64_nn_align4>(Params)", True),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>(Params)", False),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x32_16x4_nn_align1>(Params)", True),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_tn_align1>(Params)", False),
+        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_TNN", False),
+    ],
+)
+def test_a_product_that_loads_less_than_16_bytes_at_once_is_known_by_its_name(name: str, odd: bool) -> None:
+    assert loads_in_parts(name) == odd
 
 
 def test_a_softmax_between_no_products_is_not_attention() -> None:
