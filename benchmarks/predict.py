@@ -1,11 +1,14 @@
-"""The error of predictions for simulated programs: ``python benchmarks/predict.py [PROGRAMS [RANKS]]``.
+"""The error of predictions for simulated programs: ``python benchmarks/predict.py [FIRST [LAST [RANKS]]]``.
 
-Each program runs on 2 or 4 ranks for 40 steps, whose operations are the profile, and on 8 to 256 ranks,
-whose mean step is the truth. Programs: data parallel with buckets, sharded (FSDP), a halo exchange in one
-dimension, and transposes. Noise: independent, correlated (ranks that are always slower, steps that are slower
-on all ranks) and heavy-tailed. Networks: trees or rings, with and without a break point of sizes.
-Prints for each family the median error, the cover of the interval of 90 %, and how often the prediction is
-better than both baselines.
+Each program (seeds FIRST to LAST) runs on 2 or 4 ranks for 40 steps, whose operations are the profile, and
+three times on 8 to 256 ranks, whose mean step is the truth. Programs: data parallel with buckets, sharded
+(FSDP), a halo exchange in one dimension, and transposes. Noise: independent, correlated (ranks that are
+always slower, steps that are slower on all ranks) and heavy-tailed. Networks: trees or rings, with and
+without a break point of sizes. No two runs draw from the same seed.
+Prints for each family the median error, the cover of the interval of 90 %, and how the prediction compares
+with the closer baseline: it wins if its error is smaller; the two tie if their errors differ by less than
+the means of the profiled and of the true steps do by chance (1.96 standard errors of their difference).
+The model was chosen on seeds 0 to 11; the documentation reports seeds 12 to 23.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -207,47 +211,46 @@ def run(program: Program, ranks: int, base: int, seed: int, record: bool) -> tup
     return float(max(machine.work.max(), machine.network.max()) / STEPS), table
 
 
-def results(count: int, ranks: tuple[int, ...] = RANKS) -> Iterator[dict[str, object]]:
+def results(seeds: range, ranks: tuple[int, ...] = RANKS) -> Iterator[dict[str, object]]:
     """Yield a row for each prediction."""
-    for seed in range(count):
-        for family in FAMILIES:
-            for noise in NOISES:
-                program = Program(
-                    family, noise, seed, strong=family in ("halo", "transposes") and seed % 2 == 1
-                )
-                base = 2 if seed % 3 == 0 else 4
-                _, table = run(program, base, base, 1000 + seed, True)
-                predictor = Predictor(table)
-                for number in ranks:
-                    truth = np.mean([run(program, number, base, 9 + s, False)[0] for s in range(3)])
-                    found = predictor.predict(number, "strong" if program.strong else "weak")
-                    step, lines = found.step, found.baselines
-                    error = step.value / truth - 1
-                    yield {
-                        "family": family,
-                        "noise": noise,
-                        "base": base,
-                        "ring": program.ring,
-                        "strong": program.strong,
-                        "seed": seed,
-                        "ranks": number,
-                        "error": error,
-                        "inside": step.low <= truth <= step.high,
-                        "half": (step.high - step.low) / 2 / truth,
-                        "better": all(abs(error) <= abs(line / truth - 1) + 1e-3 for line in lines.values()),
-                        "unchanged": lines["unchanged"] / truth - 1,
-                        "replay": found.replay_error_pct,
-                        "growth": truth / found.measured_ns,
-                    }
+    for number, (seed, family, noise) in enumerate(product(seeds, FAMILIES, NOISES), 12 * seeds.start):
+        program = Program(family, noise, seed, strong=family in ("halo", "transposes") and seed % 2 == 1)
+        base = 2 if seed % 3 == 0 else 4
+        _, table = run(program, base, base, 10_000 + number, True)
+        predictor = Predictor(table)
+        steps = predictor.unit.step_ns
+        for count in ranks:
+            truths = [run(program, count, base, 100_000 + 10 * number + s, False)[0] for s in range(3)]
+            truth = float(np.mean(truths))
+            prediction = predictor.predict(count, "strong" if program.strong else "weak")
+            step, lines = prediction.step, prediction.baselines
+            error = step.value / truth - 1
+            closer = min(abs(line / truth - 1) for line in lines.values())
+            chance = np.hypot(np.std(steps, ddof=1) / len(steps) ** 0.5, np.std(truths, ddof=1) / 3**0.5)
+            yield {
+                "family": family,
+                "noise": noise,
+                "base": base,
+                "ring": program.ring,
+                "strong": program.strong,
+                "seed": seed,
+                "ranks": count,
+                "error": error,
+                "inside": step.low <= truth <= step.high,
+                "half": (step.high - step.low) / 2 / truth,
+                "wins": abs(error) < closer,
+                "loses": abs(error) - closer > 1.96 * chance / truth,
+            }
 
 
 def main() -> None:
     """Print the table."""
     begin = time.perf_counter()
-    ranks = tuple(map(int, sys.argv[2].split(","))) if len(sys.argv) > 2 else RANKS
-    table = pd.DataFrame(results(int(sys.argv[1]) if len(sys.argv) > 1 else 5, ranks))
+    first, last = (int(sys.argv[at]) if len(sys.argv) > at else default for at, default in ((1, 12), (2, 23)))
+    ranks = tuple(map(int, sys.argv[3].split(","))) if len(sys.argv) > 3 else RANKS
+    table = pd.DataFrame(results(range(first, last + 1), ranks))
     table["size"] = table["error"].abs()
-    for by in (["family"], ["noise"], ["family", "noise"], ["ring"], ["base"], ["ranks"], ["strong"]):
+    for by in (["family"], ["noise"], ["noise", "base"], ["ring"], ["base"], ["ranks"], ["strong"]):
         print(
             table.groupby(by).agg(
                 n=("size", "size"),
@@ -255,14 +258,15 @@ def main() -> None:
                 p90_pct=("size", lambda e: round(100 * e.quantile(0.9), 2)),
                 cover_pct=("inside", lambda e: round(100 * e.mean(), 1)),
                 half_pct=("half", lambda e: round(100 * e.median(), 2)),
-                better_pct=("better", lambda e: round(100 * e.mean(), 1)),
+                wins_pct=("wins", lambda e: round(100 * e.mean(), 1)),
+                loses_pct=("loses", lambda e: round(100 * e.mean(), 1)),
             )
         )
-    whole = table["size"]
+    median = 100 * table["size"].median()
+    inside, wins, loses = (100 * table[name].mean() for name in ("inside", "wins", "loses"))
     print(
-        f"{len(table)} predictions: median error {100 * whole.median():.2f} %, cover "
-        f"{100 * table['inside'].mean():.1f} %, better than both baselines "
-        f"{100 * table['better'].mean():.1f} %, {time.perf_counter() - begin:.0f} s"
+        f"{len(table)} predictions: median error {median:.2f} %, cover {inside:.1f} %, better than both "
+        f"baselines {wins:.1f} %, worse {loses:.1f} %, {time.perf_counter() - begin:.0f} s"
     )
 
 

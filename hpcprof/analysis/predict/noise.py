@@ -28,8 +28,10 @@ _LARGEST_SHAPE = 0.5
 """Maximum shape of the tail: the mean of the largest of many exists below 1, its variance below 0.5."""
 _SIGNIFICANT = 2.5
 """Minimum ratio of a correlation to its standard error."""
+_PRIOR_VALUES = 10
+"""Number of values that an exponential tail is worth, beside those measured."""
 _LEAST_CHI = 0.1
-"""Minimum of a drawn variance ratio, which bounds the interval of two units."""
+"""Minimum of a drawn chi-square over its degrees of freedom, which bounds the interval of one unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +45,8 @@ class Noise:
         Differences from the mean in ns, in steps that were drawn.
     measured, within : float
         Variance of the mean steps of the units, over that of the mean step, and what the rest explains of it.
-    units : int
-        Number of units that it was measured on.
+    units, steps : int
+        Number of units and of steps that it was measured on.
     """
 
     mean: Floats
@@ -52,19 +54,32 @@ class Noise:
     measured: float
     within: float
     units: int
+    steps: int
 
     def between(self, generator: np.random.Generator | None = None) -> float:
         """Return the standard deviation of the units' means, over the mean step.
 
-        With a generator, draw one that explains the measured ones as well: few units tell little of it.
+        Lasting differences are believed where the means fit them better than none (Bayes factor, even prior
+        odds). Their variance is the measured one, with a prior worth one unit: that of a unit over its
+        steps. With a generator, the answer is drawn from this posterior.
         """
-        freedom = self.units - 1
-        if freedom < 1:
+        freedom, passing = self.units - 1, self.within * self.steps
+        lasts = self._lasting(freedom, passing)
+        if (lasts <= 0.5) if generator is None else (generator.random() > lasts):
             return 0.0
-        factor = 1.0 + 0.5 / freedom  # of a standard deviation of few values, squared and nearly unbiased
+        scale = freedom * max(self.measured - self.within, 0.0) + passing
+        chi = (freedom + 1) * (1 - 2 / (9 * (freedom + 1))) ** 3  # the median (Wilson and Hilferty)
         if generator is not None:
-            factor = freedom / max(float(generator.chisquare(freedom)), _LEAST_CHI * freedom)
-        return float(np.sqrt(max(factor * self.measured - 2 * self.within, 0.0)))
+            chi = max(float(generator.chisquare(freedom + 1)), _LEAST_CHI * (freedom + 1))
+        return float(np.sqrt(scale / chi))
+
+    def _lasting(self, freedom: int, passing: float) -> float:
+        """Return the probability that the units differ by more than the rest explains."""
+        if self.within <= 0:
+            return float(self.measured > 0)
+        ratio = 1 + passing / self.within
+        exponent = self.measured / self.within * (1 - 1 / ratio) - np.log(ratio)
+        return float(1 / (1 + np.exp(-np.clip(freedom / 2 * exponent, -50, 50))))
 
     def times(self) -> Floats:
         """Return mean and rest, not below 0; shape (operations, draws)."""
@@ -72,11 +87,11 @@ class Noise:
         return times
 
 
-def noise_of(work: Floats, names: Ints, generator: np.random.Generator) -> Noise:
+def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: bool = False) -> Noise:
     """Return the noise of measured times of shape (operations, units, steps), NaN where a unit has none.
 
     Operations of the same number in ``names``, shape (operations,), have the same noise in relation to their
-    means.
+    means. With ``doubt``, the shape of the tail is drawn from those that explain the measured values.
     """
     mean = np.nanmean(work, axis=(1, 2))
     filled = np.where(np.isnan(work), mean[:, None, None], work)
@@ -94,15 +109,16 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator) -> Noise
             rest *= np.sqrt(units / (units - 1))
             own = rest.sum(axis=0) - rest.sum(axis=0).mean(axis=1, keepdims=True)
     within = measured = 0.0
-    if units > 1 and steps > 2:
+    if steps > 2:
         within = float(own.var(axis=1, ddof=1).mean()) / steps / whole**2
+    if units > 1 and steps > 2:
         measured = float(total.mean(axis=1).var(ddof=1)) / whole**2
         if measured > 2 * within:
             rest = rest - rest.mean(axis=2, keepdims=True)
-    return Noise(mean, _drawn(mean, rest, names, generator), measured, within, units)
+    return Noise(mean, _drawn(mean, rest, names, generator, doubt), measured, within, units, steps)
 
 
-def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generator) -> Floats:
+def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generator, doubt: bool) -> Floats:
     """Return drawn differences from the mean, shape (operations, draws)."""
     flat = rest.reshape(len(mean), -1)
     alone = float(flat.var(axis=1).sum())
@@ -111,7 +127,8 @@ def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generat
         # Operations of a unit are slow together, or instead of each other: whole steps are drawn, with one
         # place in the tail.
         columns, place = generator.integers(flat.shape[1], size=_POOL), generator.random(_POOL)
-        return np.array([_with_tail(row, row[columns], place) for row in flat])
+        error = float(generator.standard_normal()) if doubt else 0.0
+        return np.array([_with_tail(row, row[columns], place, error) for row in flat])
     pool = np.empty((len(mean), _POOL))
     relative = flat / np.maximum(mean, 1.0)[:, None]
     length = np.rint(np.log2(np.maximum(mean, 1.0))).astype(np.int64)
@@ -119,9 +136,10 @@ def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generat
     for kind in range(kinds.max() + 1):
         rows = np.flatnonzero(kinds.ravel() == kind)
         values = relative[rows].ravel()
+        error = float(generator.standard_normal()) if doubt else 0.0
         for row in rows.tolist():
             drawn = values[generator.integers(len(values), size=_POOL)]
-            pool[row] = _with_tail(values, drawn, generator.random(_POOL)) * mean[row]
+            pool[row] = _with_tail(values, drawn, generator.random(_POOL), error) * mean[row]
     return pool
 
 
@@ -134,8 +152,11 @@ def _correlation(series: Floats) -> float:
     return float(matrix[np.triu_indices(len(series), 1)].mean())
 
 
-def _with_tail(values: Floats, drawn: Floats, place: Floats) -> Floats:
-    """Return drawn values, of which the largest are at some place of a fitted tail."""
+def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Floats:
+    """Return drawn values, of which the largest are at some place of a fitted tail.
+
+    ``error`` is that of its shape, in standard errors.
+    """
     count = int(np.sqrt(len(values)))
     if count < _FEWEST_TAIL:
         return drawn
@@ -144,22 +165,24 @@ def _with_tail(values: Floats, drawn: Floats, place: Floats) -> Floats:
     if not len(excess) or excess.mean() <= 0:
         return drawn
     large = drawn > threshold
-    drawn[large] = threshold + _pareto(excess, place[large])
+    drawn[large] = threshold + _pareto(excess, place[large], error)
     return drawn
 
 
-def _pareto(excess: Floats, place: Floats) -> Floats:
+def _pareto(excess: Floats, place: Floats, error: float) -> Floats:
     """Return quantiles of a generalized Pareto distribution, fitted by probability-weighted moments.
 
-    The shape is drawn towards 0, that of an exponential tail, as if ten more values had told it (Hosking and
-    Wallis, 1987).
+    The shape is shrunk towards 0, that of an exponential tail, as if ten more values had told it (Hosking and
+    Wallis, 1987); its standard error is (1 + shape) / sqrt(values) (Smith, 1987).
     """
     ordered = np.sort(excess)
     count = len(ordered)
     first = float(ordered.mean())
     second = float((ordered * (count - 1 - np.arange(count)) / max(count - 1, 1)).mean())
     shape = 2 - first / (first - 2 * second) if first > 2 * second else _LARGEST_SHAPE
-    shape = float(np.clip(shape * count / (count + 10), -_LARGEST_SHAPE, _LARGEST_SHAPE))
+    shape *= count / (count + _PRIOR_VALUES)
+    shape += error * (1 + shape) / np.sqrt(count + _PRIOR_VALUES)
+    shape = float(np.clip(shape, -_LARGEST_SHAPE, _LARGEST_SHAPE))
     scale = first * (1 - shape)
     tail = np.maximum(1 - place, 1e-6)
     quantiles: Floats = scale * (tail**-shape - 1) / shape if abs(shape) > 1e-3 else -scale * np.log(tail)

@@ -44,9 +44,8 @@ _MOST_CHAINS = 64
 _STEPS, _WARM_UP = 10, 3
 _DRAWS = 20
 """Number of replays for the interval."""
-_MODEL_ERROR, _SLOWEST_ERROR = 0.006, 0.5
-"""Standard deviations of the replay's error beside everything that is drawn: as a share of the step, and of
-the added waiting for the slowest rank, if two units were measured; more units tell more."""
+_MODEL_ERROR = 0.006
+"""Standard deviation of the replay's error beside everything that is drawn, as a share of the step."""
 _KNEE = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
 _SMALL = 64
@@ -190,7 +189,7 @@ class Predictor:
         generator: np.random.Generator,
         unit: Unit,
         share: float | None = None,
-        algorithm: str | None = None,
+        algorithm: str = TREE,
     ) -> _Model:
         work = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
         own = np.nanmean(unit.own, axis=1)
@@ -198,9 +197,9 @@ class Predictor:
         # Operations that wait for all, whatever their kind, have an own time that all ranks share.
         return _Model(
             unit,
-            noise_of(work, self._names, generator),
+            noise_of(work, self._names, generator, doubt=share is not None),
             own / middle,
-            self._network(unit, share, algorithm or TREE),
+            self._network(unit, share, algorithm),
         )
 
     def _network(self, unit: Unit, share: float | None, algorithm: str) -> Network:
@@ -235,9 +234,7 @@ class Predictor:
         draws = [value * self._draw(generator, ranks, scaling) for _ in range(_DRAWS)]
         low, high = np.quantile(draws, (0.05, 0.95))
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
-        waits = scale * parts["wait_for_peer_ns"] - before["wait_for_peer_ns"]
-        few = _SLOWEST_ERROR / np.sqrt(max(self.unit.units - 1, 1))
-        half = 1.645 * float(np.hypot(_MODEL_ERROR * value, few * abs(waits)))
+        half = 1.645 * _MODEL_ERROR * value
         middle = float(np.median(draws))
         step = Interval(
             round(value),
@@ -300,27 +297,27 @@ class Predictor:
         return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}
 
     def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling) -> float:
-        """Return a replay on other ranks with other parameters, over the prediction without them."""
+        """Return a replay on other ranks with other parameters, over the prediction without them.
+
+        The mean of other units differs from that of the measured ones by its standard error.
+        """
         unit, steps = self.unit, self.unit.own.shape[2]
         chosen = generator.integers(steps, size=steps)
-        resampled = replace(
-            unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen], step_ns=unit.step_ns[chosen]
-        )
+        resampled = replace(unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen])
         algorithm = RING if generator.random() < 0.25 and not self._others else TREE
         model = self._model(generator, resampled, float(generator.uniform(*_SHARES)), algorithm)
-        other = replace(model, between=model.work.between(generator), compute=self._factor(ranks, scaling))
+        between = model.work.between(generator)
+        mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)
+        other = replace(model, between=between, compute=mean * self._factor(ranks, scaling))
         seed = int(generator.integers(1 << 30))
         here = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
-        there = self._replay(model, self.ranks, scaling, quick=True)
-        reference = self._reference(ranks, scaling)
-        return (here / there) / reference
+        return here / self._reference(ranks, scaling)
 
     def _reference(self, ranks: int, scaling: Scaling) -> float:
         key = (ranks, scaling)
         if key not in self._replayed:
             model = replace(self._base, compute=self._factor(ranks, scaling))
-            here = self._replay(model, ranks, scaling, quick=True)
-            self._replayed[key] = here / self._replay(self._base, self.ranks, scaling, quick=True)
+            self._replayed[key] = self._replay(model, ranks, scaling, quick=True)
         return self._replayed[key]
 
     def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:

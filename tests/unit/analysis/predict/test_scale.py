@@ -10,6 +10,7 @@ import pytest
 
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.predict.network import RING, Sample, fitted, hops, volume
+from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import UsageError
 
@@ -23,19 +24,21 @@ def transfer(size: float, ranks: int) -> float:
 
 
 def program(
-    ranks: int, noise: float = 0.02, slow: float = 0.0, groups: int = 1, seed: int = 1
+    ranks: int, noise: float = 0.02, slow: float = 0.0, groups: int = 1, seed: int = 1, common: float = 0.0
 ) -> tuple[pd.DataFrame, float]:
     """Simulate steps that compute and reduce; return the operations and the mean step in ns.
 
-    ``slow`` is the standard deviation of ranks that are always slower; the ranks reduce in ``groups``.
+    ``slow`` is the standard deviation of ranks that are always slower, and ``common`` that of steps that are
+    slower on all ranks; the ranks reduce in ``groups``.
     """
     generator = np.random.default_rng(seed)
     own = 1 + slow * generator.standard_normal(ranks)
     now = np.zeros(ranks)
     rows: list[tuple[object, ...]] = []
     for step in range(STEPS):
+        together = 1 + common * generator.standard_normal() if common else 1.0
         for layer, size in enumerate((1e6, 4e6, 1e7)):
-            work = 1e7 * own * (1 + noise * generator.standard_normal(ranks))
+            work = 1e7 * own * together * (1 + noise * generator.standard_normal(ranks))
             start = now + work
             blocks = start.reshape(groups, -1).max(axis=1)
             end = np.repeat(blocks + transfer(size, ranks // groups), ranks // groups)
@@ -72,6 +75,32 @@ def test_ranks_that_are_always_slower_make_the_slowest_of_many_slower_still() ->
     assert found.step.low <= np.mean(truths) <= found.step.high
     assert found.limits == "wait_for_peer"
     assert found.step.high - found.step.low > 0.03 * found.step.value
+
+
+def test_the_interval_allows_for_few_steps_and_few_ranks() -> None:
+    steady, varying, uneven = (
+        Predictor(program(2, noise=0.005, **kind)[0]).predict(32)  # type: ignore[arg-type]
+        for kind in ({}, {"common": 0.1}, {"slow": 0.03})
+    )
+    widths = [(one.step.high - one.step.low) / one.step.value for one in (steady, varying, uneven)]
+    assert widths[0] < 0.04
+    # The mean of 40 steps has a standard error of 0.1 / sqrt(40).
+    assert widths[1] > 2 * 1.645 * 0.1 / STEPS**0.5 * 0.7
+    assert widths[2] > 1.2 * widths[0]
+
+
+def test_lasting_differences_are_believed_where_the_rest_does_not_explain_them() -> None:
+    generator = np.random.default_rng(3)
+    passing = 1e6 * (1 + 0.02 * generator.standard_normal((1, 4, 40)))
+    assert noise_of(passing, np.zeros(1, np.int64), generator).between() == 0
+    lasting = passing * np.array([0.97, 0.99, 1.01, 1.03])[None, :, None]
+    noise = noise_of(lasting, np.zeros(1, np.int64), generator)
+    assert noise.between() == pytest.approx(0.026, rel=0.25)
+    drawn = [noise.between(generator) for _ in range(200)]
+    assert np.quantile(drawn, 0.05) < 0.02 < 0.04 < np.quantile(drawn, 0.95)
+    # One unit does not show whether others differ: some draws believe that they do, as steps do.
+    alone = noise_of(passing[:, :1], np.zeros(1, np.int64), generator)
+    assert (alone.between(), max(alone.between(generator) for _ in range(20)) > 0.01) == (0, True)
 
 
 def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
