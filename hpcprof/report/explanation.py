@@ -296,7 +296,7 @@ def located(finding: Finding, explanation: Explanation) -> str:
         return f": {where}"
     if finding.cause == Cause.STEP_SPIKES:  # Its place names the steps.
         return f" in {where}{ranks}"
-    steps = _in_steps(finding.steps)
+    steps = _in_steps(finding, explanation.step)
     if finding.cause == Cause.STEP_DRIFT:  # Its place is the whole capture.
         return f"{ranks}{steps}"
     # A place between calls says by itself where it is.
@@ -304,15 +304,21 @@ def located(finding: Finding, explanation: Explanation) -> str:
     return f" {inside}{where}{ranks}{steps}" if where else f"{ranks}{steps}"
 
 
-def _in_steps(steps: Sequence[int]) -> str:
-    """Return the steps that have a cause; those in a row by the first and the last."""
-    first = [one for one in steps if one - 1 not in steps]
-    last = [one for one in steps if one + 1 not in steps]
+def _in_steps(finding: Finding, step: StepSummary) -> str:
+    """Return the steps that have a cause; those in a row by the first and the last.
+
+    Steps that were not replayed may have it too. A drift is of all steps.
+    """
+    first = [one for one in finding.steps if one - 1 not in finding.steps]
+    last = [one for one in finding.steps if one + 1 not in finding.steps]
     parts = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
     if not parts:
         return ""
     named = ", ".join(parts[:_NAMED_STEPS]) + (", …" if len(parts) > _NAMED_STEPS else "")
-    return f", in step{'s' if len(steps) > 1 else ''} {named} only"
+    steps = f"step{'s' if len(finding.steps) > 1 else ''}"
+    if step.explained_steps in (0, step.steps) or finding.cause == Cause.STEP_DRIFT:
+        return f", in {steps} {named} only"
+    return f", in {steps} {named} of the {step.explained_steps:,} replayed"
 
 
 def instead(finding: Finding, explanation: Explanation) -> list[str]:
@@ -352,7 +358,7 @@ def saved(finding: Finding) -> str:
 
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return what is known of a finding as pairs of a label and its text."""
-    steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding.steps)
+    steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding, explanation.step)
     # The losses name their ranks.
     ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
     where = f"{_place(finding)}{ranks}{steps}"

@@ -179,7 +179,7 @@ def _kernel_count(row: Row) -> str:
 
 
 def _lateness(row: Row) -> str:
-    return f"it comes {format_ns(row['lateness_p50_ns'])} late in a median step"
+    return f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"
 
 
 def _beside(row: Row) -> str:

@@ -200,6 +200,9 @@ def test_a_rank_that_is_late_only_together_with_another_one_is_named_with_it() -
 def test_the_steps_of_a_cause_are_named() -> None:
     one = replace(finding(13), steps=(2, 5, 6, 7))
     assert named(one, explained(one)) == "host work in data on all ranks, in steps 2, 5 to 7 only"
+    # The others may have it as well.
+    partly = explained(one, step=replace(STEP, steps=600, explained_steps=50))
+    assert named(one, partly) == "host work in data on all ranks, in steps 2, 5 to 7 of the 50 replayed"
 
 
 def test_a_cause_that_could_not_be_judged_is_named_in_words() -> None:

@@ -64,7 +64,7 @@ TABLES = {
         ),
         (
             Evidence("skew_summary", 1, "lateness_p50_ns", 11 * MS),
-            "rank 1: it comes 11.00 ms late in a median step",
+            "rank 1: its late arrivals hold the others up by 11.00 ms in a median step",
         ),
     ],
 )
