@@ -143,7 +143,7 @@ def finding_of(
         saving_low_ns=round(low),
         saving_high_ns=round(high),
         share_pct=round(100 * one.saving / wall, 3),
-        evidence=evidence_of(inputs.tables, candidate, ranks),
+        evidence=evidence_of(inputs.tables, candidate, ranks, of_mpi=not built.graph.couplings),
         remedy=candidate.cause.advise(
             candidate.where, ranks, in_turn=of_all and len(ranks) > 1, advice=candidate.advice
         ),

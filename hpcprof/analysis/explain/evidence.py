@@ -25,16 +25,19 @@ _TELLING = 0.05
 _LONGEST_NAME = 60
 
 
-def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
+def evidence_of(
+    tables: Tables, candidate: Candidate, ranks: tuple[int, ...], *, of_mpi: bool
+) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
 
-    ``ranks`` are those that have the cause, by their own numbers.
+    ``ranks`` are those that have the cause, by their own numbers. Calls of MPI, such as barriers of a program
+    whose GPUs communicate by themselves, show nothing unless ``of_mpi``.
     """
     inner = candidate.where.rpartition("/")[2]
     evidence: list[Evidence] = []
     for figures in candidate.cause.figures:
         table = tables[figures.analysis]
-        if not len(table):
+        if not len(table) or (figures.analysis.startswith("mpi_") and not of_mpi):
             continue
         rows = table[figures.rows(table, inner)]
         whose = "delaying_rank" if "delaying_rank" in rows else "rank"

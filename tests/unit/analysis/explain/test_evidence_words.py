@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.evidence import in_words, plain
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
+from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain
 from hpcprof.analysis.explain.explanation import Evidence
 
 MS = 1_000_000
@@ -92,3 +94,15 @@ def test_a_figure_whose_row_is_gone_is_still_said() -> None:
     gone = Evidence("step_account", 0, "idle_ns", 9 * MS)
     assert in_words(TABLES, gone) == "rank 0: idle of 9.000 ms in step_account"
     assert plain(gone) == "rank 0: idle of 9.000 ms in step_account"
+
+
+@pytest.mark.parametrize(
+    ("of_mpi", "shown"), [(False, ["step_account"]), (True, ["mpi_calls", "step_account"])]
+)
+def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: bool, shown: list[str]) -> None:
+    barrier = pd.DataFrame({"rank": [0], "call": ["MPI_Barrier"], "transfer_ns": [98 * MS]})
+    account = pd.DataFrame({"rank": [0], "step": [3], "exposed_comm_ns": [4 * MS]})
+    candidate = Candidate(EXPOSED_COMMUNICATION, "backward", (0,), lambda times, _: times, 4.0 * MS)
+    tables = {"mpi_calls": barrier, "step_account": account}
+    found = evidence_of(tables, candidate, (0,), of_mpi=of_mpi)
+    assert [one.analysis for one in found] == shown
