@@ -224,8 +224,8 @@ def why_unknown(ranks: Set[int]) -> str:
     if not ranks:
         return ""
     return (
-        f"the waiting of {named_ranks(sorted(ranks), _NAMED)} is unknown: no aligned clocks show when the "
-        "last rank arrived; that inside MPI is in mpi_waits"
+        f"the waiting of {named_ranks(sorted(ranks), _NAMED)} is unknown: no collectives of GPUs on aligned "
+        "clocks show when the last rank arrived; waits in MPI are in mpi_waits"
     )
 
 

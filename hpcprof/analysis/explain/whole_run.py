@@ -126,7 +126,7 @@ def unexplained_waiting(
     if communicated >= _MUCH_WAITING * wall:
         ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _NAMED)
         share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
-        why = inputs.coverage or "no aligned clocks show when the other ranks arrived"
+        why = inputs.coverage or "no collectives of GPUs on aligned clocks show when others arrive"
         yield NotJudged(
             WAITING,
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
