@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
@@ -199,8 +199,9 @@ def trained(training: Training) -> str:
 
 def _found(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
+    steps = contents.table("step_times").rows_by_rank
     found = [
-        ("steps", step_range(contents.table("step_ranges").rows, contents.collect)),
+        ("steps", step_range(contents.table("step_ranges").rows, contents.collect, steps)),
         ("efficiency", useful_time(contents.table("pop").rows)),
         ("MPI waits", delays(contents.table("mpi_delays").rows)),
         ("MPI messages", messages(contents.table("mpi_matrix").rows)),
@@ -217,10 +218,13 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
     return [(label, text) for label, text in found if text]
 
 
-def step_range(rows: list[Row], collect: str = "hpcprof collect") -> str:
+def step_range(
+    rows: list[Row], collect: str = "hpcprof collect", steps: Mapping[int, int] | None = None
+) -> str:
     """Return the range that is the step, how it was found, and other candidates; empty without ranges.
 
-    ``collect`` is the command that collects the run again.
+    ``collect`` is the command that collects the run again, and ``steps`` the number of steps by rank, which
+    is told where it is not that of the ranges.
     """
     if not rows:
         return ""
@@ -236,17 +240,23 @@ def step_range(rows: list[Row], collect: str = "hpcprof collect") -> str:
             f"none found: figures are per capture; possible: {possible}; {collect} --step-range {first} "
             "takes the first"
         )
-    said = [_of_range(name, [row for row in chosen if row["range"] == name]) for name in names]
+    said = [_of_range(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names]
     return "; ".join([*said, *([f"also possible: {possible}"] if others else [])])
 
 
-def _of_range(name: str, rows: list[Row]) -> str:
-    counts = sorted({row["instances"] for row in rows})
-    number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+def _of_range(name: str, rows: list[Row], steps: Mapping[int, int]) -> str:
+    number = _low_to_high([row["instances"] for row in rows])
     source = rows[0]["source"]
     how = _HOW_FOUND.get(source, "" if source == name else f"known from {source}")
     where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
+    if any(steps.get(row["rank"], row["instances"]) != row["instances"] for row in rows):
+        where += f" ({_low_to_high([steps.get(row['rank'], 0) for row in rows])} steps)"
     return ", ".join(filter(None, [visible(name), how, f"{number} {where}"]))
+
+
+def _low_to_high(counts: Collection[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _bandwidth(rows: list[Row]) -> str:

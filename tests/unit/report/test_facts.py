@@ -103,6 +103,9 @@ def test_the_head_says_which_range_is_the_step_and_which_others_could_be() -> No
         (1, "iteration", "iteration", 12, 1),
     )
     assert step_range(found) == "iteration, 10 to 12 on each of 2 ranks; also possible: backward, forward"
+    cut = step_range(found, steps={0: 9, 1: 12})
+    assert cut == "iteration, 10 to 12 on each of 2 ranks (9 to 12 steps); also possible: backward, forward"
+    assert step_range(found, steps={0: 10, 1: 12}) == step_range(found)
     assert step_range(ranges((0, "[pl]\nbatch", "Lightning", 3, 1))) == (
         "[pl]\\nbatch, known from Lightning, 3 on 1 rank"
     )
