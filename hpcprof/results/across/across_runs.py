@@ -188,13 +188,29 @@ MOST_EARLIER = 20
 def check_comparable(runs: Sequence[RunData], force: str) -> None:
     """Check that runs are of one program on one number of ranks, as far as that is known.
 
-    ``force`` is the command that compares them nevertheless.
+    Runs of an unknown program have to share a kernel, or the name of their step. ``force`` is the command
+    that compares them nevertheless.
     """
     for fact, words in (("program", "different programs"), ("ranks", "different numbers of ranks")):
         values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)
         if len(values) > 1:
             both = ", ".join(values)
             raise UsageError(f"the runs have {words} ({both}): {force} compares them nevertheless.")
+    if all(run.facts["program"] is not None for run in runs):
+        return
+    first, *others = ((run.id, _landmarks(run)) for run in runs)
+    for name, landmarks in others:
+        if first[1] and landmarks and first[1].isdisjoint(landmarks):
+            raise UsageError(
+                f"{first[0]} and {name} have neither a kernel nor the name of a step in common: {force} "
+                "compares them nevertheless."
+            )
+
+
+def _landmarks(run: RunData) -> set[str]:
+    """Return the names of the kernels and of the steps of a run."""
+    steps = run.tables["step_ranges"]
+    return {*run.tables["kernels"]["name"], *steps["range"][steps["chosen"] == 1]}
 
 
 def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:

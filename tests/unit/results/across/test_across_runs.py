@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -84,6 +85,27 @@ def test_different_programs_and_rank_counts_are_refused(facts: dict[str, str | i
 def test_other_names_and_unknown_facts_are_no_difference() -> None:
     unknown: RunData = run("b", facts={"program": None, "ranks": None, "workload": "another name"})
     check_comparable([run("a"), unknown], "")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "step", "refused"),
+    [("gemm", "", False), ("jacobi", "iteration", False), ("jacobi", "sweep", True)],
+)
+def test_runs_of_unknown_programs_need_a_kernel_or_a_step_in_common(
+    kernel: str, step: str, refused: bool
+) -> None:
+    def of(name: str, kernel: str, step: str, program: str | None = None) -> RunData:
+        tables: dict[str, list[dict[str, object]]] = {
+            "kernels": [{"name": kernel}],
+            "step_ranges": [{"range": step, "chosen": 1}, {"range": "any", "chosen": 0}],
+        }
+        return run(name, facts={"program": program}, tables=tables)
+
+    runs = [of("a", "gemm", "iteration"), of("b", kernel, step)]
+    with pytest.raises(UsageError, match="a and b have neither a kernel") if refused else nullcontext():
+        check_comparable(runs, "hpcprof compare --force")
+    # Two versions of one program may have no kernel in common.
+    check_comparable([of("a", "gemm", "iteration", "train"), of("b", kernel, step, "train")], "")
 
 
 @pytest.mark.parametrize(
