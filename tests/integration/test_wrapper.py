@@ -800,6 +800,8 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     output = folder / "logs/rank00000.out"
     until(lambda: output.exists() and "ready" in output.read_text(), 60)
     os.kill(-script.pid if group else script.pid, getattr(signal, f"SIG{name}"))
+    if not group:
+        os.kill(script.pid, signal.SIGCONT)  # as Slurm does
     assert script.wait(60) == 0
     assert output.read_text() == f"ready\nsaved on SIG{name}\n"
     assert (folder / "state/rank00000.exit").read_text() == "0\n"
