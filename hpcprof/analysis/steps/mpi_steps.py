@@ -59,7 +59,8 @@ class _Begun(Table):
 
     ``name`` and ``op`` are texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks. ``own`` is
     a number for each kind of message or collective, ``unsized`` one without regard to sizes. ``shared`` says
-    whether all ranks join the call, ``barrier`` whether it is a barrier.
+    whether all ranks join the call, ``barrier`` whether it is a barrier, and ``place`` its place among all
+    calls of the thread.
     """
 
     start: Ints
@@ -71,6 +72,7 @@ class _Begun(Table):
     unsized: Ints
     shared: Ints
     barrier: Ints
+    place: Ints
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def _begun(timeline: Timeline) -> _Begun:
         unsized=unsized,
         shared=shared.astype(np.int64),
         barrier=np.array([text == "Barrier" for text in texts], np.int64),
+        place=at,
     )
 
 
@@ -211,7 +214,8 @@ class _Sequence:
     def marks(self, chosen: Mask, every: int) -> _Marks:
         """Return every ``every``-th of some calls, and one before them if the sequence repeats from there.
 
-        Intervals at both ends that are unlike all others, or much longer, are none of the loop.
+        Intervals at both ends that are unlike all others, or much longer, are none of the loop, nor is one
+        before the first call with fewer calls than all others.
         """
         at = np.flatnonzero(chosen)[::every]
         if len(at) < 2:
@@ -224,6 +228,9 @@ class _Sequence:
         label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
         _, number, count = np.unique(label, return_inverse=True, return_counts=True)
         odd = length > _LONGER * np.median(length)
+        # Without the waits of a step before it, the time before the loop's first call is a part of a step.
+        count_of_calls = np.diff(self.calls.place[self.rows[whole]])
+        odd[0] |= whole[0] == before and count_of_calls[0] < count_of_calls[1:].min()
         if whole[0] == before and not self.calls.barrier[self.rows[before]]:
             odd[0] |= length[0] > _BEFORE * np.quantile(length[1:], _MOST)
         if count.max() > 1:

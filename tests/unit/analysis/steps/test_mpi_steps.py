@@ -179,6 +179,21 @@ def test_the_time_since_another_call_is_a_step_unless_it_is_longer(
     assert (len(starts[0]), numbers[0][-1]) == (steps, 8)
 
 
+def test_the_time_before_a_loop_that_lacks_the_waits_of_a_step_is_none() -> None:
+    loop = Loop()
+    loop.all("MPI_Barrier", "Barrier", size=-1)
+    for _ in range(8):
+        for call in ("MPI_Irecv", "MPI_Isend"):
+            for rank in (0, 1):
+                loop.one(rank, call, (send if call == "MPI_Isend" else receive)(1 - rank))
+        loop.now += 90
+        for rank in (0, 1):
+            loop.one(rank, "MPI_Waitall")
+    name, starts, numbers = chosen(loop)
+    assert name == OWN_SEQUENCE
+    assert [len(one) for one in starts] == [7, 7] and numbers[0] == [*range(1, 8)]
+
+
 def test_a_named_range_comes_before_calls_of_mpi_unless_it_is_a_part_of_the_step() -> None:
     loop = Loop()
     for _ in range(8):
