@@ -6,7 +6,11 @@ from typing import Any
 
 import yaml
 
+from hpcprof.common.decode import read_file
 from hpcprof.common.errors import UsageError
+
+_MOST_BYTES, _MOST_VALUES, _MOST_LEVELS = 1_000_000, 100_000, 100
+"""Maximum size of a file, of its values, counted wherever an alias repeats them, and of levels of nesting."""
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = frozenset(_TAG + kind for kind in ("int", "float", "timestamp"))
@@ -37,7 +41,43 @@ class _Loader(_FASTEST):  # type: ignore[misc]
 
 def read_document(path: Path) -> Any:
     """Return the content of a YAML file; raises OSError, ValueError or yaml.YAMLError if it has none."""
-    return _FASTEST(path.read_text(encoding="utf-8")).get_single_data()
+    return _constructed(_checked_node(_FASTEST, path), _FASTEST(""))
+
+
+def _checked_node(loader: Any, path: Path) -> Any:
+    """Return the document of a file that is small once its aliases are replaced; None if it is empty."""
+    text = read_file(path, _MOST_BYTES).decode("utf-8")
+    sizes: dict[str, int] = {}
+    begun: list[tuple[str | None, int]] = []
+    count, problem = 0, ""
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            count += sizes.get(event.anchor, 1)
+            if any(event.anchor == anchor for anchor, _ in begun):
+                problem = f"the value {event.anchor!r} contains itself"
+        elif isinstance(event, yaml.NodeEvent):
+            count += 1
+            begun.append((event.anchor, count))
+        if isinstance(event, yaml.ScalarEvent) and event.tag == f"{_TAG}int" and len(event.value) > 18:
+            problem = "a number has more than 18 digits"  # 1:1:1… has a digit for each two letters
+        if isinstance(event, (yaml.ScalarEvent, yaml.CollectionEndEvent)):
+            anchor, before = begun.pop()
+            sizes[anchor or ""] = count - before + 1
+        if count > _MOST_VALUES or len(begun) > _MOST_LEVELS:
+            problem = f"it has more than {_MOST_VALUES} values, or more than {_MOST_LEVELS} levels"
+        if problem:
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+    return loader(text).get_single_node()
+
+
+def _constructed(document: Any, loader: Any) -> Any:
+    """Return the value of a document; None without one."""
+    try:
+        return None if document is None else loader.construct_document(document)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A number of 5,000 digits, or a text with the tag of a time.
+        problem = f"a value does not fit its type ({error})"
+        raise yaml.constructor.ConstructorError(None, None, problem, document.start_mark) from None
 
 
 def read_mapping(
@@ -48,12 +88,11 @@ def read_mapping(
     Below ``text_keys`` numbers and dates are kept as they are written: YAML reads 010 as 8.
     """
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        document = loader.get_single_node()
+        document = _checked_node(_Loader, path)
         for key, value in document.value if isinstance(document, yaml.MappingNode) else ():
             if key.value in text_keys:
                 _keep_text(value)
-        data = loader.construct_document(document) if document is not None else None
+        data = _constructed(document, _Loader(""))
     except OSError as error:
         raise UsageError(f"cannot read the {kind} {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
