@@ -70,7 +70,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
     Whatever goes wrong with one profile must not end the work on the others. An `HpcprofError` is left as it
     is: it may be about something else than the profile; a lack of memory is left to
-    `hpcprof.profiles.input_bounds.bounded_memory`.
+    `hpcprof.profiles.input_bounds.bounded`.
     """
     try:
         yield

@@ -47,9 +47,10 @@ def read_document(path: Path) -> Any:
 def _checked_node(loader: Any, path: Path) -> Any:
     """Return the document of a file that is small once its aliases are replaced; None if it is empty."""
     text = read_file(path, _MOST_BYTES).decode("utf-8")
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}
     begun: list[tuple[str | None, int]] = []
     count, problem = 0, ""
+    event: Any
     for event in yaml.parse(text, loader):
         if isinstance(event, yaml.AliasEvent):
             count += sizes.get(event.anchor, 1)
@@ -62,7 +63,7 @@ def _checked_node(loader: Any, path: Path) -> Any:
             problem = "a number has more than 18 digits"  # 1:1:1… has a digit for each two letters
         if isinstance(event, (yaml.ScalarEvent, yaml.CollectionEndEvent)):
             anchor, before = begun.pop()
-            sizes[anchor or ""] = count - before + 1
+            sizes[anchor] = count - before + 1
         if count > _MOST_VALUES or len(begun) > _MOST_LEVELS:
             problem = f"it has more than {_MOST_VALUES} values, or more than {_MOST_LEVELS} levels"
         if problem:

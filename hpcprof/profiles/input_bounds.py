@@ -2,7 +2,9 @@
 
 import os
 import resource
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +33,9 @@ MEMORY_RATIO, EVENTS_RATIO, PACKED_RATIO = 20, 40, 400
 files.
 """
 
+_MEMORY_PER_SECOND = 10e6
+"""Memory in bytes that a file may take for each second of its CPU time: the larger it is, the longer."""
+
 _RESERVED_PER_CORE = 16 << 20
 """Memory in bytes that threads of libraries reserve for each core and hardly use."""
 
@@ -46,12 +51,17 @@ _outside = (0, resource.RLIM_INFINITY)
 """Memory of this process before the first of them began, and the limit that held then."""
 
 
+class _TimeOver(BaseException):
+    """A file took too much CPU time; it is no `Exception`, which readers may turn into a loss."""
+
+
 @contextmanager
-def bounded_memory(path: Path, most: int) -> Iterator[None]:
-    """Bound the memory in bytes that the block takes to read a file (Linux 4.7 and later).
+def bounded(path: Path, most: int) -> Iterator[None]:
+    """Bound the memory in bytes (Linux 4.7 and later) and the CPU time that the block takes to read a file.
 
     Allocations beyond it fail in this process, whatever code makes them, and in programs that it starts.
-    The block then raises `DamagedInput`. Blocks of several threads share the sum of their bounds.
+    The block then raises `DamagedInput`. Blocks of several threads share the sum of their bounds; the time is
+    that of the main thread.
     """
     global _outside
     thread = threading.get_ident()
@@ -63,19 +73,49 @@ def bounded_memory(path: Path, most: int) -> Iterator[None]:
             _outside = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
         _bounds[thread] = most + _RESERVED_PER_CORE * (os.cpu_count() or 1)
         _limit_memory()
+    seconds = most / _MEMORY_PER_SECOND
     try:
-        yield
-    except MemoryError as error:
+        with _bounded_time(seconds):
+            yield
+    except (MemoryError, _TimeOver) as error:
         # The error would keep the contents in memory.
         traceback.clear_frames(error.__traceback__)
-        raise DamagedInput(
-            f"{path} needs more memory than there is, or than a file of its size may take "
-            f"({format_bytes(most)})."
-        ) from None
+        memory = f"memory than there is, or than a file of its size may take ({format_bytes(most)})"
+        over = isinstance(error, _TimeOver)
+        took = f"time than a file of its size may take ({seconds:.0f} s of a core)" if over else memory
+        raise DamagedInput(f"{path} needs more {took}.") from None
     finally:
         with _lock:
             del _bounds[thread]
             _limit_memory()
+
+
+@contextmanager
+def _bounded_time(seconds: float) -> Iterator[None]:
+    """Raise `_TimeOver` in the block once it has taken this CPU time, if it is in the main thread."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGPROF) is not signal.SIG_DFL:  # a profiler uses it
+        yield
+        return
+    end = time.thread_time() + seconds
+
+    def check(*_: object) -> None:
+        left = end - time.thread_time()
+        if left > 0:  # other threads of the process have taken the time
+            signal.setitimer(signal.ITIMER_PROF, left)
+            return
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        raise _TimeOver
+
+    signal.signal(signal.SIGPROF, check)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        # The default action of a signal that is still on its way ends the process.
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 def expect_cells(table: bytes) -> None:

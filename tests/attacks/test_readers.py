@@ -48,8 +48,8 @@ def refused(read):
         print(error)
 
 def take():
-    with input_bounds.bounded_memory(Path("rank0.sqlite"), 50_000_000):
-        with input_bounds.bounded_memory(Path("rank0.sqlite"), 1 << 40):
+    with input_bounds.bounded(Path("rank0.sqlite"), 50_000_000):
+        with input_bounds.bounded(Path("rank0.sqlite"), 1 << 40):
             bytearray(100_000_000)
 
 input_bounds.LEAST_MEMORY, input_bounds.MEMORY_RATIO, input_bounds._RESERVED_PER_CORE = 60_000_000, 2, 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
-from hpcprof.profiles.input_bounds import bounded_memory, most_memory
+from hpcprof.profiles.input_bounds import bounded, most_memory
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import TORCH
@@ -144,7 +144,7 @@ def reading_profile(path: Path) -> Iterator[None]:
         changed = path.stat().st_mtime_ns
     except OSError:
         changed = 0
-    with bounded_memory(path, _most_memory(path, changed)), damage_named(path):
+    with bounded(path, _most_memory(path, changed)), damage_named(path):
         yield
 
 

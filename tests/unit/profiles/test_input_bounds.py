@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import signal
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import bounded_memory, first_repeated
+from hpcprof.profiles.input_bounds import bounded, first_repeated
 from hpcprof.profiles.readers import plain_pickle
 from hpcprof.profiles.readers.darshan.dump_script import memory_of
 from hpcprof.profiles.readers.discovery import read_profile
@@ -37,7 +39,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_path: Path) -> None:
     def read(own: int, needed: int) -> int:
-        with bounded_memory(tmp_path / "rank0.sqlite", own):
+        with bounded(tmp_path / "rank0.sqlite", own):
             both.wait(10)
             size = len(bytearray(needed))
             both.wait(10)
@@ -49,6 +51,37 @@ def test_threads_that_read_at_the_same_time_have_the_sum_of_their_bounds(tmp_pat
             300_000_000,
             50_000_000,
         ]
+
+
+def test_a_file_that_takes_too_long_is_refused_in_a_sentence_and_the_next_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(seconds: float) -> float:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            with suppress(Exception):  # as readers that count what they cannot read
+                int("x")
+        return seconds
+
+    monkeypatch.setattr(input_bounds, "_MEMORY_PER_SECOND", 1e9)
+    before = signal.getsignal(signal.SIGPROF)
+    for _ in range(2):
+        sentence = r"rank0.sqlite needs more time .* \(0 s of a core\)\.$"
+        with pytest.raises(DamagedInput, match=sentence), bounded(tmp_path / "rank0.sqlite", 100_000_000):
+            compute(60)
+        assert signal.getsignal(signal.SIGPROF) is before
+        with bounded(tmp_path / "rank0.sqlite", 1_000_000_000):
+            assert compute(0.2) == 0.2
+        assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+
+
+def test_a_profiler_of_the_program_keeps_its_signal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGPROF, profiler := lambda *_: None)
+    try:
+        with bounded(tmp_path / "rank0.sqlite", 1 << 30):
+            assert signal.getsignal(signal.SIGPROF) is profiler
+    finally:
+        signal.signal(signal.SIGPROF, before)
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -85,9 +118,11 @@ def test_a_packed_profile_that_becomes_too_large_is_refused_in_a_sentence(
         b"\x0a\x00" * 10_000,
         # One plane of 2**19 lines.
         b"\x0a\x80\x80\x40" + b"\x1a\x00" * (1 << 19),
+        # One line of one plane with one event, of 2**14 statistics.
+        b"\x0a\x88\x80\x02\x1a\x84\x80\x02\x22\x80\x80\x02" + b"\x22\x00" * (1 << 14),
     ],
 )
-def test_countless_planes_and_lines_are_damage(content: bytes, tmp_path: Path) -> None:
+def test_countless_planes_lines_and_statistics_are_damage(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "rank0.xplane.pb").write_bytes(content)
     with pytest.raises(DamagedInput, match="is damaged"):
         read_profile(tmp_path / "rank0.xplane.pb")

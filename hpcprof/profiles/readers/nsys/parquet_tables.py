@@ -86,6 +86,8 @@ class ParquetTables:
         """Name the file of a table that cannot be read."""
         try:
             yield
+        except MemoryError:  # Arrow's is one of its own errors, too
+            raise
         except (pa.ArrowException, OSError) as error:
             file = self.files[table]
             first = (str(error).splitlines() or ["no message"])[0].rstrip(".")

@@ -117,6 +117,8 @@ def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
                     f"{path} is no table of operations: it has no column {listed(absent, len(absent))}."
                 )
             table = _arrow(path)
+        except MemoryError:  # Arrow's is one of its own errors, too
+            raise
         except (pa.ArrowException, KeyError) as error:
             raise DamagedInput(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     rows = pd.DataFrame({name: table[name].to_pandas() for name in table.column_names})

@@ -16,7 +16,6 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import each, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
-from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
 from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 from hpcprof.profiles.readers.rocprof.records import (
@@ -46,6 +45,7 @@ KEY = "rocprofiler-sdk-tool"
 _LARGEST = (1 << 63) - 1
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 _CALLS = ("hip_api", "hsa_api", "marker_api", "rccl_api")
+_SHORTEST_RECORD = len('{"start_timestamp":0,"end_timestamp":0}')
 _GPU = 2
 """The type of an agent (rocprofiler_agent_type_t)."""
 
@@ -289,13 +289,9 @@ class _ProcessReader:
         except msgspec.ValidationError:
             self._lost += losses(LossKind.ROW, subject, {name: 1})
             return _Fields([])
-        decode: BatchDecoder[_Row] = BatchDecoder(kind)
-        rows = [decode([one])[0] for one in each]
-        absent = Counter(
-            _missing(bytes(one), kind) for one, row in zip(each, rows, strict=True) if row is None
-        )
+        rows, absent = _decoded_rows(each, kind)
         self._lost += losses(LossKind.ROW, subject, absent, len(each))
-        return _Fields([row for row in rows if row is not None])
+        return _Fields(rows)
 
     def _measured(self) -> list[_Measured]:
         """Return the dispatches with counters; none if one of them is not as expected."""
@@ -438,11 +434,18 @@ class _Fields:
         return self._found[path]
 
 
-def _missing(written: bytes, kind: type[_Row]) -> str:
-    """Return the first field of a record that is missing or of another type."""
-    try:
-        msgspec.json.decode(written, type=kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        return text.partition("`$.")[2].rstrip("`") or text.partition("`")[2].partition("`")[0] or "fields"
-    return "fields"
+def _decoded_rows(written: Sequence[msgspec.Raw], kind: type[_Row]) -> tuple[list[_Row], Counter[str]]:
+    """Return the valid records, and count the others by the first field that is missing or odd."""
+    decoder, rows, absent = msgspec.json.Decoder(kind), [], Counter[str]()
+    for record in written:
+        text = memoryview(record)
+        if len(text) < _SHORTEST_RECORD:
+            absent["fields"] += 1
+            continue
+        try:
+            rows.append(decoder.decode(text))
+        except msgspec.DecodeError as error:
+            told = str(error)
+            path = told.partition("`$.")[2].rstrip("`") or told.partition("`")[2].partition("`")[0]
+            absent[path or "fields"] += 1
+    return rows, absent

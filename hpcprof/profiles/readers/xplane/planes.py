@@ -152,10 +152,10 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     for one in fields_of(data, 0, len(data)):
         if one.number == 1 and one.end != NO_PART:
             parts.append(one)
+            if len(parts) > _MOST_PLANES:
+                raise Damage
         elif one.number == 4 and one.end != NO_PART:
             host = _text(data, one.value, one.end) or None
-    if len(parts) > _MOST_PLANES:
-        raise Damage
     return [_plane(data, columns, part) for part in parts], host
 
 

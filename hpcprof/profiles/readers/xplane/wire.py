@@ -19,6 +19,8 @@ NO_PART = -1
 """Stands for the end of a field that is a number."""
 _VARINT, _FIXED_64, _PART, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+_MOST_FIELDS = 10_000
+"""Maximum number of fields in a message of `columns_of`, which takes 0.1 ms for each."""
 
 
 class Damage(ValueError):
@@ -114,7 +116,7 @@ def packed(data: bytes, field: Field) -> list[int]:
 def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
     """Return the fields of messages, all of which are taken apart at the same time.
 
-    Raises Damage if the bytes are no messages.
+    Raises Damage if the bytes are no messages, or one has too many fields.
     """
     # A number may be read beyond the end of the last message before it is found to be cut off.
     data = np.append(data, np.zeros(_LONGEST_VARINT, np.uint8))
@@ -138,6 +140,8 @@ def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
         found.append((row, (tag >> 3) & (1 << 61) - 1, value, part_end))
         left = at < end
         row, at, end = row[left], at[left], end[left]
+        if len(found) > _MOST_FIELDS:
+            raise Damage
     return Fields(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
