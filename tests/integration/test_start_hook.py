@@ -96,6 +96,10 @@ COMMANDS: dict[str, list[str]] = {
     "-s": ["-s", "program.py"],
     "-P": ["-P", "program.py"],
     "-O": ["-O", "-B", "program.py"],
+    "-S and site": ["-S", "-c", "import site; site.main(); exec(open('program.py').read())"],
+    "a package": ["-m", "package"],
+    "IPython": ["-m", "IPython", "--quick", "--no-banner", "--colors=NoColor", "program.py"],
+    "pdb": ["-m", "pdb", "-c", "continue", "-c", "quit", "program.py"],
     "a zipped program": ["program.pyz"],
     "a folder": ["."],
 }
@@ -112,6 +116,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts |= {f"program/{name}.py": f"own = '{name}'\n" for name in (*OWN, "torch", "other")}
     texts |= {
         "program/jax/numbers.py": "own = 1\n",
+        "program/package/__main__.py": "import program\n",
         "library/jax.py": "1 / 0",
         "library/mpi4py/__init__.py": MPI,
         "run/state/started": "",
@@ -122,7 +127,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def runs_alike(place: Path, program: str, arguments: list[str]) -> tuple[int, str, str]:
+def runs_alike(place: Path, program: str, arguments: list[str], **environment: str) -> tuple[int, str, str]:
     """Run a program with the hook and without, compare the two, and return exit code and output."""
     (place / "program/program.py").write_text(SHOWN + program)
     results = []
@@ -137,7 +142,7 @@ def runs_alike(place: Path, program: str, arguments: list[str]) -> tuple[int, st
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=place / "program",
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **environment},
             capture_output=True,
             text=True,
         )
@@ -161,6 +166,29 @@ def test_a_program_runs_with_the_hook_as_without_in_whatever_way_it_is_started(w
             file.write(program / f"{name}.py", f"{name}.py")
         file.writestr("program.py", SHOWN + PROGRAMS["its own modules after MPI"])
     runs_alike(place, PROGRAMS["its own modules after MPI"], COMMANDS[way])
+
+
+def test_a_sitecustomize_of_conda_and_one_of_the_user_run_as_without_the_hook(place: Path) -> None:
+    packages = place / "base/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "usercustomize.py").write_text("import json, sys\nprint(json.__name__, sys.path)\n")
+    (place / "library/sitecustomize.py").write_text("import queue, sys\nprint(queue.__name__, sys.path)\n")
+    try:
+        runs_alike(place, "import sitecustomize\nprint(sitecustomize.__file__)\nshow()\n", ["program.py"])
+        assert runs_alike(place, "show()\n", ["-c", "pass"], PYTHONUSERBASE=str(place / "base"))[0] == 0
+    finally:
+        (place / "library/sitecustomize.py").unlink()
+
+
+def test_a_python_without_site_keeps_the_folder_of_the_hook_which_hides_no_module(place: Path) -> None:
+    without = (
+        "for folder in [one for one in sys.path if one.endswith('run/hook')]:\n"
+        "    sys.path.remove(folder), sys.path_importer_cache.pop(folder, 0)\n"
+        "show()\n"
+    )
+    runs_alike(place, without, ["-S", "program.py"])
+    names = {path.stem for path in (place / "run/hook").iterdir()} - {"__pycache__"}
+    assert {name for name in names if not name.startswith("hpcprof_")} == {"sitecustomize"}
 
 
 def test_an_exception_is_noted_beside_a_json_of_the_programs_own(place: Path) -> None:
