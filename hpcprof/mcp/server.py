@@ -56,7 +56,7 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
 
     tools = Tools(runs_dir, store, Catalogue(runs_dir, db, readable), desk, collect)
     server: MCPServer[Any] = MCPServer(
-        "hpcprof", version=__version__, instructions=_INSTRUCTIONS, log_level="ERROR"
+        "hpcprof", version=__version__, instructions=_INSTRUCTIONS, log_level="CRITICAL"
     )
     one_at_a_time = CapacityLimiter(1)
     questions = (

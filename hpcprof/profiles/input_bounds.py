@@ -100,17 +100,17 @@ def _bounded_time(seconds: float) -> Iterator[None]:
     end = time.thread_time() + seconds
 
     def check(*_: object) -> None:
-        left = end - time.thread_time()
-        if left > 0:  # other threads of the process have taken the time
-            signal.setitimer(signal.ITIMER_PROF, left)
-            return
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        raise _TimeOver
+        # Other threads of the process may have taken the time.
+        if time.thread_time() > end:
+            raise _TimeOver
 
     signal.signal(signal.SIGPROF, check)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1)
     try:
-        yield
+        try:
+            yield
+        finally:  # which the last signal may interrupt
+            signal.signal(signal.SIGPROF, signal.SIG_IGN)
     finally:
         # The default action of a signal that is still on its way ends the process.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)

@@ -76,13 +76,18 @@ async def _asked(server: Any, calls: Sequence[Call], failed: bool) -> list[str]:
 
 
 async def _over_standard_input(folder: Path, *options: str) -> tuple[list[Any], str]:
-    """Start the command, and return its tools and its answer to ``find_runs``."""
+    """Start the command, and return its tools and its answer to ``find_runs``; nothing else is printed."""
     arguments = ["-m", "hpcprof", "mcp", *options]
     server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ), cwd=folder)
-    async with Client(stdio_client(server)) as client:
-        (content,) = (await client.call_tool("find_runs", {})).content
-        assert content.type == "text"
-        return list((await client.list_tools()).tools), content.text
+    with (folder / "printed").open("w+") as printed:
+        async with Client(stdio_client(server, errlog=printed)) as client:
+            (content,) = (await client.call_tool("find_runs", {})).content
+            assert content.type == "text"
+            tools = list((await client.list_tools()).tools)
+            with pytest.raises(Exception, match=r"Unknown prompt|server error"):
+                await client.get_prompt("no such prompt")
+        assert (folder / "printed").read_text() == ""
+    return tools, content.text
 
 
 @pytest.fixture(scope="module")
