@@ -24,6 +24,7 @@ def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> No
     text = predict(small, "--ranks", "4,16").stdout
     assert "Measured on 2 ranks" in text
     assert "has been checked yet" in " ".join(text.split())
+    assert "no prediction is for" in predict("--check", large, "--scaling", "strong").stderr
     checked = predict("--check", large, "--format", "json")
     assert checked.returncode == 0, checked.stderr
     scores = json.loads(checked.stdout)
