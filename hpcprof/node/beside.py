@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Sequence, Union
 
 from .failures import Failures
@@ -60,8 +61,6 @@ def _look(run: str, wrapper: int, lookers: "Sequence[Union[Signals, Leftovers, F
         if not here and os.getppid() != wrapper:
             return
         for looker in lookers:
-            try:
+            with suppress(OSError):  # a process or the folder is gone
                 looker.look(here)
-            except OSError:
-                pass  # a process or the folder is gone
         time.sleep(_LOOK_SECONDS)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Dict, List
 
 from .stalls import Process, ended_ranks, read, waiting_ranks
@@ -52,10 +53,7 @@ class Failures:
         for rank in sorted(waiting_ranks(here)) if self._profiler_seconds else []:
             code = read("%s/state/rank%05d.code" % (self._run, rank)).decode().strip()
             if code not in _NO_FAILURE:
-                try:
-                    with open(self._note, "x") as file:
-                        file.write("%d %s\n" % (rank, code))
-                except FileExistsError:
-                    pass
+                with suppress(FileExistsError), open(self._note, "x") as file:
+                    file.write("%d %s\n" % (rank, code))
                 return True
         return False

@@ -179,12 +179,10 @@ class Pulse:
     def _write(self, suffix: str, values: dict[str, Any]) -> None:
         path = self.run / _FOLDER / f"rank{self.rank:05d}.{suffix}"
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with suppress(OSError, ValueError, TypeError):
             path.parent.mkdir(exist_ok=True)
             temporary.write_text(json.dumps(values), encoding="utf-8")
             temporary.replace(path)
-        except (OSError, ValueError, TypeError):
-            pass
 
 
 def marked_steps() -> Any:

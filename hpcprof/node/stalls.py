@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -98,10 +99,8 @@ class Process:
 
     def send(self, number: int) -> None:
         """Send it a signal, if it is still there."""
-        try:
+        with suppress(OSError):
             os.kill(self.pid, number)
-        except OSError:
-            pass
 
 
 def processes(run: str) -> List[Process]:
@@ -331,16 +330,12 @@ class StallWatch:
         os.replace(part, self._state(name))
 
     def _move(self, name: str, new: str) -> None:
-        try:
+        with suppress(OSError):
             os.replace(self._state(name), self._state(new))
-        except OSError:
-            pass
 
     def _remove(self, name: str) -> None:
-        try:
+        with suppress(OSError):
             os.unlink(self._state(name))
-        except OSError:
-            pass
 
     def _note_progress(self) -> None:
         self._moved += 1
@@ -412,14 +407,12 @@ class StallWatch:
     def _keep_stack(process: Process, path: str) -> None:
         """Copy the stack that the hook of a program writes into memory."""
         for descriptor in glob.glob(process.path + "/fd/*"):
-            try:
+            with suppress(OSError):
                 if "memfd:hpcprof-stack" in os.readlink(descriptor):
                     stack = read(descriptor)
                     if stack:
                         with open(path, "wb") as file:
                             file.write(stack)
-            except OSError:
-                pass
 
     @staticmethod
     def _await(looks: "List[Tuple[subprocess.Popen[bytes], float]]") -> None:
@@ -437,15 +430,13 @@ class StallWatch:
         for pipe in glob.glob(glob.escape(self._state("dumps/rank%05d" % rank)) + "/*.pipe"):
             worker = os.path.basename(pipe)[: -len(".pipe")]
             if worker.isdigit() and not os.path.exists("%s/rank%05d.json" % (folder, int(worker))):
-                try:
+                with suppress(OSError):
                     # To open it for both waits for no reader.
                     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
                     os.write(descriptor, b"1")
                     time.sleep(0.1)
                     os.close(descriptor)
                     asked = True
-                except OSError:
-                    pass
         return asked
 
     def _keep_gpus(self, folder: str) -> None:
@@ -520,15 +511,12 @@ def ask_ras(address: str) -> bytes:
     """Return what NCCL's own monitor says of all ranks (2.24 and later)."""
     host, _, port = address.rpartition(":")
     text = b""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), 3) as monitor:
-            monitor.settimeout(10)
-            monitor.sendall(b"verbose status\n")
-            while True:
-                part = monitor.recv(1 << 16)
-                if not part:
-                    break
-                text += part
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), 3) as monitor:
+        monitor.settimeout(10)
+        monitor.sendall(b"verbose status\n")
+        while True:
+            part = monitor.recv(1 << 16)
+            if not part:
+                break
+            text += part
     return text

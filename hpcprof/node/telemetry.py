@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from .stalls import ended_ranks, read
@@ -226,10 +227,8 @@ class Ranks:
         for rank, pids in self.processes.items():
             cores: Set[int] = set()
             for pid in pids:
-                try:
+                with suppress(OSError):
                     cores |= os.sched_getaffinity(pid)
-                except OSError:
-                    pass
             found[rank] = sorted(cores)
         return found
 
@@ -566,16 +565,19 @@ class NvidiaGpus:
                 self._handles.append((index, handle))
                 self.names.append(name.value.decode("ascii", "replace"))
 
+    def _call(self, function: str, *arguments: Any) -> int:
+        """Return the error code of a function of NVML; -1 for one that this version lacks."""
+        try:
+            return int(getattr(self._nvml, function)(*arguments))
+        except AttributeError:
+            return -1
+
     def _ask(self, function: str, handle: ctypes.c_void_p, kind: Any, *arguments: int) -> Any:
         """Return the answer of a function of NVML; None where it has none."""
         if (function, arguments) in self._lacking:
             return None
         answer = kind()
-        try:
-            code = getattr(self._nvml, function)(handle, *arguments, ctypes.byref(answer))
-        except AttributeError:
-            code = -1
-        if code:
+        if self._call(function, handle, *arguments, ctypes.byref(answer)):
             self._lacking.add((function, arguments))
             return None
         return answer if isinstance(answer, ctypes.Structure) else answer.value
@@ -624,10 +626,7 @@ class NvidiaGpus:
         if ("fields", numbers) in self._lacking:
             return None
         asked = (_Field * len(numbers))(*(_Field(field=number, scope=_ALL_LINKS) for number in numbers))
-        try:
-            code = self._nvml.nvmlDeviceGetFieldValues(handle, len(numbers), asked)
-        except AttributeError:
-            code = -1
+        code = self._call("nvmlDeviceGetFieldValues", handle, len(numbers), asked)
         known: List[int] = [] if code else [one.value for one in asked if one.code == 0]
         if not known:
             self._lacking.add(("fields", numbers))
@@ -639,10 +638,7 @@ class NvidiaGpus:
         for index, handle in self._handles:
             count = ctypes.c_uint(_MOST_PROCESSES)
             some = (_Process * _MOST_PROCESSES)()
-            try:
-                code = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), some)
-            except AttributeError:
-                code = -1
+            code = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), some)
             found[index] = None if code else {one.pid for one in some[: count.value]}
         return found
 
@@ -830,10 +826,8 @@ class Sampler:
     @staticmethod
     def _widen() -> None:
         """Use any core of the node, and not only that of the first rank."""
-        try:
+        with suppress(OSError, ValueError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        except (OSError, ValueError):
-            pass
 
     def _sample(self, now: float) -> bool:
         """Take a sample of what is due; return whether slow values were."""

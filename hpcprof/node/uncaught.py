@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from typing import Any, NoReturn
 
 GRACE_SECONDS = 20.0
@@ -104,16 +105,11 @@ class ExceptionWatch:
             return 0
 
     def _end(self, world: Any) -> NoReturn:
-        try:
-            with open(os.path.join(self._state, "started"), encoding="utf-8") as file:
-                self._write(f"failed.{file.readline().strip()}", f"{self._rank} 1")
-        except OSError:
-            pass
+        with suppress(OSError), open(os.path.join(self._state, "started"), encoding="utf-8") as file:
+            self._write(f"failed.{file.readline().strip()}", f"{self._rank} 1")
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with suppress(Exception):
                 stream.flush()
-            except Exception:
-                pass
         try:
             if not self._watched:
                 world.Abort(1)
@@ -124,20 +120,15 @@ class ExceptionWatch:
     def _replace(self, name: str, text: str) -> None:
         """Write a fact; that of an earlier program of the rank goes."""
         path = os.path.join(self._state, name)
-        try:
+        with suppress(OSError):
             with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
                 file.write(f"{text}\n")
             os.replace(file.name, path)
-        except OSError:
-            pass
 
     def _write(self, name: str, text: str) -> None:
         """Write a fact, unless there is one already."""
-        try:
-            with open(os.path.join(self._state, name), "x", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-        except OSError:
-            pass
+        with suppress(OSError), open(os.path.join(self._state, name), "x", encoding="utf-8") as file:
+            file.write(f"{text}\n")
 
 
 _watches: list[ExceptionWatch] = []

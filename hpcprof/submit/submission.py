@@ -61,65 +61,62 @@ def submit(
     """
     if template is None and script is None:
         check_present(site, job)
-    if (host := Host.of(site)) is not None:
-        return _submit_there(host, site, job, runs_directory, command_line, template, script, sync)
+    host, site, (job,) = _reached(site, [job])
     started_by = msgspec.structs.replace(site, scheduler=LocalScheduler.name) if here else site
-    client = _answering_client(started_by)
-    after = _job_ids(job, runs_directory, client)
-    keep(job.notify)
-    # Rendered once to find mistakes in a template before anything is made.
-    render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
-    run_id = run_id or runs.new_run_id(job.name, runs_directory)
-    with _removed_on_failure(runs_directory / run_id):
-        texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
-        run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, Path(job.directory))
-        if behind is not None:
-            client.queue_behind(run, behind)
-        note_intent(run)
-    if script is None:
-        log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
-    with _handing_over([run], run.path):
-        job_id = client.submit(run, after)
-    return _submitted(run, job_id)
-
-
-def _submit_there(
-    host: Host,
-    site: Site,
-    job: Job,
-    runs_directory: Path,
-    command_line: list[str],
-    template: Path | None,
-    script: Path | None,
-    sync: Sync | None,
-) -> runs.Run:
-    """Submit a job on a host as `submit` does; the copy of the run here is made before anything is there."""
-    host.connect()
-    host = host.account()
-    site, job = host.set_in(site), _at_home(job, host)
     with on_host(host, runs_directory):
-        client = _answering_client(site)
+        client = _answering_client(started_by)
         after = _job_ids(job, runs_directory, client)
-        render_scripts(site, job, Path(host.folder("RUN_ID")), command_line, template, script)
-        run_id = runs.new_run_id(job.name, runs_directory)
-        here, there = runs_directory / run_id, host.folder(run_id)
-        try:
-            with _removed_on_failure(here):
-                if sync is not None:
+        keep(job.notify)
+        # Rendered once to find mistakes in a template before anything is made.
+        draft = Path(host.folder("RUN_ID")) if host else runs_directory / "RUN_ID"
+        render_scripts(site, job, draft, command_line, template, script)
+        run_id = run_id or runs.new_run_id(job.name, runs_directory)
+        with _removed_there(host, runs_directory / run_id):
+            with _removed_on_failure(runs_directory / run_id):
+                there = host.folder(run_id) if host else runs_directory / run_id
+                if host is not None and sync is not None:
                     job = msgspec.structs.replace(job, directory=str(there / CODE / sync.below))
-                    send_folder(host, sync, there / CODE)
+                    send_folder(host, sync, host.folder(run_id) / CODE)
                 texts = render_scripts(site, job, Path(there), command_line, template, script)
-                code = sync.folder if sync else None
-                run = runs.create(run_id, runs_directory, site, job, command_line, texts, code)
-                send_texts(host, there, _texts_there(run, texts))
+                code = sync.folder if sync else None if host else Path(job.directory)
+                run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, code)
+                if behind is not None:
+                    client.queue_behind(run, behind)
+                if host is not None:
+                    send_texts(host, host.folder(run_id), _texts_there(run, texts))
                 note_intent(run)
+            if script is None and host is None:
+                log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
             with _handing_over([run], run.path):
                 job_id = client.submit(run, after)
-        except BaseException:
-            if not here.exists():  # nothing was handed over
-                _remove_there(host, [run_id])
-            raise
     return _submitted(run, job_id)
+
+
+def _reached(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequence[Job]]:
+    """Return the host of a site, to which there is a connection now, and the site and jobs as it has them."""
+    host = Host.of(site)
+    if host is None:
+        return None, site, jobs
+    host.connect()
+    host = host.account()
+    # A job without a folder there starts in the home folder.
+    moved = [
+        msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job for job in jobs
+    ]
+    return host, host.set_in(site), moved
+
+
+@contextmanager
+def _removed_there(host: Host | None, *directories: Path) -> Iterator[None]:
+    """Remove directories of a host if an error left no copy of them here, as before a job is handed over."""
+    try:
+        yield
+    except BaseException:
+        if host is not None and not directories[0].exists():
+            folders = [str(host.folder(directory.name)) for directory in directories]
+            with suppress(HpcprofError):
+                host.run(["rm", "-rf", "--", *folders])
+        raise
 
 
 def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, bytes]:
@@ -205,11 +202,7 @@ def submit_array(
     """
     for job in jobs if template is None else ():
         check_present(site, job)
-    host = Host.of(site)
-    if host is not None:
-        host.connect()
-        host = host.account()
-        site, jobs = host.set_in(site), [_at_home(job, host) for job in jobs]
+    host, site, jobs = _reached(site, jobs)
     with on_host(host, runs_directory):
         client = _answering_client(site)
         after = _job_ids(jobs[0], runs_directory, client)
@@ -224,7 +217,7 @@ def submit_array(
         sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
         there = Path(host.folder(sweep.name)) if host else sweep
         directories = [member_directory(sweep, index) for index in range(len(jobs))]
-        try:
+        with _removed_there(host, sweep, *directories):
             with _removed_on_failure(sweep, *directories):
                 script, texts = render_array(site, jobs, there, command_line, at_once, template)
                 members = [
@@ -247,21 +240,7 @@ def submit_array(
                 arrays = find_scheduler(site.scheduler).arrays
                 assert arrays is not None  # else nothing was rendered
                 ids = client.submit_array(path, members, arrays.index_in_path, after)
-        except BaseException:
-            if host is not None and not sweep.exists():  # nothing was handed over
-                _remove_there(host, [sweep.name, *(directory.name for directory in directories)])
-            raise
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
-
-
-def _at_home(job: Job, host: Host) -> Job:
-    """Return a job that starts in the home folder of a host, unless it has a folder there."""
-    return msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job
-
-
-def _remove_there(host: Host, names: Sequence[str]) -> None:
-    with suppress(HpcprofError):
-        host.run(["rm", "-rf", "--", *(str(host.folder(name)) for name in names)])
 
 
 def _answering_client(site: Site) -> SchedulerClient:

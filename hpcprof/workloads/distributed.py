@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -228,26 +229,17 @@ def _use_cpu(node: Any) -> torch.device:
 
 def _store(comm: Any, host: str) -> Any:
     """Return the store through which the ranks find each other; it runs on ``host``, rank 0's node."""
+    store_at = partial(dist.TCPStore, world_size=comm.size, wait_for_workers=False, timeout=_PATIENCE)
     if comm.rank != 0:
         host, port = comm.bcast(None)
-        return dist.TCPStore(
-            host, port, comm.size, is_master=False, wait_for_workers=False, timeout=_PATIENCE
-        )
+        return store_at(host, port, is_master=False)
     if host != _LOOPBACK:
-        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+        store = store_at(host, 0, is_master=True)
     else:
         # TCPStore would listen on every interface; with a socket of ours it listens only there, and owns it.
         listener = socket.create_server((host, 0))
         port = listener.getsockname()[1]
-        store = dist.TCPStore(
-            host,
-            port,
-            comm.size,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=_PATIENCE,
-            master_listen_fd=listener.detach(),
-        )
+        store = store_at(host, port, is_master=True, master_listen_fd=listener.detach())
     comm.bcast([host, store.port])
     return store
 

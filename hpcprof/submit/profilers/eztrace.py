@@ -26,10 +26,6 @@ _UNKNOWN = (
 )
 
 
-def _check(target: Target, settings: Settings) -> None:
-    check_one_archive(target, "EZTrace", "use eztrace_start() and eztrace_stop() in it")
-
-
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     others = [name for key, names in _MODULES.items() if settings[key] == "true" for name in names]
 
@@ -61,7 +57,9 @@ EZTRACE = Profiler(
         "io": Setting("trace POSIX I/O", "false", ("false", "true")),
         "threads": Setting("trace locks and threads of POSIX", "false", ("false", "true")),
     },
-    check=_check,
+    check=lambda target, settings: check_one_archive(
+        target, "EZTrace", "use eztrace_start() and eztrace_stop() in it"
+    ),
     command=("eztrace",),
     flags=_flags,
     becomes_program=True,

@@ -26,10 +26,6 @@ def _check(target: Target, settings: Settings) -> None:
         )
 
 
-def _start_up(target: Target) -> dict[str, str]:
-    return start_of_python("jax_hook.py")
-
-
 JAX = Profiler(
     "jax",
     "the JAX profiler, CPU and GPU",
@@ -41,7 +37,7 @@ JAX = Profiler(
         "active": "records one span of steps: give --capture-steps FIRST-LAST",
     },
     check=_check,
-    start_up=_start_up,
+    start_up=lambda target: start_of_python("jax_hook.py"),
     complaint=no_trace,
     suffix=jax_hook.JaxRecorder.suffix,
 )

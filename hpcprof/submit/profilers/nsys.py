@@ -41,7 +41,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *_sampling(target, settings),
         "--cpuctxsw=none",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
-        *((_GPU_METRICS,) if _counters(target, settings) else ()),
+        *((_GPU_METRICS,) if settings["gpu-metrics"] == "true" else ()),
         # Not for processes that the program leaves behind, as daemons.
         "--wait=primary",
         "--force-overwrite=true",
@@ -75,10 +75,6 @@ _MPI = ("openmpi", "mpich")
 _HAS_GPU = "[ -e /dev/nvidiactl ] || [ -e /dev/nvhost-gpu ] || [ -e /dev/dxg ]"
 
 
-def _needs_gpus(settings: Settings) -> bool:
-    return settings["trace"] == "cuda" or settings["gpu-metrics"] == "true"
-
-
 def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
     """Return the flags for stacks: samples of Python need no permission, those of the CPU do.
 
@@ -88,12 +84,9 @@ def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
     if settings["stacks"] == "false":
         return (without,)
     if target.in_python:
-        return without, _PYTHON
+        return without, Versioned(("--python-sampling",), "true")
     traced = ("--cudabacktrace=sync,memory",) if "cuda" in settings["trace"] else ()
     return (PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
-
-
-_PYTHON = Versioned(("--python-sampling",), "true")
 
 
 def _time_limit(target: Target, settings: Settings) -> tuple[str, ...]:
@@ -103,10 +96,6 @@ def _time_limit(target: Target, settings: Settings) -> tuple[str, ...]:
 
 # The first name is that of 2025.3, the second that of 2023.4.
 _GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS)
-
-
-def _counters(target: Target, settings: Settings) -> bool:
-    return settings["gpu-metrics"] == "true"
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:
@@ -200,8 +189,8 @@ NSYS = Profiler(
     environment=_environment,
     afterwards=_afterwards,
     stacks={"stacks": "true"},
-    counters=_counters,
-    needs_gpus=_needs_gpus,
+    counters=lambda target, settings: settings["gpu-metrics"] == "true",
+    needs_gpus=lambda settings: settings["trace"] == "cuda" or settings["gpu-metrics"] == "true",
     complaint=no_trace,
     suffix=lambda settings: _EXPORTS[settings["export"]].ending,
     start_up=start_up_unless_refused,

@@ -69,10 +69,6 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
-def _complaint(text: str) -> str:
-    return ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else ""
-
-
 ROCPROFV3 = Profiler(
     "rocprofv3",
     "AMD's rocprofv3: kernels, HIP, RCCL, copies and ROCTx",
@@ -101,7 +97,7 @@ ROCPROFV3 = Profiler(
     flags=_flags,
     afterwards=kept_by(_KEEP, _WRITTEN),
     start_up=start_up_unless_refused,
-    complaint=_complaint,
+    complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",
     counters=lambda target, settings: bool(settings["pmc"]),
     needs_gpus=lambda settings: True,
     vendors=(Vendor.AMD,),

@@ -166,8 +166,10 @@ class BatchClient(SchedulerClient):
         known = [job_id for job_id in ids.values() if job_id]
         records: Mapping[str, Record] = {}
         if known:
+            submitted = [run.submission.created for run in runs if run.manifest is not None]
+            since = min(map(datetime.fromisoformat, submitted))
             try:
-                records = ask_again_while_silent(lambda: self.scheduler.states(known, _oldest(runs)))
+                records = ask_again_while_silent(lambda: self.scheduler.states(known, since))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
         judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
@@ -231,7 +233,3 @@ def _names(script: Path, folder: Path) -> bool:
         return f"{folder}/" in read_text(script)
     except OSError:
         return True
-
-
-def _oldest(runs: Sequence[Run]) -> datetime:
-    return min(datetime.fromisoformat(run.submission.created) for run in runs if run.manifest is not None)

@@ -34,7 +34,6 @@ from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
     RankResult,
-    Summary,
     Training,
     slowest_rank_ns,
     summarize,
@@ -349,7 +348,10 @@ def result_table(result: RankResult, nodes: int) -> str:
             f"{result.backend}",
             "",
             f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'n':>6}",
-            *(_row(name, summary) for name, summary in rows.items()),
+            *(
+                f"{name:<32}{times.p50_ns / 1e6:>10.3f}{times.p95_ns / 1e6:>10.3f}{times.n:>6}"
+                for name, times in rows.items()
+            ),
             "",
             f"{training.rate:.1f} {training.unit}/s over all ranks",
             _loss(training.loss),
@@ -359,10 +361,6 @@ def result_table(result: RankResult, nodes: int) -> str:
             *(f"note: {note}" for note in result.notes),
         ]
     )
-
-
-def _row(label: str, summary: Summary) -> str:
-    return f"{label:<32}{summary.p50_ns / 1e6:>10.3f}{summary.p95_ns / 1e6:>10.3f}{summary.n:>6}"
 
 
 def _loss(losses: list[float | None]) -> str:

@@ -100,9 +100,8 @@ class _Block:
         self._gradient = self._array(3, (parameters.rows, h), rows, 1.0)
         if parameters.direction == "backward":
             # Results of the forward that the backward needs are kept, the gathered input too.
-            pullback = jax.vjp(self._forward, *self._inputs)[1]
-            self._backward = jax.jit(_backward)
-            self._kept = pullback
+            self._kept = jax.vjp(self._forward, *self._inputs)[1]
+            self._backward = jax.jit(lambda pullback, gradient: pullback(gradient))
 
     def __call__(self) -> tuple[Any, ...]:
         """Run a step, and wait for what it computes: the output, the gradients, or all of them."""
@@ -152,10 +151,6 @@ class _Block:
             errors.append(float(np.linalg.norm(difference) / np.linalg.norm(expected)))
         bound = _BOUNDS[parameters.dtype]
         return Correctness(max(errors) < bound, max(errors), bound, len(some), _REFERENCE)
-
-
-def _backward(pullback: Any, gradient: Any) -> Any:
-    return pullback(gradient)
 
 
 def _with_gradients(block: Any, gradient: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -60,7 +60,8 @@ class CopyEngine(Mode):
             if buffers.backward is not None:
                 self._grad_shards = self._of_peers(symmetric, buffers.backward.sources)
         except RuntimeError as error:
-            raise Unavailable(f"the GPUs cannot map each other's memory ({_first_line(error)})") from None
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise Unavailable(f"the GPUs cannot map each other's memory ({reason})") from None
         shape = (world.size, rows, hidden)
         # The own part is the first, and the one of a peer at distance d is at -d: the last arrives first.
         self._slots = [
@@ -254,7 +255,3 @@ def _fastest_sum() -> Sum:
 def sum_by_torch(parts: torch.Tensor, output: torch.Tensor) -> None:
     """Sum the parts with PyTorch; see `Sum`."""
     torch.sum(parts, 0, out=output)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
