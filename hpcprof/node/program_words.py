@@ -16,7 +16,7 @@ import shutil
 import string
 import subprocess
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 SHELL = re.compile(r"(?:ba|da|k|z)?sh")
@@ -95,13 +95,12 @@ LAUNCHERS: Dict[str, str] = {
 """Programs that start ranks or workers themselves, with the subcommand that does."""
 
 
-class Command:
+class Command(NamedTuple):
     """A command: its words, the words of runners before it, and its place if it is in a script."""
 
-    def __init__(self, words: List[str], before: Tuple[str, ...] = (), place: str = "") -> None:
-        self.words = words
-        self.before = tuple(before)
-        self.place = place
+    words: List[str]
+    before: Tuple[str, ...] = ()
+    place: str = ""
 
     @property
     def name(self) -> str:
@@ -288,13 +287,12 @@ def family_of(library: str) -> str:
     return ""
 
 
-class Mpi:
+class Mpi(NamedTuple):
     """The MPI behind a command: its library, the module of mpi4py, and the program that is linked with it."""
 
-    def __init__(self, library: str, module: str = "", program: str = "") -> None:
-        self.library = library
-        self.module = module
-        self.program = program
+    library: str
+    module: str = ""
+    program: str = ""
 
 
 _MAPS = (

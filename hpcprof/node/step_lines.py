@@ -147,10 +147,7 @@ def _items() -> str:
 
 
 def _gpu_memory() -> str:
-    """Return the end of a line: the peaks of PyTorch's allocator, of this process's fullest GPU.
-
-    They are since the program's begin, or since it has reset them. Without a GPU in use it is empty.
-    """
+    """Return the peaks of PyTorch's allocator on the fullest GPU, as the end of a line; empty without one."""
     torch: Any = sys.modules.get("torch")
     try:
         for gpus in (torch.cuda, getattr(torch, "xpu", None)):

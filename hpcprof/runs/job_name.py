@@ -11,8 +11,12 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
-_TORCHRUN_FLAGS = ("--standalone", "--no-python", "--run-path", "--use-env", "--module", "-m")
-"""The options of torchrun that have no value."""
+_NOT_VALUED = {
+    *("--standalone", "--run-path", "--use-env", "--no-python", "--module", "-m", "--multi-gpu", "--cpu"),
+    *("--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--same-network", "--quiet", "-q", "--debug"),
+    *("--duplicate-stdout-filters", "--virtual-local-rank", "--enable-cpu-affinity", "--use-xpu"),
+}
+"""Options of torchrun and accelerate without a value."""
 
 
 def default_job_name(command: Sequence[str]) -> str:
@@ -97,15 +101,24 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
     return words
 
 
+def launcher_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return options of torchrun or accelerate, with - for _ in their names, and the words after them."""
+    options: dict[str, str] = {}
+    left = list(words)
+    while left and left[0].startswith("-"):
+        option, equals, value = left.pop(0).partition("=")
+        if option == "--":
+            break
+        option = option.replace("_", "-")
+        if not equals and option not in _NOT_VALUED and left:
+            value = left.pop(0)
+        options[option] = value
+    return options, left
+
+
 def _after_torchrun(words: list[str]) -> list[str]:
-    module = False
-    while words and words[0].startswith("-"):
-        # torchrun accepts _ for - in its options.
-        option = words.pop(0).replace("_", "-")
-        module = module or option in ("-m", "--module")
-        if "=" not in option and option not in _TORCHRUN_FLAGS:
-            del words[:1]
-    return _of_module(words) if module and words else words
+    options, left = launcher_options(words)
+    return _of_module(left) if options.keys() & {"-m", "--module"} and left else left
 
 
 def _of_module(words: Sequence[str]) -> list[str]:

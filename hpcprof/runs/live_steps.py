@@ -75,16 +75,8 @@ class StepLine:
 *_NUMBERS, _, _ = fields(StepLine)
 
 
-@dataclass(frozen=True)
-class LiveSteps:
-    """The last lines of a rank, the newest last; there is at least one."""
-
-    lines: tuple[StepLine, ...]
-
-    @property
-    def last(self) -> StepLine:
-        """The newest line."""
-        return self.lines[-1]
+LiveSteps = tuple[StepLine, ...]
+"""The last lines of a rank, the newest last; there is at least one."""
 
 
 def read_live_steps(run: Run) -> dict[int, LiveSteps]:
@@ -94,7 +86,7 @@ def read_live_steps(run: Run) -> dict[int, LiveSteps]:
     """
     since = _since(run)
     read = {rank: _last_lines(path, since) for rank, path in _files(run).items()}
-    return {rank: LiveSteps(lines) for rank, lines in read.items() if lines}
+    return {rank: lines for rank, lines in read.items() if lines}
 
 
 def typical_step_ns(lines: Iterable[StepLine]) -> float:
@@ -164,7 +156,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     can have stopped.
     """
     steps = read_live_steps(run)
-    last = [of_rank.last for of_rank in steps.values()]
+    last = [of_rank[-1] for of_rank in steps.values()]
     if not last:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
@@ -173,7 +165,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     if now is None and (whole := noted_step_time(run)):
         takes = f"{format_ns(whole.elapsed_ns)} a step (median {format_ns(whole.p50_ns)})"
     else:
-        wall = typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
+        wall = typical_step_ns(line for of_rank in steps.values() for line in of_rank)
         takes = f"now {format_ns(wall)} a step"
     progress = f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
     warnings = [] if now is None else step_warnings(steps, now)
@@ -182,8 +174,8 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
 
 def _memory(steps: Mapping[int, LiveSteps]) -> str:
     """Return the peaks of the rank with the most GPU memory; empty if no rank uses a GPU."""
-    rank = max(steps, key=lambda rank: steps[rank].last.reserved_bytes)
-    most = steps[rank].last
+    rank = max(steps, key=lambda rank: steps[rank][-1].reserved_bytes)
+    most = steps[rank][-1]
     if not most.reserved_bytes:
         return ""
     which = f" on rank {rank}" if len(steps) > 1 else ""
@@ -229,23 +221,26 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     """
     if not steps:
         return []
-    median = typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
-    every = [of_rank.lines for of_rank in steps.values()]
+    median = typical_step_ns(line for of_rank in steps.values() for line in of_rank)
+    every = steps.values()
     pause = statistics.median((own[-1].time - own[0].time) / max(1, len(own) - 1) for own in every)
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
-    newest = max(of_rank.last.time for of_rank in steps.values())
-    stopped = [rank for rank, of_rank in steps.items() if newest - of_rank.last.time > patience]
+    newest = max(of_rank[-1].time for of_rank in steps.values())
+    stopped = [rank for rank, of_rank in steps.items() if newest - of_rank[-1].time > patience]
     found = []
     if now - newest > _HANGING_FACTOR * patience:
         found.append(f"No rank has ended a step for {now - newest:.0f} s.")
     if stopped:
-        behind = max(newest - steps[rank].last.time for rank in stopped)
+        behind = max(newest - steps[rank][-1].time for rank in stopped)
         verb = "has" if len(stopped) == 1 else "have"
-        found.append(f"{_sentence(stopped)} {verb} ended no step for {behind:.0f} s, while others go on.")
+        which = named_ranks(stopped, shown=8)
+        found.append(
+            f"{which[:1].upper()}{which[1:]} {verb} ended no step for {behind:.0f} s, while others go on."
+        )
     slow = {
-        rank: of_rank.last.max_ns
+        rank: of_rank[-1].max_ns
         for rank, of_rank in steps.items()
-        if median and of_rank.last.max_ns >= _SLOW_FACTOR * median
+        if median and of_rank[-1].max_ns >= _SLOW_FACTOR * median
     }
     if slow:
         longest = max(slow.values())
@@ -254,11 +249,6 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
             f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
         )
     return found
-
-
-def _sentence(ranks: list[int]) -> str:
-    text = named_ranks(ranks, shown=8)
-    return text[:1].upper() + text[1:]
 
 
 def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:

@@ -168,7 +168,7 @@ def live_state(
     """
     steps = read_live_steps(run)
     return {
-        "steps": {str(number): [asdict(line) for line in of_rank.lines] for number, of_rank in steps.items()},
+        "steps": {str(number): [asdict(line) for line in of_rank] for number, of_rank in steps.items()},
         "warnings": [
             *([stall[:1].upper() + stall[1:]] if running and (stall := stall_sentence(run)) else []),
             *step_warnings(steps, (now or time.time()) if running else 0.0),

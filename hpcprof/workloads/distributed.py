@@ -187,10 +187,7 @@ def connect(
 
 
 def _options(backend: str, max_ctas: int | None) -> Any:
-    """Return the options of NCCL; None for the defaults.
-
-    Raises UsageError if the backend is not NCCL, or this PyTorch cannot pass the limit on.
-    """
+    """Return the options of NCCL, None for the defaults; UsageError if the limit cannot be passed on."""
     if max_ctas is None:
         return None
     if backend != "nccl":

@@ -6,32 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hpcprof.workloads.capture import annotate, synchronize
 
 
-class Clock(Protocol):
-    """Records marks, and returns the nanoseconds between two of them once the device has passed both.
-
-    ``follows_host`` is true if work is done when the call that started it returns.
-    """
-
-    follows_host: bool
-
-    def mark(self) -> Any:
-        """Record and return a mark."""
-
-    def elapsed_ns(self, start: Any, end: Any) -> int:
-        """Return the nanoseconds between two marks that the device has passed."""
-
-
 class HostClock:
     """The monotonic clock of the host, for CPUs, where a call returns when its work is done."""
 
     follows_host = True
+    """True if work is done when the call that started it returns."""
 
     def mark(self) -> int:
         """Return the time of the clock in nanoseconds."""
@@ -70,6 +56,10 @@ def _stream_for_times() -> Any:
     return torch.cuda.Stream()
 
 
+Clock = HostClock | CudaClock
+"""Records marks, and returns the nanoseconds between two of them once the device has passed both."""
+
+
 def clock_for(device: torch.device) -> Clock:
     """Return the clock that times work on ``device``."""
     return CudaClock() if device.type == "cuda" else HostClock()
@@ -81,13 +71,6 @@ class MeasuredTimes:
 
     step_ns: list[int]
     phase_ns: dict[str, list[int]]
-
-
-class PhaseTimer(Protocol):
-    """Marks the phases of a step."""
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Mark one phase of the current step."""
 
 
 class UntimedPhases:
@@ -148,3 +131,7 @@ class Timer:
 
     def _elapsed(self, marks: list[tuple[Any, Any]]) -> list[int]:
         return [self._clock.elapsed_ns(start, end) for start, end in marks]
+
+
+PhaseTimer = Timer | UntimedPhases
+"""Marks the phases of a step."""

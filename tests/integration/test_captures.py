@@ -68,7 +68,7 @@ class Job:
 def slower(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Job:
     """A job whose steps have become slower; it records them beside the other tests."""
     job = Job(tmp_path_factory.mktemp("slow"), command_server, "slow", *TWO, "--capture-when", "slow:100")
-    until(lambda: max((rank.last.step for rank in read_live_steps(job.run).values()), default=0) >= 60, 200)
+    until(lambda: max((rank[-1].step for rank in read_live_steps(job.run).values()), default=0) >= 60, 200)
     return job
 
 
@@ -80,8 +80,8 @@ def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(
     job.hpcprof("capture", "last", "--steps", "3")
     traces = sorted(path.name for path in (job.run.path / "profiles").iterdir())
     assert traces == ["rank00000.trace.json.gz", "rank00001.trace.json.gz"]
-    before = read_live_steps(job.run)[0].last.step
-    until(lambda: read_live_steps(job.run)[0].last.step > before, 60)
+    before = read_live_steps(job.run)[0][-1].step
+    until(lambda: read_live_steps(job.run)[0][-1].step > before, 60)
     assert "rank 5 noted no step" in job.hpcprof("capture", "last", "--ranks", "5", code=2)
     job.hpcprof("capture", "last", "--ranks", "1", "--steps", "2")
     assert [path.name for path in (job.run.path / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
@@ -108,8 +108,8 @@ def test_a_job_of_slurm_records_the_same_steps_on_all_nodes_and_goes_on(
         job.hpcprof("capture", "last", "--steps", "3", "--ranks", "1")
         (trace,) = (job.run.path / "profiles").iterdir()
         assert trace.name == "rank00001.trace.json.gz"
-        before = read_live_steps(job.run)[0].last.step
-        until(lambda: read_live_steps(job.run)[0].last.step > before, 60)
+        before = read_live_steps(job.run)[0][-1].step
+        until(lambda: read_live_steps(job.run)[0][-1].step > before, 60)
         job.end()
 
 

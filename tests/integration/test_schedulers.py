@@ -931,7 +931,7 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
 ) -> None:
     (tmp_path / "watched.py").write_text(WATCHED)
     run = submitted_on_two_nodes("python", "watched.py")
-    until(lambda: [steps.last.step > 0 for steps in read_live_steps(run).values()] == [True, False])
+    until(lambda: [steps[-1].step > 0 for steps in read_live_steps(run).values()] == [True, False])
     warning = r"Rank 1 has ended no step for \d+ s, while others go on\."
     name, detail = last(hpcprof)
     assert name == "running"

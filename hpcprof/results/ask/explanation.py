@@ -182,7 +182,7 @@ def _what_happened(run: Run) -> dict[str, Any]:
 
 def _of_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
-    last = [lines.last for lines in steps.values()]
+    last = [lines[-1] for lines in steps.values()]
     noted = noted_step_time(run) if run.manifest is not None else None
     summary = StepSummary(
         wall_p50_ns=round(noted.p50_ns) if noted else None,

@@ -26,7 +26,7 @@ from hpcprof.submit.mpi_types import (
 )
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import LauncherName
 
 # One write per rank, so that the lines of two ranks cannot mix.
 _RANKS = (
@@ -165,7 +165,8 @@ def probe_srun(machine: Inspected) -> Probe:
     answer = machine.run(LIST_TYPES)
     listed = answer.stdout + answer.stderr
     types = parse_mpi_types(listed)
-    wanted = _site_type(machine.site)
+    option = machine.site.options.get(OPTION)
+    wanted = fixed_type(machine.site) or (option.default if option else "")
     if not answer.ok or not types:
         observation = f"srun --mpi=list names no type that connects ranks: {answer.why}."
         remedy = "Ask the operators which launcher MPI programs need, and name it under launcher in the site."
@@ -187,11 +188,6 @@ def probe_srun(machine: Inspected) -> Probe:
 def _not_granted(reason: object) -> Probe:
     remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
     return Probe(warning(f"No ranks were started: {reason}.", remedy))
-
-
-def _site_type(site: Site) -> str:
-    option = site.options.get(OPTION)
-    return fixed_type(site) or (option.default if option else "")
 
 
 def _name_it(type_: str) -> str:

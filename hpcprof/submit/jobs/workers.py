@@ -12,17 +12,11 @@ from pathlib import PurePath
 from hpcprof.common.errors import UsageError
 from hpcprof.node.program_words import PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
 
 WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray")
 """Launchers that start the workers of one node, and need all of it."""
-
-_NOT_VALUED = {
-    *("--standalone", "--run-path", "--use-env", "--no-python", "--module", "-m", "--multi-gpu", "--cpu"),
-    *("--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--same-network", "--quiet", "-q", "--debug"),
-    *("--duplicate-stdout-filters", "--virtual-local-rank", "--enable-cpu-affinity", "--use-xpu"),
-}
-"""Options of torchrun and accelerate without a value."""
 
 _OF_HPCPROF = {
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
@@ -63,7 +57,7 @@ def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers
     rest = module_of(command.words[1:])[1:] if command.name != name else command.words[1:]
     rest = rest[1:] if name == "accelerate" else rest
     start = command.words[: len(command.words) - len(rest)]
-    options, left = _options(rest)
+    options, left = launcher_options(rest)
     if not left:
         return None
     given = options.get("--nnodes") or options.get("--num-machines") or str(nodes)
@@ -79,21 +73,6 @@ def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers
         if nodes > 1 and "--use-deepspeed" in options and "--deepspeed-multinode-launcher" not in options:
             kept += ["--deepspeed_multinode_launcher", "standard"]
     return Workers([*command.before, *start, *kept], count, _program(command, name, options, left))
-
-
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return options with their values, with - for _ in their names, and the words after them."""
-    options: dict[str, str] = {}
-    left = list(words)
-    while left and left[0].startswith("-"):
-        option, equals, value = left.pop(0).partition("=")
-        if option == "--":
-            break
-        option = option.replace("_", "-")
-        if not equals and option not in _NOT_VALUED and left:
-            value = left.pop(0)
-        options[option] = value
-    return options, left
 
 
 def _words(option: str, value: str) -> list[str]:
@@ -182,6 +161,6 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
 
 def _launched(command: Command) -> tuple[str, str]:
     """Return the number of ranks that a launcher's words ask for, and the program, as words for a user."""
-    options, left = _options(command.words[1:])
+    options, left = launcher_options(command.words[1:])
     ranks = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "N")
     return ranks if ranks.isdigit() else "N", " ".join(left) or "PROGRAM"

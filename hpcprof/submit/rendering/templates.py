@@ -171,10 +171,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Compiled(BytecodeCache):
-    """Compiled templates in memory, since a sweep renders the same ones for every run.
-
-    Jinja compares a checksum of the source, so a changed template is compiled again.
-    """
+    """Compiled templates in memory, since a sweep renders the same ones for every run."""
 
     def __init__(self) -> None:
         self._codes: dict[str, bytes] = {}

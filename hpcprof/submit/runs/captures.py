@@ -85,7 +85,7 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         )
     earlier = _open_request(run)
     if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
-        last = max(of_rank.last.step for of_rank in live.values())
+        last = max(of_rank[-1].step for of_rank in live.values())
         if last < earlier.first + earlier.steps:
             raise HpcprofError(
                 f"{run.id} already records steps {earlier.first} to {earlier.first + earlier.steps - 1}: ask "
@@ -155,8 +155,8 @@ def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
 
     ``now`` is by the clock that noted the steps, in seconds since 1970.
     """
-    wall = typical_step_ns(line for of_rank in live.values() for line in of_rank.lines)
-    last = max((of_rank.last for of_rank in live.values()), key=lambda line: line.step)
+    wall = typical_step_ns(line for of_rank in live.values() for line in of_rank)
+    last = max((of_rank[-1] for of_rank in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))
     return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall
 

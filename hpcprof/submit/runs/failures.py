@@ -277,10 +277,7 @@ def _started_ranks(run: Run) -> set[int]:
 
 
 def _ranks_of_files(folder: Path, kinds: str = ".+") -> set[int]:
-    """Return the ranks that a folder has files of; ``kinds`` is an expression for the ends of their names.
-
-    One look at the folder, since ``run.json`` may claim far more ranks than left anything.
-    """
+    """Return the ranks of the files in a folder; ``kinds`` is an expression for the ends of their names."""
     with suppress(OSError):
         names = (re.fullmatch(rf"rank(\d{{5,9}})\.(?:{kinds})", path.name) for path in folder.iterdir())
         return {int(name[1]) for name in names if name}

@@ -27,10 +27,7 @@ def _scheduler_of(run: Run) -> Scheduler:
 
 
 def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return submitted runs in groups that share a scheduler; adopted folders are left out.
-
-    Those of a host are in groups of their own, by the folder that has their copies.
-    """
+    """Return submitted runs in groups that share a scheduler, and a host if they are on one."""
     groups: dict[object, list[Run]] = {}
     for run in runs:
         if run.manifest is not None:

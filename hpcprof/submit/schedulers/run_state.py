@@ -189,10 +189,7 @@ def unknown_result(why: str) -> JobStatus:
 
 
 def _last_sign(run: Run) -> tuple[JobState, float]:
-    """Return the furthest state that was seen of a job without state files, and how long ago.
-
-    The scheduler called it queued or running, or there is output of it.
-    """
+    """Return the furthest state of a job that its scheduler or its output has shown, and how long ago."""
     state, last = JobState.QUEUED, datetime.fromisoformat(run.submission.created).timestamp()
     for path in (run.path / "state" / _SEEN_FILE, *(run.path / "logs").glob("*")):
         with suppress(OSError):

@@ -77,10 +77,7 @@ def load_site_file(path: Path) -> Site:
 
 
 def _take_keys(data: dict[str, Any], scheduler: Scheduler, where: str) -> dict[str, Any]:
-    """Remove the scheduler's own keys from the content of a site file, check them, and return them.
-
-    They are under the scheduler's name; 0.3 had them beside the others, where they are read too.
-    """
+    """Take the scheduler's own keys out of a site file, checked; 0.3 had them beside the others."""
     fields = scheduler.keys.__struct_fields__
     former = {key: data.pop(key) for key in fields if key in data}
     scheduler_keys = data.pop(scheduler.name, {})

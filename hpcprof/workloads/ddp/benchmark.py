@@ -215,10 +215,7 @@ def _seed(seed: int) -> None:
 
 
 def _steps(loader: Any, world: World) -> int:
-    """Return the number of batches in an epoch: the fewest on any rank, since every rank must take part.
-
-    Raises UsageError if the loader has no length, or no batches.
-    """
+    """Return the batches in an epoch, the fewest on any rank; UsageError without a length, or without any."""
     try:
         own = len(loader)
     except TypeError:

@@ -79,10 +79,7 @@ def _worst(checks: Checks) -> dict[str, float]:
 
 
 def _free_memory(world: World) -> None:
-    """Free the memory of a point for the next one.
-
-    No peer reads it any more, because the checks were gathered after the last step of every rank.
-    """
+    """Free the memory of a point, which no peer reads after the checks were gathered."""
     gc.collect()
     if world.device.type == "cuda":
         torch.cuda.empty_cache()

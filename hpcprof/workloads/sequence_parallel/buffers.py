@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.workloads.sequence_parallel.cost_model import Memory, Rotation, memory, rotation
+from hpcprof.workloads.sequence_parallel.cost_model import Rotation, memory, rotation
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 DTYPES = {
@@ -247,7 +247,8 @@ def check_device(parameters: PointParameters, size: int, device: torch.device) -
     """
     if parameters.dtype == "float8":
         _check_float8(device)
-    _check_memory(memory(parameters, size, rotation_on(parameters, size, device)), device)
+    needed = memory(parameters, size, rotation_on(parameters, size, device))
+    _check_memory(sum(needed.values()), device)
 
 
 def _check_float8(device: torch.device) -> None:
@@ -261,16 +262,16 @@ def _check_float8(device: torch.device) -> None:
         raise HpcprofError(f"--dtype float8: {device} has no scaled matmul ({reason}).") from None
 
 
-def _check_memory(needed: Memory, device: torch.device) -> None:
+def _check_memory(needed: int, device: torch.device) -> None:
     """Check that the tensors fit into the memory of the device."""
     if device.type == "cuda":
         there, which = torch.cuda.mem_get_info(device)[0], "free"
     else:
         # Free memory of a host is not known, since the kernel can drop its caches: compare with all of it.
         there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in total"
-    if needed.total > there:
+    if needed > there:
         raise HpcprofError(
-            f"a rank needs {needed.total / 2**30:.1f} GiB, but {device} has {there / 2**30:.1f} GiB {which}: "
+            f"a rank needs {needed / 2**30:.1f} GiB, but {device} has {there / 2**30:.1f} GiB {which}: "
             "use a smaller shape, more ranks, or fewer modes (--plan RANKS lists what needs the memory)."
         )
 

@@ -50,18 +50,6 @@ GPUS = (
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The bytes of one rank's tensors, by purpose."""
-
-    parts: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """The sum of all parts."""
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
 class Rotation:
     """The number of inputs and of copies of the weights that the steps rotate through.
 
@@ -73,8 +61,8 @@ class Rotation:
     weights: int
 
 
-def memory(parameters: PointParameters, ranks: int, rotation: Rotation) -> Memory:
-    """Return the memory that the buffers and modes of one rank allocate."""
+def memory(parameters: PointParameters, ranks: int, rotation: Rotation) -> dict[str, int]:
+    """Return the bytes that the buffers and modes of one rank allocate, by purpose."""
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
     whole, shard, middle = rows * hidden, rows // ranks * hidden, rows * inner // ranks
@@ -98,7 +86,7 @@ def memory(parameters: PointParameters, ranks: int, rotation: Rotation) -> Memor
     if "symmetric" in parameters.modes:
         # The operators allocate what they gather and multiply, and a workspace of the same size.
         parts["results and workspace (symmetric)"] = (2 * whole + middle) * size
-    return Memory(parts)
+    return parts
 
 
 def rotation(parameters: PointParameters, ranks: int, cache_bytes: int) -> Rotation:
@@ -171,8 +159,8 @@ def point_plan(parameters: PointParameters, ranks: int) -> str:
         f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}, "
         f"N = {ranks} ranks, {parameters.dtype}, {parameters.direction}",
         "",
-        f"memory per rank     {_gib(needed.total)}",
-        *(f"  {name:<34}{_gib(count)}" for name, count in needed.parts.items()),
+        f"memory per rank     {_gib(sum(needed.values()))}",
+        *(f"  {name:<34}{_gib(count)}" for name, count in needed.items()),
         f"rotating: {turns.inputs} inputs, {turns.weights} "
         f"{'copy' if turns.weights == 1 else 'copies'} of the weights",
         f"operations per step and rank    {flops / 1e12:.3f} TFLOP",

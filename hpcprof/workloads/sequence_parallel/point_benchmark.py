@@ -122,10 +122,7 @@ def _apart(buffers: Buffers, parameters: PointParameters) -> Buffers:
 def _check(
     parameters: PointParameters, world: World, buffers: Buffers, step: Step | GraphedStep, steps: int
 ) -> tuple[Correctness, int | None]:
-    """Run a step on poisoned memory once with every copy of the weights that ``steps`` steps have used.
-
-    Return the worst check and the peak memory in bytes, None on a CPU.
-    """
+    """Run a step on poisoned memory with each copy of the weights; return the worst check and peak bytes."""
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):

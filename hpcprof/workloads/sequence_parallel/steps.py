@@ -40,14 +40,14 @@ class Block(torch.autograd.Function):
         return (*(tensor.detach() for tensor in found), None)
 
 
+@dataclass
 class Call:
     """The arguments of one step; they change from step to step, even if the autograd graph is kept."""
 
-    def __init__(self, mode: Mode, index: int, timer: PhaseTimer) -> None:
-        self.mode = mode
-        self.index = index
-        self.timer = timer
-        self.gradient: torch.Tensor | None = None
+    mode: Mode
+    index: int
+    timer: PhaseTimer
+    gradient: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

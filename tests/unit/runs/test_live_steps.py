@@ -53,13 +53,13 @@ def test_each_rank_has_its_last_lines(run: Run) -> None:
     _write(run, 2, _line(5))
     found = read_live_steps(run)
     assert list(found) == [2, 11]
-    assert found[11].last == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 6 * 10**6 + 1)
-    assert [line.step for line in found[11].lines] == [3, 7]
+    assert found[11][-1] == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 6 * 10**6 + 1)
+    assert [line.step for line in found[11]] == [3, 7]
 
 
 def test_only_the_end_of_a_long_file_is_read(run: Run) -> None:
     _write(run, 0, "".join(_line(step) for step in range(5_000)))
-    lines = read_live_steps(run)[0].lines
+    lines = read_live_steps(run)[0]
     assert lines[-1].step == 4_999 and 10 < len(lines) < 100
 
 
@@ -81,13 +81,13 @@ def test_only_the_end_of_a_long_file_is_read(run: Run) -> None:
 )
 def test_a_line_that_is_damaged_or_not_complete_is_left_out(run: Run, damaged: str) -> None:
     _write(run, 0, _line(8) + damaged)
-    assert [line.step for line in read_live_steps(run)[0].lines] == [8]
+    assert [line.step for line in read_live_steps(run)[0]] == [8]
 
 
 def test_lines_of_an_earlier_start_of_the_job_are_left_out(run: Run) -> None:
     _write(run, 0, _line(900, after=-100.0) + _line(1))
     _write(run, 1, _line(900, after=-100.0))
-    assert {rank: steps.last.step for rank, steps in read_live_steps(run).items()} == {0: 1}
+    assert {rank: steps[-1].step for rank, steps in read_live_steps(run).items()} == {0: 1}
 
 
 def test_other_files_and_a_run_without_lines_are_no_error(run: Run, tmp_path: Path) -> None:
@@ -227,11 +227,9 @@ def test_a_long_step_counts_with_its_own_time(run: Run) -> None:
 
 def lines(time: float, wall_ms: float = 100, longest_ms: float = 110, count: int = 3) -> LiveSteps:
     """Return the last lines of a rank, one a second up to a time."""
-    return LiveSteps(
-        tuple(
-            StepLine(time - after, 100 - after, 10, round(wall_ms * MS), round(longest_ms * MS))
-            for after in reversed(range(count))
-        )
+    return tuple(
+        StepLine(time - after, 100 - after, 10, round(wall_ms * MS), round(longest_ms * MS))
+        for after in reversed(range(count))
     )
 
 
@@ -251,7 +249,7 @@ def test_a_rank_that_stops_while_others_go_on_is_named() -> None:
 
 def test_ranks_whose_lines_come_rarely_have_not_stopped() -> None:
     rare = [StepLine(time, 9, 100, 100 * MS, 110 * MS) for time in (970.0, 980.0, 990.0)]
-    assert step_warnings({0: LiveSteps(tuple(rare)), 1: LiveSteps(tuple(rare[:-1]))}, 1019.0) == []
+    assert step_warnings({0: tuple(rare), 1: tuple(rare[:-1])}, 1019.0) == []
 
 
 def test_a_rank_with_long_steps_has_not_stopped() -> None:
@@ -274,7 +272,7 @@ def test_a_step_of_three_times_the_median_is_named() -> None:
 
 def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
     _write(run, 0, _line(3) + _line(7).replace("}", ', "items": 40, "item": "token"}'))
-    before, after = read_live_steps(run)[0].lines
+    before, after = read_live_steps(run)[0]
     assert (before.items, before.item, after.items, after.item) == (0, "", 40, "token")
 
 
@@ -294,4 +292,4 @@ def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
 )
 def test_a_line_has_the_long_ones_of_its_steps(run: Run, long: str, known: tuple[object, ...]) -> None:
     _write(run, 0, _line(7).replace("}", f', "long": {long}}}'))
-    assert read_live_steps(run)[0].last.long == known
+    assert read_live_steps(run)[0][-1].long == known

@@ -12,7 +12,7 @@ from hpcprof.workloads import capture, timing
 from hpcprof.workloads.timing import CudaClock, HostClock, Timer, clock_for
 
 
-class Ticks:
+class Ticks(HostClock):
     """A clock that counts its marks, in milliseconds."""
 
     follows_host = True

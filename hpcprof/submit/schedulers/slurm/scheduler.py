@@ -255,12 +255,8 @@ class SlurmScheduler(BatchScheduler):
 
         Accounting alone knows who cancelled a job.
         """
-        clusters: dict[str, list[str]] = {}
-        for job_id in job_ids:
-            clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
         records: dict[str, Record] = {}
-        for cluster, ids in clusters.items():
-            numbers = {job_id.partition(";")[0]: job_id for job_id in ids}
+        for cluster, numbers in _by_cluster(job_ids).items():
             known = client.of_members(client.squeue(client.whole(numbers), cluster), numbers)
             missing = [number for number in numbers if number not in known]
             if missing:
@@ -286,11 +282,7 @@ class SlurmScheduler(BatchScheduler):
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel the jobs; scancel succeeds even for unknown jobs."""
-        clusters: dict[str, list[str]] = {}
-        for job_id in job_ids:
-            number, _, cluster = job_id.partition(";")
-            clusters.setdefault(cluster, []).append(number)
-        for cluster, numbers in clusters.items():
+        for cluster, numbers in _by_cluster(job_ids).items():
             members = [number for number in numbers if "_" in number]
             if members:
                 # A waiting member that is cancelled leaves no record, and jobs that wait for its success then
@@ -317,6 +309,15 @@ class SlurmScheduler(BatchScheduler):
     def probe(self, ask: Ask) -> Machine:
         """Return the partitions and nodes that scontrol or sinfo show."""
         return client.probe_slurm(ask)
+
+
+def _by_cluster(job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return ids by the cluster that they name, empty for the default one, and there by their number."""
+    clusters: dict[str, dict[str, str]] = {}
+    for job_id in job_ids:
+        number, _, cluster = job_id.partition(";")
+        clusters.setdefault(cluster, {})[number] = job_id
+    return clusters
 
 
 def _shares_node(site: Site, job: Job) -> bool:

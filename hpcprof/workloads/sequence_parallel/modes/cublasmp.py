@@ -195,10 +195,7 @@ class CublasMp(Mode):
 
 
 def _shared_library(parameters: PointParameters, world: World, buffers: Buffers) -> Any:
-    """Return ``nvmath.bindings.cublasMp`` if every rank can use it; a collective call.
-
-    Raises Unavailable, with the reason of the first one, if a rank cannot.
-    """
+    """Return ``nvmath.bindings.cublasMp``, or raise the first rank's `Unavailable`; a collective call."""
     library, reason = None, _unsupported(parameters, world, buffers)
     if reason is None:
         library, reason = _load()
@@ -242,10 +239,7 @@ def _load() -> tuple[Any, str | None]:
 
 
 def _communicator(world: World) -> int:
-    """Return the address of PyTorch's NCCL communicator of all ranks.
-
-    Raises Unavailable if this PyTorch does not tell it.
-    """
+    """Return the address of PyTorch's NCCL communicator of all ranks, or raise `Unavailable`."""
     group = dist.group.WORLD
     assert group is not None
     with contextlib.suppress(AttributeError):

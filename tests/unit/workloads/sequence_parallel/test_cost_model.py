@@ -50,7 +50,7 @@ def test_a_plan_counts_the_bytes_that_are_allocated(
     shape = PointParameters(96, 64, dtype=dtype, direction=direction)
     buffers = allocate(shape, 0, 2, torch.device("cpu"))
     assert (len(buffers.inputs), len(buffers.weights.first)) == (turns.inputs, turns.weights)
-    assert memory(shape, 2, turns).total == sum(t.nbytes for t in tensors(buffers))
+    assert sum(memory(shape, 2, turns).values()) == sum(t.nbytes for t in tensors(buffers))
 
 
 def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_the_plan(
@@ -59,7 +59,7 @@ def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_
     gpu = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=L2))
     shape = PointParameters(8192, 8192, mode="auto", direction="both")
-    needed = memory(shape, 4, rotation(shape, 4, L2)).total
+    needed = sum(memory(shape, 4, rotation(shape, 4, L2)).values())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed, 139 << 30))
     check_device(shape, 4, gpu)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed - 1, 139 << 30))
@@ -84,7 +84,7 @@ def test_twice_the_cache_is_read_before_an_input_or_a_copy_of_the_weights_comes_
     shape: PointParameters,
 ) -> None:
     turns = rotation(shape, 4, L2)
-    one = memory(shape, 4, Rotation(1, 1)).parts
+    one = memory(shape, 4, Rotation(1, 1))
     assert turns.inputs >= 2
     assert turns.inputs % turns.weights == 0
     assert turns.inputs * one["inputs"] >= 2 * L2
