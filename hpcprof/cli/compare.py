@@ -162,7 +162,7 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
     """Send the verdict to the targets, and say what could not be sent."""
     if not targets:
         return
-    from hpcprof.node.notify import send
+    from hpcprof.node.notify import send, send_at_once
     from hpcprof.report.ci import verdict_sentence
 
     run = compared.candidate[-1].id
@@ -174,9 +174,9 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "text": f"hpcprof: {run}: {verdict_sentence(compared)}",
     }
-    for name, target in targets.items():
-        if why := send(target, document):
-            click.echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
+    failed = send_at_once(targets, lambda name: send(targets[name], document))
+    for name, why in failed.items():
+        click.echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
 
 
 def _write(form: str, compared: Comparison, store: Store) -> None:

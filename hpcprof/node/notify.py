@@ -9,6 +9,7 @@ or a command that gets it on its standard input.
 """
 
 import email.message
+import http.client
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from urllib.parse import urlsplit
 
 EVENTS = ("started", "stalled", "ended", "regression")
@@ -42,15 +43,19 @@ def kind_of(target: str) -> Tuple[str, str]:
     """
     kind, _, rest = target.partition(":")
     if kind == "mail":
-        if not re.match(r"[^@\s<>,-][^@\s<>,]*@[^@\s<>,]+$", rest):
+        if not re.match(r"[^@\s<>,\x00-\x1f\x7f-][^@\s<>,\x00-\x1f\x7f]*@[^@\s<>,\x00-\x1f\x7f]+$", rest):
             raise ValueError("write an address of e-mail after mail:, as in mail:me@example.org")
         return kind, rest
     if kind in ("slack", "teams", "http", "https"):
         address = rest if kind in ("slack", "teams") else target
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError:  # whose message repeats the address
+            parts = urlsplit("")
         secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-        if not secure or not parts.hostname or re.search(r"[\s\x00-\x1f]", address):
-            raise ValueError("an address begins with https://; http:// is for this machine only")
+        host = re.match(r"(\[[\da-fA-F:.]+\]|[^@:\[\]]+)(:\d{1,5})?$", parts.netloc)
+        if not secure or not host or re.search(r"[\s\x00-\x1f\x7f]", address):
+            raise ValueError("an address begins with https://HOST; http:// is for this machine only")
         return (kind if kind in ("slack", "teams") else "url"), address
     words = shlex.split(target)
     if not words or not os.path.isabs(os.path.expanduser(words[0])):
@@ -61,9 +66,10 @@ def kind_of(target: str) -> Tuple[str, str]:
 
 
 def send(target: str, document: Document) -> str:
-    """Send a message to a target, within `SECONDS`.
+    """Send a message to a target.
 
-    The result says why it was not sent, without the target; it is empty if it was.
+    No step of it takes more than `SECONDS`. The result says why it was not sent, without the target; it is
+    empty if it was.
     """
     try:
         kind, rest = kind_of(target)
@@ -77,7 +83,7 @@ def send(target: str, document: Document) -> str:
         return "the server answered %d" % error.code
     except urllib.error.URLError as error:
         return "the server cannot be reached (%s)" % type(error.reason).__name__
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
         return type(error).__name__
 
 
@@ -122,8 +128,8 @@ def _mail(address: str, document: Document) -> bytes:
     message = email.message.EmailMessage()
     message["To"] = address
     message["Subject"] = "hpcprof: %s %s" % (_line(document.get("run", "")), document["event"])
-    facts = ["%s: %s" % fact for fact in _facts(document)]
-    message.set_content("\n".join([document["text"], "", *facts]) + "\n")
+    facts = ["%s: %s" % (key, _line(value)) for key, value in _facts(document)]
+    message.set_content("\n".join([_line(document["text"]), "", *facts]) + "\n")
     return message.as_bytes()
 
 
@@ -162,7 +168,8 @@ def _facts(document: Document) -> List[Tuple[str, str]]:
 
 
 def _line(text: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f]+", " ", str(text))
+    """Return a text without controls, separators of lines and halves of letters."""
+    return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", str(text))
 
 
 class ReportedJob:
@@ -250,29 +257,36 @@ def watch(run_dir: str, folder: str, names: List[str]) -> None:
 def tell(job: ReportedJob, event: str, folder: str, names: List[str]) -> None:
     """Send the message of an event to all targets at once."""
     document = job.document(event)
-    failed = {}  # type: Dict[str, str]
 
-    def one(name: str) -> None:
+    def send_to(name: str) -> str:
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                why = send(file.read().strip(), document)
+                return send(file.read().strip(), document)
         except OSError:
-            why = "the node cannot read its file in %s" % folder
-        if why:
-            failed[name] = why
+            return "the node cannot read its file in %s" % folder
 
-    threads = {name: threading.Thread(target=one, args=(name,), daemon=True) for name in names}
-    for thread in threads.values():
-        thread.start()
-    deadline = time.monotonic() + SECONDS
-    for name, thread in threads.items():
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            failed[name] = "it took more than %d s" % SECONDS
+    failed = send_at_once(names, send_to)
     if failed:
         job.note(
             "not_told", "; ".join("%s (%s): %s" % (name, event, failed[name]) for name in sorted(failed))
         )
+
+
+def send_at_once(names: Iterable[str], send_to: Callable[[str], str]) -> Dict[str, str]:
+    """Send to all targets at the same time; return why some were not told within `SECONDS`, by name."""
+    why = dict.fromkeys(names, "it took more than %d s" % SECONDS)
+
+    def note(name: str) -> None:
+        why[name] = send_to(name)
+
+    threads = [threading.Thread(target=note, args=(name,), daemon=True) for name in why]
+    for thread in threads:
+        thread.start()
+    # A server that sends a byte now and then keeps a connection for ever.
+    deadline = time.monotonic() + SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return {name: reason for name, reason in list(why.items()) if reason}
 
 
 if __name__ == "__main__":
