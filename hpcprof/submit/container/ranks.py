@@ -30,13 +30,7 @@ def uses_container(job: Job) -> bool:
 
 
 def check_container(site: Site, job: Job) -> None:
-    """Check that the options about a container fit each other, the launcher and the job's paths.
-
-    Raises
-    ------
-    UsageError
-        If one does not; it is named.
-    """
+    """Check that the options about a container fit each other, the launcher and the job's paths."""
     if not uses_container(job):
         if given := [key for key in (MOUNTS, NAME) if job.options.get(key)]:
             raise UsageError(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -167,11 +168,6 @@ def gpus(machine: Inspected) -> CheckResult:
     return ok(f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
 
 
-def nsys(machine: Inspected) -> CheckResult:
-    """Find the version of Nsight Systems."""
-    return _tool(machine, "nsys", "Nsight Systems")
-
-
 _VERSIONS = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
     "print(mpi4py.__version__, *MPI.Get_version())"
@@ -233,11 +229,6 @@ def _loses_mpi4py(machine: Inspected) -> bool:
     return found is not None and min(map(int, found.groups())) >= _WITH_LARGE_COUNTS
 
 
-def ncu(machine: Inspected) -> CheckResult:
-    """Find the version of Nsight Compute."""
-    return _tool(machine, "ncu", "Nsight Compute")
-
-
 def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
     if not machine.which(command):
         remedy = (
@@ -249,6 +240,11 @@ def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
     if not answer.ok or version is None:
         return broken(f"{command} --version failed: {answer.why}.", f"Reinstall {product}.")
     return ok(f"{product} {version}.")
+
+
+nsys = partial(_tool, command="nsys", product="Nsight Systems")
+ncu = partial(_tool, command="ncu", product="Nsight Compute")
+"""Find the versions of Nsight Systems and Nsight Compute."""
 
 
 def _version(text: str) -> str | None:

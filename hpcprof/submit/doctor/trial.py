@@ -1,22 +1,17 @@
 """A small job at the site, which tells what a check cannot see from here."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.runs.directory import Run
 from hpcprof.submit.doctor.machine import Inspected, nearest_folder
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
-
-if TYPE_CHECKING:
-    from hpcprof.runs.directory import Run
-    from hpcprof.submit.schedulers.base import JobStatus
+from hpcprof.submit.schedulers.base import JobStatus
 
 QUEUE_SECONDS = 120
 """The most seconds that the job waits for a node."""

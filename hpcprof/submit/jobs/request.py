@@ -1,7 +1,6 @@
 """Makes a job of a request, and checks it at its site."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from hpcprof.submit.jobs.presence import profiler_at
 from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, within_program, workers_of
 from hpcprof.submit.profilers import find_profiler
-from hpcprof.submit.profilers.base import NONE, Profiler
+from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.remote.request import HOME
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -71,6 +70,9 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
         profiler = _profiler(site, spec)
         tool = find_profiler(profiler)
     asked = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
+    for key, value in asked.items():
+        with about(f"profiler_options.{key}", "profiler"):
+            tool.resolve({key: value})
     given = {
         key: value
         for key, value in spec.options.items()
@@ -85,7 +87,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "arguments": list(spec.program),
             "directory": HOME if site.host else str(Path.cwd()),
             "profiler": profiler,
-            "profiler_options": _profiler_options(tool, asked),
+            "profiler_options": tool.resolve(asked),
             "options": site_options(site, spec.options),
             "after": _run_ids(spec),
             "notify": _notified(spec, site.host),
@@ -156,13 +158,6 @@ def _profiler(site: Site, spec: JobSpec) -> str:
             *("inspector", "profiler"),
         )
     return INSPECTOR.name
-
-
-def _profiler_options(tool: Profiler, asked: Mapping[str, str]) -> dict[str, str]:
-    for key, value in asked.items():
-        with about(f"profiler_options.{key}", "profiler"):
-            tool.resolve({key: value})
-    return tool.resolve(asked)
 
 
 def _values(site: Site, spec: JobSpec) -> dict[str, Any]:

@@ -5,8 +5,6 @@ seconds, and need a ``perf_event_paranoid`` that many sites do not grant. The en
 given explicitly because the default, ``stop-shutdown``, also ends the program.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hpcprof.submit.profilers.base import (
@@ -30,6 +28,14 @@ from hpcprof.submit.profilers.base import (
 )
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
+
+
+class _Export(NamedTuple):
+    """A form of export: its type for nsys, and the ending of its name."""
+
+    type: str
+    ending: str
+    is_folder: bool = False
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
@@ -132,14 +138,6 @@ def _export(report: str, scratch: str, output: str, export: _Export) -> list[tup
         ("mv", "-f", exported, f"{final}.part"),
         ("mv", "-f", f"{final}.part", final),
     ]
-
-
-class _Export(NamedTuple):
-    """A form of export: its type for nsys, and the ending of its name."""
-
-    type: str
-    ending: str
-    is_folder: bool = False
 
 
 _EXPORTS = {

@@ -1,7 +1,5 @@
 """The states of a job, and the interface of the clients by which runs are submitted, polled and cancelled."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from abc import ABC, abstractmethod
@@ -9,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-
-if TYPE_CHECKING:
-    from hpcprof.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 CANCELLED_FILE = "cancelled"
 """The state file with who cancels a job by hpcprof, for when the scheduler has forgotten it."""

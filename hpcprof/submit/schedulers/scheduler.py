@@ -5,25 +5,21 @@ and is therefore light, and the client that it returns, which runs the scheduler
 adds one by an entry point of the group ``hpcprof.schedulers`` that names the subclass.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
+from hpcprof.submit.schedulers.base import SchedulerClient
+from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Queue, Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.base import SchedulerClient
-    from hpcprof.submit.sites.machine import Ask, Machine
 
 JOB_SCRIPT = "job.sh"
 GPUS = "GPUs"
@@ -270,8 +266,6 @@ class Scheduler:
 
     def probe(self, ask: Ask) -> Machine:
         """Return what the scheduler's commands show of this machine's queues and nodes."""
-        from hpcprof.submit.sites.machine import Machine
-
         return Machine()
 
 

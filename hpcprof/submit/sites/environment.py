@@ -46,10 +46,7 @@ def default_variables(site: Site, job: Job) -> dict[str, str]:
 def staged_environment(site: Site, job: Job) -> str:
     """Return the folder of the environment that a job stages; empty for none.
 
-    Raises
-    ------
-    UsageError
-        If the folder is no environment, or the program would start the environment where it is.
+    A folder that is no environment is refused, and a program that would start the environment where it is.
     """
     if not job.stage_env:
         return ""

@@ -68,7 +68,8 @@ def load_site_file(path: Path) -> Site:
             data["scheduler_keys"] = _take_keys(data, scheduler, str(path))
         merged = _merge(merged, data)
     site = decode(Site, {**merged, "name": path.stem}, str(path))
-    _check(site, path)
+    for key, problem in _problems(site):
+        raise UsageError(f"{path}: {key}: {problem}.")
     if site.node.vendor is Vendor.NVIDIA and scheduler is not None and not scheduler.runs_in_image:
         site = msgspec.structs.replace(
             site, options={**site.options, MPS: site.options.get(MPS, _MPS_OPTION)}
@@ -103,7 +104,11 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
         if path in seen:
             raise UsageError(f"{path}: 'extends' leads back to itself: {' -> '.join(map(str, seen))}.")
         seen.append(path)
-        data = _read_yaml(path)
+        data = read_mapping(path, "site file")
+        if "name" in data:
+            raise UsageError(
+                f"{path}: name = {data['name']!r}: the file's name is the name of the site; remove the key."
+            )
         parent = data.pop("extends", None)
         own = user_config() / "sites"
         if path.parent != own and (key := next((key for key in HOST_KEYS if key in data), "")):
@@ -121,15 +126,6 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
         path = beside if beside.is_file() else files[parent]
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    data = read_mapping(path, "site file")
-    if "name" in data:
-        raise UsageError(
-            f"{path}: name = {data['name']!r}: the file's name is the name of the site; remove the key."
-        )
-    return data
-
-
 def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``parent`` updated by ``child``: mappings are merged, other values replaced."""
     merged = dict(parent)
@@ -140,14 +136,8 @@ def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _check(site: Site, path: Path) -> None:
-    """Check that the parts of a site file fit together, which their types do not say."""
-    for key, problem in _problems(site):
-        raise UsageError(f"{path}: {key}: {problem}.")
-
-
 def _problems(site: Site) -> Iterator[tuple[str, str]]:
-    """Yield a key and the end of a sentence for each mistake."""
+    """Yield a key and the end of a sentence for each mistake that the types of the keys do not show."""
     yield from _launcher_problems(site)
     for key, text in _walltimes(site):
         try:

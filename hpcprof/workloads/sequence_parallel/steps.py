@@ -1,7 +1,5 @@
 """A measured step of a mode: forward, backward or both, eagerly or as a CUDA graph."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,16 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes import Mode
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer, UntimedPhases
+
+
+@dataclass
+class Call:
+    """The arguments of one step; they change from step to step, even if the autograd graph is kept."""
+
+    mode: Mode
+    index: int
+    timer: PhaseTimer
+    gradient: torch.Tensor | None = None
 
 
 class Block(torch.autograd.Function):
@@ -38,16 +46,6 @@ class Block(torch.autograd.Function):
             raise RuntimeError("the gradient is not in the memory that the peers read")
         found = call.mode.backward(call.index, call.timer)
         return (*(tensor.detach() for tensor in found), None)
-
-
-@dataclass
-class Call:
-    """The arguments of one step; they change from step to step, even if the autograd graph is kept."""
-
-    mode: Mode
-    index: int
-    timer: PhaseTimer
-    gradient: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

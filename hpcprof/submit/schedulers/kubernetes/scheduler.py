@@ -1,17 +1,12 @@
 """Kubernetes with Kubeflow's MPI operator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from hpcprof.runs.job import Job
+from hpcprof.submit.schedulers.base import SchedulerClient
 from hpcprof.submit.schedulers.kubernetes import manifest
 from hpcprof.submit.schedulers.scheduler import FurtherFile, Rendering, Scheduler
 from hpcprof.submit.sites.model import Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
 
 
 class KubernetesScheduler(Scheduler):
@@ -38,7 +33,7 @@ class KubernetesScheduler(Scheduler):
     no_resources = "has no batch script with directives"
     masks_gpus = True
 
-    def client(self) -> KubernetesClient:
+    def client(self) -> SchedulerClient:
         """Return the client that runs kubectl."""
         from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
 

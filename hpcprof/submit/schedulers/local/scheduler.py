@@ -1,16 +1,10 @@
 """The declaration of ``local``: this machine, without a batch system."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
+from hpcprof.submit.schedulers.base import SchedulerClient
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.local.client import LocalClient
 
 
 class LocalScheduler(Scheduler):
@@ -21,7 +15,7 @@ class LocalScheduler(Scheduler):
     runs_here = True
     no_resources = "has no batch system"
 
-    def client(self) -> LocalClient:
+    def client(self) -> SchedulerClient:
         """Return the client that starts supervisors."""
         from hpcprof.submit.schedulers.local.client import LocalClient
 

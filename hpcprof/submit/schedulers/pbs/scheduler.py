@@ -1,7 +1,5 @@
 """PBS Pro and OpenPBS: what their jobs may ask for, the directives that ask for it, and the commands."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -29,10 +27,8 @@ from hpcprof.submit.schedulers.scheduler import (
     directive_path,
     gpus_per_node,
 )
+from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Queue, Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.sites.machine import Ask, Machine
 
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")

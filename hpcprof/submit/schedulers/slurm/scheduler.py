@@ -1,13 +1,11 @@
 """Slurm: what its jobs may ask for, the directives that ask for it, and the commands."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,7 +14,7 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
-from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import run_scheduler_command, run_submission
 from hpcprof.submit.schedulers.scheduler import (
@@ -29,11 +27,8 @@ from hpcprof.submit.schedulers.scheduler import (
     gpus_per_node,
 )
 from hpcprof.submit.schedulers.slurm import client
+from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.base import Record
-    from hpcprof.submit.sites.machine import Ask, Machine
 
 _SHORT = {
     "-A": "--account",
