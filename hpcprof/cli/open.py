@@ -108,19 +108,17 @@ def _collect(run: Run, store: Store, program: str | None) -> bool:
 
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
-    from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
+    from hpcprof.cli.request import report_of_run
     from hpcprof.results.across.cleanup import page_path
-    from hpcprof.results.ask.tables import asked_on_all_cpus
+    from hpcprof.results.collect.missing import find_collected_run
 
     name = str(run.path) if run.manifest else run.id
     page = page_path(runs_dir, run.id) if as_page else None
     if page is not None:
         with writing(page):
             page.parent.mkdir(parents=True, exist_ok=True)
-    request = ReportRequest((name,), html=page)
-    collect = partial(collect_first, store=store)
-    made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
-    assert not isinstance(made, AnalysisReport)
+    shown = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
+    made = report_of_run(shown, store, explain_first(shown, store), html=page)
     if page is not None and open_page(page):
         click.echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
     else:

@@ -15,9 +15,11 @@ from hpcprof.cli.conventions import command_with_examples, exit_naming
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
+from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
 
 if TYPE_CHECKING:
+    from hpcprof.report.contents import Contents
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
 
@@ -78,25 +80,61 @@ def command(
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named. A
     sweep is shown as the step time of each run by parameter.
     """
-    from hpcprof.cli.request import AnalysisReport, ReportRequest, make_report
-    from hpcprof.results.ask.tables import asked_on_all_cpus
+    from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
+    from hpcprof.cli.request import analysis_of_run, analysis_over_runs, report_of_run
+    from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_sweep
 
-    request = ReportRequest(
-        runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
-    )
     store = open_store(db, runs_dir)
     collect = partial(collect_first, store=store)
     plain = (len(runs), analysis, against, html, threshold) == (1, None, (), None, None)
     if plain and len(members := find_sweep(runs[0], runs_dir)) > 1:
         _show_sweep(form, members, store)
         return
-    made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
-    if isinstance(made, AnalysisReport):
-        write_analysis(form, made.analysis, made.table, made.samples)
-        exit_naming(made.skipped)
-    elif form == "json":
+    _check(analysis, html, scrub, threshold)
+    across = find_analysis_across_runs(analysis, bool(against))
+    if across is not None:
+        if html is not None:
+            raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
+        table, skipped = analysis_over_runs(across, runs, against, store, runs_dir, collect)
+        write_analysis(form, across, table)
+        exit_naming(skipped)
+        return
+    if len(runs) > 1:
+        raise UsageError(
+            f"a report shows one run, but {len(runs)} are given: use hpcprof compare for several."
+        )
+    chosen = find_analysis(analysis) if analysis else None
+    if form == "csv" and chosen is None:
+        raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
+    run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect)
+    unexplained = explain_first(run, store) if chosen is None or html is not None else ""
+    made = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
+    if chosen is not None:
+        write_analysis(form, chosen, *analysis_of_run(chosen, made, store))
+    else:
+        _show(made, form, everything)
+    if html is not None:
+        click.echo(f"wrote {html}", err=form != "table")
+
+
+def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: float | None) -> None:
+    """Refuse options that belong to another report."""
+    from hpcprof.report.contents import VERDICTS
+
+    if threshold is not None and analysis not in (None, *VERDICTS):
+        raise UsageError(
+            f"--threshold belongs to the full report and to the analyses {' and '.join(VERDICTS)}, not to "
+            f"{analysis}."
+        )
+    if scrub and html is None:
+        raise UsageError("--scrub needs --html FILE.")
+
+
+def _show(made: Contents, form: str, everything: bool) -> None:
+    """Print the report of a run."""
+    if form == "json":
         tables = {name: made.table(name) for name in made.analyses}
         rows = {name: table.rows for name, table in tables.items()}
         losses = {name: list(table.losses) for name, table in tables.items() if table.losses}
@@ -110,8 +148,6 @@ def command(
         click.echo(json.dumps(values, indent=1))
     else:
         show_report(made, everything)
-    if html is not None:
-        click.echo(f"wrote {html}", err=form != "table")
 
 
 def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:

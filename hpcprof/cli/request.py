@@ -1,122 +1,75 @@
-"""From a user's request to the report that answers it."""
+"""The report of a run, and an analysis of one run or over several, as commands show them.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+Commands import it when they run: it loads what gathers a report.
+"""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
-from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, UsageError, writing
-from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
-from hpcprof.results.ask.explanation import explain_for_report
-from hpcprof.results.ask.tables import RunTables
-from hpcprof.results.collect.executors.interface import Executor, serially
-from hpcprof.results.collect.missing import find_collected_run, find_collected_sides
+from hpcprof.common.errors import HpcprofError, writing
+from hpcprof.report.contents import Contents, gather, sample_sizes
+from hpcprof.results.ask.tables import RunTables, asked_on_all_cpus
+from hpcprof.results.collect.missing import find_collected_sides
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """A user's request for a report."""
-
-    runs: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    """The runs and those that they are compared with, as users refer to them."""
-    analysis: str | None = None
-    """The only analysis to show."""
-    one_table: bool = False
-    """True if the output format holds one table only, so that an analysis must be named."""
-    html: Path | None = None
-    """The HTML file to write."""
-    scrub: bool = False
-    """True if the HTML file leaves out hosts, users, paths, command lines and logs."""
-    threshold: float | None = None
-    """From which cost on a late rank is a straggler, in percent of a step, if not the usual one."""
-
-
-@dataclass(frozen=True)
-class AnalysisReport:
-    """One analysis.
-
-    ``samples`` is the line on its sample sizes, and ``skipped`` has a sentence for each run left out.
-    """
-
-    analysis: Analysis
-    table: AnalysisTable
-    samples: str = ""
-    skipped: list[str] = field(default_factory=list)
-
-
-def make_report(
-    request: ReportRequest,
+def report_of_run(
+    run: Run,
     store: Store,
-    runs_dir: Path,
-    collect: Callable[[Run], None] = lambda _: None,
-    explain: Callable[[Run, Store], str] = explain_for_report,
-    executor: Executor = serially,
-) -> Contents | AnalysisReport:
-    """Return the report that a user asks for: of a whole run, or of one analysis.
+    unexplained: str = "",
+    *,
+    threshold: float | None = None,
+    html: Path | None = None,
+    scrub: bool = False,
+) -> Contents:
+    """Return the report of a run, and write its page to ``html`` if that is given.
 
-    The HTML file is written where the request names one. ``collect`` is called with each run of the request
-    that has profiles of which none has been collected, and ``explain`` with the run of a whole report or a
-    page; it returns why the run could not be explained, and shows progress. ``executor`` computes the
-    analyses that nobody has asked for yet.
+    ``unexplained`` says why the run could not be explained. A late rank is a straggler from ``threshold``
+    percent of a step on. ``scrub`` leaves hosts, users, paths, command lines and logs out of the page.
     """
-    if request.threshold is not None and request.analysis not in (None, *VERDICTS):
-        raise UsageError(
-            f"--threshold belongs to the full report and to the analyses {' and '.join(VERDICTS)}, not to "
-            f"{request.analysis}."
-        )
-    if request.scrub and request.html is None:
-        raise UsageError("--scrub needs --html FILE.")
-    across = find_analysis_across_runs(request.analysis, bool(request.against))
-    if across is not None:
-        if request.html is not None:
-            raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
-        return _across_runs(across, request, store, runs_dir, collect)
-    if len(request.runs) > 1:
-        raise UsageError(
-            f"a report shows one run, but {len(request.runs)} are given: use hpcprof compare for several."
-        )
-    analysis = find_analysis(request.analysis) if request.analysis else None
-    if request.one_table and analysis is None:
-        raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
-    run = find_collected_run(request.runs[0] if request.runs else "last", store, runs_dir, collect)
-    whole = analysis is None or request.html is not None
-    unexplained = explain(run, store) if whole else ""
-    threshold = COST_PCT if request.threshold is None else request.threshold
-    contents = gather(run, store, poll([run], LISTING_SECONDS).get(run.id), threshold, unexplained, executor)
-    if request.html is not None:
+    least = COST_PCT if threshold is None else threshold
+    status = poll([run], LISTING_SECONDS).get(run.id)
+    contents = gather(run, store, status, least, unexplained, asked_on_all_cpus)
+    if html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.page.page import html_report
 
-        with writing(request.html):
-            write_atomically(request.html, html_report(contents, store, scrub=request.scrub))
-    if analysis is None:
-        return contents
+        with writing(html):
+            write_atomically(html, html_report(contents, store, scrub=scrub))
+    return contents
+
+
+def analysis_of_run(analysis: Analysis, contents: Contents, store: Store) -> tuple[AnalysisTable, str]:
+    """Return the table of an analysis of a run, and the line on its sample sizes."""
     if not contents.analyses:
         raise HpcprofError("; ".join(contents.warnings) + ".")
-    samples = sample_sizes(analysis.name, contents.analyses)
-    in_contents = analysis.policy is not Policy.EACH_TIME
-    tables = contents if in_contents else RunTables(run, store, executor)
-    return AnalysisReport(analysis, tables.table(analysis.name), samples)
+    each_time = analysis.policy is Policy.EACH_TIME
+    tables = RunTables(contents.run, store, asked_on_all_cpus) if each_time else contents
+    return tables.table(analysis.name), sample_sizes(analysis.name, contents.analyses)
 
 
-def _across_runs(
-    analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None]
-) -> AnalysisReport:
+def analysis_over_runs(
+    analysis: Analysis,
+    runs: Sequence[str],
+    against: Sequence[str],
+    store: Store,
+    runs_dir: Path,
+    collect: Callable[[Run], None],
+) -> tuple[AnalysisTable, list[str]]:
+    """Return the table of an analysis over the runs that a user named, and why others are left out."""
     # These load pandas, which a report of one run does without.
     from hpcprof.results.across.across_runs import every_run, over_pair, over_store
 
-    references = request.runs or (() if analysis.scope is Scope.STORE else ("last",))
-    runs, against = find_collected_sides((references, request.against), store, runs_dir, collect)
-    if analysis.scope is Scope.STORE:
-        skipped: list[str] = []
-        table = over_store(analysis, runs or every_run(store, runs_dir, skipped), store)
-        return AnalysisReport(analysis, table, skipped=skipped)
-    return AnalysisReport(analysis, over_pair(analysis, runs, against, store))
+    references = runs or (() if analysis.scope is Scope.STORE else ("last",))
+    candidates, baseline = find_collected_sides((references, against), store, runs_dir, collect)
+    if analysis.scope is not Scope.STORE:
+        return over_pair(analysis, candidates, baseline, store), []
+    skipped: list[str] = []
+    every = candidates or every_run(store, runs_dir, skipped)
+    return over_store(analysis, every, store), skipped
