@@ -285,7 +285,7 @@ def _compute(
         name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
         for name, outcome in outcomes.items()
     }
-    tables |= _late_ranks(found, RunTables(run, store))
+    tables |= _late_ranks(found, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
     text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return found, store.put_explanation(run.id, text, tables, sha256)
@@ -293,7 +293,7 @@ def _compute(
         return found, True
 
 
-def _late_ranks(found: Explanation, tables: RunTables) -> dict[str, AnalysisTable]:
+def _late_ranks(found: Explanation, summary: AnalysisTable, skew: AnalysisTable) -> dict[str, AnalysisTable]:
     """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings."""
     costs = {
         rank: one.saving_ns
@@ -301,7 +301,6 @@ def _late_ranks(found: Explanation, tables: RunTables) -> dict[str, AnalysisTabl
         if is_a(one.cause, Trait.DELAYS_OTHERS) and len(one.ranks) < found.step.ranks
         for rank in one.ranks
     }
-    summary, skew = tables.table("skew_summary"), tables.table("skew")
     rows = [
         priced({**row, "elapsed_ns": found.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
         for row in summary.rows
