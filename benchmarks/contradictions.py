@@ -189,7 +189,8 @@ def _medians(tables: Mapping[str, pd.DataFrame], explanation: Explanation) -> It
     whole = whole_steps(tables["step_times"]).groupby("step")["wall_ns"].max()
     yield Compared("median step: step_times", round(float(whole.median())), median)
     yield Compared("median step: explain", explanation.step.wall_p50_ns, median)
-    yield Compared("elapsed step: explain", explanation.step.elapsed_ns, int(kinds["elapsed_ns"]))
+    recorded = explanation.step.recorded_elapsed_ns or explanation.step.elapsed_ns
+    yield Compared("elapsed step: explain", recorded, int(kinds["elapsed_ns"]))
     yield Compared("number of steps: explain", explanation.step.steps, steps)
     for value in tables["skew_summary"]["elapsed_ns"].dropna().unique():
         yield Compared("elapsed step: skew_summary", int(value), explanation.step.elapsed_ns)
