@@ -19,7 +19,7 @@ from hpcprof.cli.options import flag, push_option, store_options, with_default
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
-from hpcprof.common.units import counted, format_duration
+from hpcprof.common.units import counted, format_duration, visible
 
 if TYPE_CHECKING:
     from hpcprof.results.collect.executors.dask import OnDask
@@ -434,7 +434,7 @@ class ProgressBar(ProgressLine):
         """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
         if not self.drawn:
             if done % max(1, ranks // 100) == 0 or done == ranks:
-                click.echo(f"{self._named(str(path))} ({done} of {ranks})", err=True)
+                click.echo(f"{visible(self._named(str(path)))} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
         left = format_duration((ranks - done) / rate)

@@ -18,6 +18,7 @@ from hpcprof.cli.options import flag
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, InformationRequested
 from hpcprof.common.logs import log_invocation
+from hpcprof.common.units import visible
 
 # One file per command, imported on first use; the sentences are here so that --help imports none of them.
 SECTIONS = {
@@ -214,5 +215,5 @@ def _system_sentence(error: OSError) -> str:
 def _fail(error: BaseException, sentence: str, code: int, debug: bool) -> None:
     if debug:
         raise error
-    click.echo(f"hpcprof: {sentence}", err=True)
+    click.echo("\n".join(map(visible, f"hpcprof: {sentence}".split("\n"))), err=True)
     sys.exit(code)

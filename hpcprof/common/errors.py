@@ -6,11 +6,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in {*range(32), *range(127, 160)} - {ord("\n")}}
+
 
 class HpcprofError(Exception):
-    """An error that one sentence explains; ``exit_code`` is the exit code of the command."""
+    """An error that one sentence explains; ``exit_code`` is the exit code of the command.
+
+    Its text has no controls but line breaks: a name in it may not steer a terminal.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return super().__str__().translate(_CONTROLS)
 
 
 class UsageError(HpcprofError):

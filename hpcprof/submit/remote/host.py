@@ -85,9 +85,9 @@ class Host:
         words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
         _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
         lines = answer.splitlines()
-        if not mark or len(lines) != 2 or not lines[1].startswith("/") or not NAME.fullmatch(lines[0]):
+        user, home = lines if mark and len(lines) == 2 else ("", "")
+        if not home.startswith("/") or not home.isprintable() or not NAME.fullmatch(user):
             raise HostUnreachable(f"{self.name} does not report the user's name and home folder.")
-        user, home = lines
         return replace(self, user=user, home=home, runs_dir=str(PurePosixPath(home, self.runs_dir)))
 
     def run(
