@@ -58,9 +58,7 @@ class StepLine:
     inactive_split_bytes: int = 0
     """The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none."""
     items: int = 0
-    """The number of tokens or samples, as ``item`` says, that the program has counted so far; 0 if it counts
-    none.
-    """
+    """The number of tokens or samples, as ``item`` says, that the program has counted so far."""
     item: str = ""
     long: tuple[tuple[int, int], ...] = ()
     """The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16."""

@@ -61,9 +61,7 @@ class Figures:
     tflops: float
     """The operations of a step on each rank over the median latency, in TFLOP/s."""
     bus_gbps: float | None
-    """The bytes that all collectives of a step move over the links of a rank, over the median latency, in
-    GB/s.
-    """
+    """The bytes of all collectives of a step over the links of a rank, over the median latency, in GB/s."""
     of_bound_pct: float | None
     hidden_pct: float | None
     """The bound over the median latency, and (serial - latency) over (serial - bound), in percent."""
@@ -79,9 +77,7 @@ class Figures:
     marked: Summary | None = None
     """The summary of the latencies of steps with marked phases, if ``step`` covers steps without marks."""
     overlapped: bool | None = None
-    """True if the interval shows that communication and compute overlap; None for the serial mode and if it
-    is not known.
-    """
+    """True if the interval shows that communication and compute overlap; None if serial or unknown."""
     of_bound_low_pct: float | None = None
     of_bound_high_pct: float | None = None
     """The 95 % confidence interval of the bound over the latency; each step is compared with the bound of its

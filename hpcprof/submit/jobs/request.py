@@ -24,10 +24,9 @@ from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.presence import profiler_at
-from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, within_program, workers_of
 from hpcprof.submit.profilers import find_profiler
-from hpcprof.submit.profilers.base import NONE
+from hpcprof.submit.profilers.base import NONE, target_of
 from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.remote.request import HOME
 from hpcprof.submit.schedulers.registry import find_scheduler

@@ -5,7 +5,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import runs_python, uses_jax
 from hpcprof.submit.sites.model import Vendor
+from hpcprof.workloads import catalogue
 
 OUTPUT = "{output}"
 """Placeholder in an argument for the path of the rank's profile, without its suffix."""
@@ -113,6 +116,24 @@ class Target:
     in_python: bool = True
     uses_jax: bool = False
     no_hook: bool = False
+
+
+def target_of(job: Job) -> Target:
+    """Return the facts about a job that its profiler needs."""
+    if job.workload is not None:
+        in_python, in_jax = True, catalogue.find(job.workload).uses_jax
+    else:
+        in_python, in_jax = runs_python(job.arguments), uses_jax(job.arguments, job.directory)
+    return Target(
+        job.workload,
+        job.ranks,
+        job.capture_steps.count(",") + 1 if job.capture_steps else 0,
+        len(job.profiled_ranks),
+        job.nodes,
+        in_python=in_python,
+        no_hook=job.no_hook,
+        uses_jax=in_jax,
+    )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
-from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, warning_of
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, MEETING_HOST, MEETING_PORT, launched, on_each_node
 from hpcprof.submit.profilers import find_profiler
@@ -42,6 +41,7 @@ from hpcprof.submit.profilers.base import (
     OnNode,
     PerfEvents,
     Versioned,
+    target_of,
 )
 from hpcprof.submit.profilers.torch_profiler import start_of_python
 from hpcprof.submit.rendering.inheritance import inheritance

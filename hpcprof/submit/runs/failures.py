@@ -85,9 +85,7 @@ class RankFailure:
     exception: ExceptionNote | None = None
     """The uncaught Python exception that ended it, if it noted one."""
     how: str = ""
-    """The way in which it ended without an exit code, or else that it aborted the program; empty if neither
-    is known.
-    """
+    """The way in which it ended without an exit code, or that it aborted the program; empty if unknown."""
     cause: FailureCause | None = None
     """The reason that the exception, the kernel or its last lines tell."""
     before: str = ""

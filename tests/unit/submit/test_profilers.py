@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.profilers.base import FOLDER, OnNode, PerfEvents, Target, Versioned
+from hpcprof.submit.profilers.base import FOLDER, OnNode, PerfEvents, Target, Versioned, target_of
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job
 

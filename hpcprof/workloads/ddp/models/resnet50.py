@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpcprof.workloads.ddp.models.mlp import loss as loss
 from hpcprof.workloads.ddp.options import TrainingParameters
 
 _CLASSES = 1000
@@ -63,11 +64,6 @@ def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return random images and their classes."""
     samples = torch.randn(parameters.batch_size, 3, _PIXELS, _PIXELS).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]
-
-
-def loss(model: Any, inputs: Any) -> Any:
-    """Return the cross entropy."""
-    return nn.functional.cross_entropy(model(inputs["samples"]), inputs["classes"])
 
 
 def optimizer(parameters: Any) -> Any:
