@@ -119,15 +119,11 @@ def noted_steps(run: Run) -> list[list[int]]:
     return [walls for walls in times if walls]
 
 
-def all_step_lines(run: Run) -> dict[int, tuple[StepLine, ...]]:
-    """Return the lines of all ranks as `step_lines` does."""
-    return step_lines(run, _files(run))
-
-
-def step_lines(run: Run, ranks: Iterable[int]) -> dict[int, tuple[StepLine, ...]]:
-    """Return the lines of some ranks, the oldest first; of a long run the newest, up to 4 MiB of a rank."""
+def step_lines(run: Run, ranks: Iterable[int] | None = None) -> dict[int, tuple[StepLine, ...]]:
+    """Return the lines of some ranks, or all, the oldest first, up to 4 MiB of the newest of a rank."""
     files, since = _files(run), _since(run)
-    found = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in ranks if rank in files}
+    chosen = files if ranks is None else [rank for rank in ranks if rank in files]
+    found = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in chosen}
     return {rank: lines for rank, lines in found.items() if lines}
 
 

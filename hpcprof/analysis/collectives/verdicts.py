@@ -12,13 +12,8 @@ LATE = ("straggler", "late")
 def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
     """Return a row of ``skew_summary`` with the cost of the rank's lateness and the verdict.
 
-    Parameters
-    ----------
-    row : mapping
-        The row with ``elapsed_ns`` and the lateness by arrivals; these are None where unknown.
-    saving_ns : int or None
-        The time that a replay of the step gains without the lateness of the rank: the saving of a finding. It
-        is the cost then, and the rank is late. None if no finding names the rank: the cost is its lateness.
+    ``row`` has ``elapsed_ns`` and the lateness by arrivals, None where unknown. ``saving_ns`` is the saving
+    of a finding that calls the rank late, which is the cost then; without one, the lateness is.
     """
     step, cost = row["elapsed_ns"], row["lateness_p50_ns"] if saving_ns is None else saving_ns
     if step is None or cost is None:

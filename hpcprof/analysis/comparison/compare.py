@@ -622,15 +622,13 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
     if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
         return None
     line = _Line.of(blocks)
-    # Runs that resemble the run before tell less than as many independent ones.
-    wider = widening(line.left)
-    if not line.rises(wider):
+    if not line.rises(line.wider):
         return None
     (a, of_a), (b, of_b) = blocks[-2:]
     apart = float(np.mean(of_b) - np.mean(of_a))
     leverage = 1 / len(a) + 1 / len(b) + apart**2 / line.inside
     difference = float(np.mean(b) - np.mean(a)) - line.slope * apart
-    return Estimate(difference, wider * math.sqrt(line.noise * leverage), float(line.freedom))
+    return Estimate(difference, line.wider * math.sqrt(line.noise * leverage), float(line.freedom))
 
 
 @dataclass(frozen=True)
@@ -640,8 +638,10 @@ class _Line:
     slope: float
     inside: float
     """The sum of the squared distances of the places from their mean in the block."""
-    left: Floats
-    """The values without level and slope."""
+    noise: float
+    """The variance of a value around the line."""
+    wider: float
+    """Runs that resemble the run before tell less than as many independent ones, by this factor."""
     freedom: int
 
     @classmethod
@@ -651,12 +651,8 @@ class _Line:
         inside = sum(float(x @ x) for _, x in apart)
         slope = sum(float(x @ values) for values, x in apart) / inside
         left = np.concatenate([values - np.mean(values) - slope * x for values, x in apart])
-        return cls(slope, inside, left, len(left) - len(blocks) - 1)
-
-    @property
-    def noise(self) -> float:
-        """The variance of a value around the line."""
-        return float(self.left @ self.left) / self.freedom
+        freedom = len(left) - len(blocks) - 1
+        return cls(slope, inside, float(left @ left) / freedom, widening(left), freedom)
 
     def rises(self, wider: float = 1.0) -> bool:
         """Return whether there may be a slope (Student's t), with its standard error as many times wider."""

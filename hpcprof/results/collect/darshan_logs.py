@@ -15,7 +15,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.darshan.logs import FOLDER, find_darshan_logs, is_darshan_log, read_darshan_log
 from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import all_step_lines
+from hpcprof.runs.live_steps import step_lines
 
 if TYPE_CHECKING:  # runs without logs do without
     from hpcprof.analysis.telemetry.darshan import RunLogs
@@ -96,7 +96,7 @@ def run_logs(
             logs.append(NamedLog(path.name, read_darshan_log(path)))
         except DamagedInput as error:
             damaged.append(str(error))
-    lines = all_step_lines(run) if run.manifest is not None else {}
+    lines = step_lines(run) if run.manifest is not None else {}
     steps = {rank: [StepMark(one.step, one.time) for one in own] for rank, own in lines.items()}
     profiled = captured()
     common = captured_steps(profiled) if profiled and not steps else None

@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.memory_snapshot import (
 )
 from hpcprof.profiles.readers.telemetry import resident_points
 from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import all_step_lines, step_lines
+from hpcprof.runs.live_steps import step_lines
 
 if TYPE_CHECKING:  # runs without any of it do without
     from hpcprof.analysis.framework.outcome import Outcome
@@ -102,7 +102,7 @@ def _rows(outcome: Outcome) -> list[dict[str, Any]]:
 def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
     """Return what is known of the memory of a run; None if that is nothing."""
     files = snapshots_of(run)
-    lines = all_step_lines(run) if run.manifest is not None else {}
+    lines = step_lines(run) if run.manifest is not None else {}
     used = {rank: own for rank, own in lines.items() if any(line.reserved_bytes for line in own)}
     if not files and not used and sampled is None:
         return None
