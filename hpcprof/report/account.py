@@ -161,7 +161,7 @@ def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[A
 
 
 def _notes(ranks: int, waiting: str, uneven: bool) -> tuple[str, ...]:
-    notes = [f"The parts are means over all steps{' and ranks' if ranks > 1 else ''}."]
+    notes = [f"The parts are means over the steps that have an end{' and over ranks' if ranks > 1 else ''}."]
     notes += [waiting] if waiting else []
     if uneven:
         notes.append("Uneven steps: elapsed time that the ranks on average do not spend in steps.")
