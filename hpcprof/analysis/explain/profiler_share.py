@@ -51,6 +51,9 @@ WEIGHTS = {
 _MOST_NS = 32_000
 """Maximum cost of a launch that explains a step alone."""
 
+_SLOWER_HOST = 0.3
+"""Maximum share by which the host of another machine of the same kind is slower; 25 % were seen."""
+
 _HIDDEN = 0.005
 """Share of a step by which the cost of a launch no longer matters."""
 
@@ -89,25 +92,28 @@ def profiler_share(
     scale = recorded / elapsed if elapsed else 1.0
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
-    if alone is None or (alone.source == MEASURED and built.step != "step"):
+    known = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
+    # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
+    if known is None or time(replay.unchanged) <= (1 + _HIDDEN) * time(_moments(replay, _MOST_NS)):
         launch = typical_launch(replay, built.profiler)
         if launch is None or inputs.as_recorded:
-            return ProfilerShare(replay, scale=scale)
+            return ProfilerShare(replay, known, scale=scale)
         high, low = (round(time(_moments(replay, cost)) / scale) for cost in launch)
-        typical = StepAlone((low + high) // 2, low, high, TYPICAL)
+        typical = known or StepAlone((low + high) // 2, low, high, TYPICAL)
         costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
         return ProfilerShare(
             without_profiler(replay, launch[1]), typical, costs, scale, launch[0] - launch[1]
         )
-    costs = known_costs(replay, alone, time, scale)
-    cost = launch_cost(replay, alone.value, time, scale)
-    return ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
+    costs = known_costs(replay, known, time, scale)
+    cost = launch_cost(replay, known.value, time, scale)
+    return ProfilerShare(without_profiler(replay, cost), known, costs, scale)
 
 
 def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], scale: float) -> int:
     """Return the cost of a launch in ns with which a replay takes as long as a step alone.
 
-    It is negative where the step alone is longer than the recorded one, as on a node with a slower host.
+    It is negative where the step alone is longer than the recorded one, as on a node whose host is slower, by
+    `_SLOWER_HOST` at most.
 
     Parameters
     ----------
@@ -124,11 +130,19 @@ def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], sc
     least = time(_moments(replay, _MOST_NS))
     target = max(alone_ns * scale, (1 + _HIDDEN) * least)
     # A step alone that is longer than the recorded one is of a slower host: its calls take longer.
-    low, high = (0, _MOST_NS) if target <= time(replay.unchanged) else (-_MOST_NS, 0)
+    low, high = (0, _MOST_NS) if target <= time(replay.unchanged) else (-_slower_host(replay), 0)
     for _ in range(_ROUNDS):
         middle = (low + high) // 2
         low, high = (middle, high) if time(_moments(replay, middle)) > target else (low, middle)
     return high
+
+
+def _slower_host(replay: Replay) -> int:
+    """Return the time by which a launch takes longer on a host that is slower by as much as hosts differ."""
+    calls = replay.graph.calls
+    launches = np.flatnonzero(calls.kind == CallKind.LAUNCH)
+    each = (calls.gap + Removals(replay).call_times)[launches]
+    return min(_MOST_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
 
 
 def typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:

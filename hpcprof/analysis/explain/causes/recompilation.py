@@ -74,7 +74,8 @@ RECOMPILATION = CauseDeclaration(
     advice="`torch._dynamo.config.recompile_limit` and `TORCH_LOGS=recompiles`, "
     "`torch.compile(dynamic=True)`, padding to few shapes; in JAX `jax_log_compiles`",
     remedy="Find what changes in {where}: TORCH_LOGS=recompiles names the guard that fails. Pad inputs to "
-    "few shapes, mark them dynamic (torch.compile(dynamic=True)), and pass changing numbers as tensors.",
+    "few shapes, mark them dynamic (torch.compile(dynamic=True)), and pass changing numbers as tensors; "
+    "leave torch.backends.cudnn.benchmark off where sizes vary.",
     remedies={
         "jax": "Find what changes in {where}: jax.config.update('jax_log_compiles', True) names it. Pad "
         "inputs to few shapes, and pass changing numbers as arrays, not as static arguments."

@@ -60,6 +60,9 @@ COMPILING = [
     Place("update", (product(4 * MS), CHECK[1])),
 ]
 
+STRIDED = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda(TensorIteratorBase &)>"
+"""PyTorch's copy between tensors of other strides."""
+
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align1>(Params)"
 """A product over rows of an odd length."""
 
@@ -83,6 +86,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
             )
         ),
         layers(),
+    ),
+    "copies to other strides between convolutions": (
+        Cause.LAYOUT_CONVERSION,
+        layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm"), Launch(200 * US, name=STRIDED)),
+        layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm")),
     ),
     "a vocabulary of an odd size": (
         Cause.SHAPE_INEFFICIENCY,
@@ -135,6 +143,11 @@ def test_a_softmax_between_no_products_is_not_attention() -> None:
     logarithm = (product(200 * US), Launch(400 * US, name="cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"))
     for program in (layers(*loss), layers(*logarithm, product(200 * US))):
         assert Cause.SLOW_ATTENTION not in {one.cause for one in explained(program).findings}
+
+
+def test_copies_to_other_strides_without_convolutions_convert_no_layout() -> None:
+    found = explained(layers(Launch(200 * US, name=STRIDED)))
+    assert Cause.LAYOUT_CONVERSION not in {one.cause for one in found.findings}
 
 
 def test_elementwise_kernels_over_other_sizes_or_apart_are_no_chain() -> None:
