@@ -88,9 +88,27 @@ def test_an_uncertain_step_alone_gives_the_costs_an_interval() -> None:
 
 def test_a_step_alone_that_is_longer_is_that_of_a_slower_host() -> None:
     recorded = explained(loop(), None).step.elapsed_ns or 0
-    found = explained(loop(), 2 * recorded).step
-    assert found.elapsed_ns == pytest.approx(2 * recorded, rel=0.01)
+    found = explained(loop(), recorded * 5 // 4).step
+    assert found.elapsed_ns == pytest.approx(recorded * 5 // 4, rel=0.01)
     assert found.recorded_elapsed_ns == recorded and not any(one.cost_ns for one in found.profiler_cost)
+
+
+def test_a_host_is_slower_by_as_much_as_hosts_differ() -> None:
+    recorded = explained(loop(), None).step.elapsed_ns or 0
+    found = explained(loop(), 2 * recorded).step
+    assert found.alone_ns is not None and found.alone_ns.value == 2 * recorded
+    assert found.elapsed_ns == pytest.approx(1.3 * recorded, rel=0.02)
+
+
+def test_what_the_host_hides_is_priced_where_the_gpu_limits_the_step() -> None:
+    # Without the slow kernel the host decides: alone with 5 µs for each of 400 launches, recorded with 14.
+    def program(cost: int) -> list[Instruction]:
+        return [Launch(9 * MS, name="softmax"), *loop(cost=cost)]
+
+    alone = explain_run(inputs_of(simulate([program(0)], STEPS)))[0].step.elapsed_ns
+    found = explained(program(BY_PROFILER), alone)
+    assert found.step.alone_ns == StepAlone(alone or 0, alone or 0, alone or 0, GIVEN)
+    assert {one.source for one in found.step.profiler_cost} == {TYPICAL}
 
 
 def test_without_a_step_alone_it_lies_between_what_nsys_typically_costs() -> None:
