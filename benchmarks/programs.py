@@ -27,7 +27,7 @@ from hpcprof.analysis.explain.cause import Cause  # noqa: E402
 from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
 from hpcprof.analysis.explain.explanation import Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
-from hpcprof.analysis.explain.stream_waits import SUBJECT  # noqa: E402
+from hpcprof.analysis.explain.whole_run import STREAM_WAITS  # noqa: E402
 from hpcprof.profiles.timeline import Category, Timeline  # noqa: E402
 from tests.unit.analysis.explain.programs import (  # noqa: E402
     MS,
@@ -855,7 +855,7 @@ def stream_that_blocks_another(loop: Loop) -> Program:
     return Program(
         loop.programs(lambda rank, step: Step(forward=blocked, log=(Wait(),))),
         loop.programs(lambda rank, step: Step(forward=beside, log=(Wait(),))),
-        Truth(None, unjudged=SUBJECT),
+        Truth(None, unjudged=STREAM_WAITS),
     )
 
 

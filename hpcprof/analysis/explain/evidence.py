@@ -181,14 +181,6 @@ def _kernel_count(row: Row) -> str:
     return f"{runs} of {_kernel(row)}, {format_ns(row['avg_ns'])} each on average"
 
 
-def _lateness(row: Row) -> str:
-    return f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"
-
-
-def _beside(row: Row) -> str:
-    return f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
-
-
 def _waits(row: Row) -> str:
     known = isinstance(row["delaying_range"], str) and row["delaying_range"]
     where = f" ({row['delaying_range']})" if known else ""
@@ -199,18 +191,6 @@ def _waits(row: Row) -> str:
 def _mpi_calls(row: Row) -> str:
     of = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
     return f"{_several(row['calls'], 'call')} of {row['call']}{of}, {format_ns(row['median_ns'])} each"
-
-
-def _os_calls(row: Row) -> str:
-    return f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, {_several(row['calls'], 'call')}"
-
-
-def _mpi_transfer(row: Row) -> str:
-    return f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
-
-
-def _ranks(row: Row) -> str:
-    return f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
 
 
 def _meanwhile(row: Row) -> str:
@@ -257,17 +237,27 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
     ("api", "total_ns"): _calls,
     ("api", "num_calls"): _calls,
-    ("os_calls", "ns_per_step"): _os_calls,
+    ("os_calls", "ns_per_step"): lambda row: (
+        f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, {_several(row['calls'], 'call')}"
+    ),
     ("memops", "total_ns"): _copies,
     ("memops", "count"): _copies,
     ("kernels", "total_ns"): _kernel_time,
     ("kernels", "instances"): _kernel_count,
-    ("skew_summary", "lateness_p50_ns"): _lateness,
-    ("slowdown", "slowdown"): _beside,
+    ("skew_summary", "lateness_p50_ns"): lambda row: (
+        f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"
+    ),
+    ("slowdown", "slowdown"): lambda row: (
+        f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
+    ),
     ("mpi_waits", "wait_ns"): _waits,
     ("mpi_calls", "calls"): _mpi_calls,
-    ("mpi_calls", "transfer_ns"): _mpi_transfer,
-    ("rank_collectives", "world_ranks"): _ranks,
+    ("mpi_calls", "transfer_ns"): lambda row: (
+        f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
+    ),
+    ("rank_collectives", "world_ranks"): lambda row: (
+        f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
+    ),
     ("coincidences", "then"): _meanwhile,
     ("darshan_files", "read_s"): _file("read"),
     ("darshan_files", "write_s"): _file("write"),

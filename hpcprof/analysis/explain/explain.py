@@ -38,21 +38,21 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
 from hpcprof.analysis.explain.on_host import explain_on_host
-from hpcprof.analysis.explain.once_steps import once_steps
 from hpcprof.analysis.explain.profiler_share import call_costs, profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
 from hpcprof.analysis.explain.replayable import NO_GPU, Replayable, Timelines, replayable
 from hpcprof.analysis.explain.scene import Scene
 from hpcprof.analysis.explain.step_series import outside_steps
-from hpcprof.analysis.explain.stream_waits import waits_between_streams
 from hpcprof.analysis.explain.whole_run import (
     is_held_up,
     is_rare,
     of_capture,
     of_capture_without_steps,
     of_series,
+    once_steps,
     rare_steps,
     unexplained_waiting,
+    waits_between_streams,
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of

@@ -12,7 +12,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.host_activity import NONE, Thread, divided, places_of
 from hpcprof.analysis.explain.mpi_part import MpiNeeds
 from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, Work
-from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
+from hpcprof.analysis.explain.rank_edges import Edges, host_edges
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, in_order, shifted
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -87,7 +87,8 @@ def mpi_graph(
         ([np.iinfo(np.int64).min // 4], np.column_stack((calls.start, calls.end)).ravel())
     )
     needs = MpiNeeds(run, calls, calls.row)
-    edges = concatenate(Edges, [*_own_edges(calls, needs.waits), *needs.edges(len(observed))])
+    own = calls.end - calls.start - needs.waits
+    edges = concatenate(Edges, [*host_edges(calls, own, 1), *needs.edges(len(observed))])
     observed = np.concatenate((observed, needs.moments()))
     edges, order = in_order(edges, observed)
     fronts = [1 + 2 * (part.fronts + at) for part, at in zip(parts, first[:-1], strict=True)]
@@ -242,15 +243,3 @@ def between_calls(one: str | None, other: str | None) -> str:
     if one is None or other is None:
         return f"before {other}" if other else f"after {one}"
     return f"between {one} and {other}"
-
-
-def _own_edges(calls: HostCalls, wait: Ints) -> list[Edges]:
-    every = np.arange(len(calls))
-    follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
-    gap = calls.start[follows] - calls.end[calls.before[follows]]
-    own = calls.end - calls.start - wait
-    return [
-        edges_of(2 + 2 * calls.before[follows], 1 + 2 * follows, gap, EdgeKind.HOST, follows),
-        edges_of(np.zeros_like(first), 1 + 2 * first, calls.start[first], EdgeKind.FIXED, first),
-        edges_of(1 + 2 * every, 2 + 2 * every, own, EdgeKind.CALL, every),
-    ]

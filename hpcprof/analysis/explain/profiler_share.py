@@ -8,7 +8,7 @@ them. Then
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
-less time than there (`typical_launch`). The run is replayed without the most of it: what a step gains then,
+less time than there (`_typical_launch`). The run is replayed without the most of it: what a step gains then,
 it gains in any case.
 """
 
@@ -88,47 +88,33 @@ def profiler_share(
         steps = replay.elapsed(moments)
         return float(np.average(steps, weights=None if weights is None else weights[: len(steps)]))
 
-    recorded = time(replay.graph.observed)
-    scale = recorded / elapsed if elapsed else 1.0
+    scale = time(replay.graph.observed) / elapsed if elapsed else 1.0
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     known = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
     if known is None or time(replay.unchanged) <= (1 + _HIDDEN) * time(_moments(replay, _MOST_NS)):
-        launch = typical_launch(replay, built.profiler)
+        launch = _typical_launch(replay, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, known, scale=scale)
-        high, low = (round(time(_moments(replay, cost)) / scale) for cost in launch)
-        typical = known or StepAlone((low + high) // 2, low, high, TYPICAL)
+        least, most = (round(time(_moments(replay, cost)) / scale) for cost in reversed(launch))
+        alone = known or StepAlone((least + most) // 2, least, most, TYPICAL)
         costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
-        return ProfilerShare(
-            without_profiler(replay, launch[1]), typical, costs, scale, launch[0] - launch[1]
-        )
-    costs = known_costs(replay, known, time, scale)
-    cost = launch_cost(replay, known.value, time, scale)
-    return ProfilerShare(without_profiler(replay, cost), known, costs, scale)
+        return ProfilerShare(_without(replay, launch[1]), alone, costs, scale, launch[0] - launch[1])
+    ends = (known.value * scale, known.high * scale, known.low * scale)
+    cost, low, high = (_launch_cost(replay, each, time) for each in ends)
+    costs = _by_call(replay, (cost, low, high), known.source)
+    return ProfilerShare(_without(replay, cost), known, costs, scale)
 
 
-def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], scale: float) -> int:
+def _launch_cost(replay: Replay, alone_ns: float, time: Callable[[Ints], float]) -> int:
     """Return the cost of a launch in ns with which a replay takes as long as a step alone.
 
     It is negative where the step alone is longer than the recorded one, as on a node whose host is slower, by
-    `_SLOWER_HOST` at most.
-
-    Parameters
-    ----------
-    replay : Replay
-        The run as it was recorded.
-    alone_ns : int
-        The elapsed time of a step without the profiler.
-    time : callable
-        Returns the elapsed time of a step of a replay, in ns, from the moments of its nodes.
-    scale : float
-        The elapsed time of the replayed steps over that of all steps.
+    `_SLOWER_HOST` at most. ``time`` returns the elapsed time of a step from the moments of the nodes.
     """
     # A GPU that limits the step hides any further cost.
-    least = time(_moments(replay, _MOST_NS))
-    target = max(alone_ns * scale, (1 + _HIDDEN) * least)
+    target = max(alone_ns, (1 + _HIDDEN) * time(_moments(replay, _MOST_NS)))
     # A step alone that is longer than the recorded one is of a slower host: its calls take longer.
     low, high = (0, _MOST_NS) if target <= time(replay.unchanged) else (-_slower_host(replay), 0)
     for _ in range(_ROUNDS):
@@ -145,7 +131,7 @@ def _slower_host(replay: Replay) -> int:
     return min(_MOST_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
 
 
-def typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
+def _typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
     """Return between which times in ns a launch typically costs; None if they hardly take longer than alone.
 
     Where launches take less time than on the machines of `TYPICAL_NS`, the profiler adds less, and nothing
@@ -165,7 +151,7 @@ def typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
     return low, high
 
 
-def without_profiler(replay: Replay, cost_ns: int) -> Replay:
+def _without(replay: Replay, cost_ns: int) -> Replay:
     """Return the replay of a run in which a launch takes ``cost_ns`` less, and other calls their part."""
     graph, times = replay.graph, _quicker(replay, cost_ns)
     edges = replace(graph.edges, lag=times.lag)
@@ -188,19 +174,11 @@ def _weights(replay: Replay) -> Floats:
     return weight
 
 
-def known_costs(
-    replay: Replay, alone: StepAlone, time: Callable[[Ints], float], scale: float
-) -> tuple[CallCost, ...]:
+def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.
 
-    The parameters are the same as for `launch_cost`.
+    ``launch`` is the cost of a launch in ns with its interval.
     """
-    ends = {each: launch_cost(replay, each, time, scale) for each in {alone.value, alone.low, alone.high}}
-    return _by_call(replay, (ends[alone.value], ends[alone.high], ends[alone.low]), alone.source)
-
-
-def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
-    """Return the costs of calls from that of a launch, in ns, and its interval."""
     graph = replay.graph
     weight, name = _weights(replay), graph.calls.name
     named = [(number, name == number) for number in np.unique(name[weight > 0]).tolist()]

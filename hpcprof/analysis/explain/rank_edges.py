@@ -76,24 +76,23 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
     needed = _needed_by_mpi(calls, blocking, nodes)
     queue = _full_queues(calls, work, own, nodes)
-    every = np.arange(len(calls))
-    follows = np.flatnonzero(calls.before != NONE)
-    first = np.flatnonzero(calls.before == NONE)
-    host = [
-        edges_of(
-            nodes.call_end(calls.before[follows]),
-            nodes.call_start(follows),
-            (calls.start - calls.end[calls.before])[follows],
-            EdgeKind.HOST,
-            follows,
-        ),
-        edges_of(
-            np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first
-        ),
-        edges_of(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
-    ]
-    edges = concatenate(Edges, [*host, *device, blocking, needed, queue])
+    edges = concatenate(Edges, [*host_edges(calls, own), *device, blocking, needed, queue])
     return RankEdges(edges, odd, waits.inferred, blocked)
+
+
+def host_edges(calls: HostCalls, own: Ints, node: int = 0) -> list[Edges]:
+    """Return the edges along threads: calls take their ``own`` time, of shape (calls,), after those before.
+
+    ``node`` is that of the start of the first call; the end of a call follows its start.
+    """
+    every = np.arange(len(calls))
+    follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
+    start, end = node + 2 * every, node + 2 * every + 1
+    return [
+        edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
+        edges_of(np.full_like(first, node - 1), start[first], calls.start[first], EdgeKind.FIXED, first),
+        edges_of(start, end, own, EdgeKind.CALL, every),
+    ]
 
 
 def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:

@@ -16,7 +16,6 @@ import numpy as np
 from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, is_inside
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
-from hpcprof.analysis.explain.stages import peers
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
@@ -392,3 +391,17 @@ def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> F
         mine = stage == one
         found[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
     return found
+
+
+def peers(rank: int, stage: Ints) -> Ints:
+    """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
+    every = np.arange(len(stage))
+    alike = (stage == stage[rank]) & (every != rank)
+    others: Ints = every[alike] if alike.any() else np.delete(every, rank)
+    return others
+
+
+def stage_medians(total: Floats, stage: Ints) -> Floats:
+    """Return the median over the ranks of each stage; ``total`` has the shape (…, ranks)."""
+    numbers = range(int(stage.max(initial=0)) + 1)
+    return np.stack([np.median(total[..., stage == one], axis=-1) for one in numbers], axis=-1)

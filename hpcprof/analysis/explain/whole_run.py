@@ -4,22 +4,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
+from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.cause import Cause, Trait, find_cause, is_a
 from hpcprof.analysis.explain.causes.late_rank import HELD_UP
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
-from hpcprof.analysis.explain.explanation import WAITING, Evidence, Finding, NotJudged
+from hpcprof.analysis.explain.explanation import (
+    LEAST_ESTIMATE_PCT,
+    WAITING,
+    Evidence,
+    Finding,
+    NotJudged,
+    OnceStep,
+)
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
+from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.steps.run_step import StepSeries
+from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss, summed
-from hpcprof.profiles.timeline import Mask, Timeline
+from hpcprof.profiles.timeline import Category, Mask, Timeline
 from hpcprof.runs.step_time import happened_once
 
 _MUCH_COPYING_PCT = 20.0
@@ -29,6 +40,9 @@ _KEEP_ON_GPU = (
     "Keep data on the GPU between kernels (OpenMP: target enter data, or one target data region around the "
     "loop; OpenACC: data), copy only what changes, and from pinned memory."
 )
+
+_UNPRICED = (None, None, None, None)
+"""The saving of a finding without an estimate, its interval and its share."""
 
 RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
@@ -174,17 +188,10 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
     damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
+    where, remedy = "; ".join(sentences), " ".join(remedies)
+    evidence = (*missing, *damaged[:3])
     yield Finding(
-        cause=Cause.CAPTURE_INCOMPLETE,
-        ranks=lacking or inputs.ranks,
-        where="; ".join(sentences),
-        saving_ns=None,
-        saving_low_ns=None,
-        saving_high_ns=None,
-        share_pct=None,
-        evidence=(*missing, *damaged[:3]),
-        remedy=" ".join(remedies),
-        confidence="high",
+        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_UNPRICED, evidence, remedy, "high"
     )
 
 
@@ -206,18 +213,10 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
         f"{name.strip('[]')}: {format_bytes(float(of['total_bytes']))} in {format_ns(float(of['total_ns']))}"
         for name, of in largest_first[:2].iterrows()
     ]
-    yield Finding(
-        cause=Cause.BLOCKING_COPY,
-        ranks=tuple(sorted(times["rank"].astype(int).tolist())),
-        where=f"the capture, of which they are {share:.0f} % ({'; '.join(amounts)})",
-        saving_ns=None,
-        saving_low_ns=None,
-        saving_high_ns=None,
-        share_pct=None,
-        evidence=tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1]),
-        remedy=_KEEP_ON_GPU,
-        confidence="medium",
-    )
+    where = f"the capture, of which they are {share:.0f} % ({'; '.join(amounts)})"
+    evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
+    ranks = tuple(sorted(times["rank"].astype(int).tolist()))
+    yield Finding(Cause.BLOCKING_COPY, ranks, where, *_UNPRICED, evidence, _KEEP_ON_GPU, "medium")
 
 
 def _missing_ranks(inputs: ExplainInputs) -> tuple[Evidence, ...]:
@@ -259,4 +258,70 @@ def rare_steps(finding: Finding) -> NotJudged:
         finding.where,
         f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
         f"That is {why} whether the program or something else on the machine is the reason",
+    )
+
+
+_ONCE_CAUSES = {
+    "compute_ns": (None, "compute"),
+    "exposed_comm_ns": (Cause.EXPOSED_COMMUNICATION, "exposed communication"),
+    "wait_for_peer_ns": (Cause.LATE_RANK_HOST, "waiting for peers"),
+    "exposed_mem_ns": (Cause.BLOCKING_COPY, "copies"),
+    "idle_ns": (Cause.HOST_WORK, "idle"),
+}
+"""The cause that a longer part points to, and the name of the part."""
+
+
+def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
+    """Return the steps that take long once, in their order; ``account`` has the rows of ``step_account``."""
+    if not len(account):
+        return ()
+    series = step_series(account)
+    places = happened_once(series.wall.tolist())
+    if not places:
+        return ()
+    rows = whole_steps(account).fillna({"wait_for_peer_ns": 0})
+    parts = rows.astype(dict.fromkeys(PARTS, float)).groupby("step")[[*PARTS]].mean()
+    usual, median = parts.median(), float(np.median(series.wall))
+    steps = []
+    for place in places:
+        number = int(series.steps[place])
+        longest = str((parts.loc[number] - usual).idxmax())
+        steps.append(OnceStep(number, round(float(series.wall[place]) - median), *_ONCE_CAUSES[longest]))
+    return tuple(steps)
+
+
+STREAM_WAITS = "waits between streams"
+
+
+def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
+    """Yield what a step would gain at most if kernels did not wait for those of other streams, if it is much.
+
+    Whether they could run at once depends on the data that they need and on how much of the GPU they fill.
+    """
+    graph = replay.graph
+    work, edges = graph.work, graph.edges
+    waits = np.flatnonzero(edges.kind == EdgeKind.EVENT)
+    row, source = edges.row[waits], (edges.source[waits] - graph.work_start(np.zeros(1, np.int64))) // 2
+    kernels = (work.category[row] == Category.COMP) & (work.category[source] == Category.COMP)
+    waits, row, source = waits[kernels], row[kernels], source[kernels]
+    if not len(waits):
+        return
+    before = float(replay.elapsed(replay.unchanged).mean())
+    apart = replay.moments(replay.measured.without(waits))
+    gained = before - float(replay.elapsed(apart).mean())
+    if 100 * gained < LEAST_ESTIMATE_PCT * before:
+        return
+    own = work.before[row]
+    begin = np.maximum(work.start[source], np.where(own == NONE, work.start[source], work.end[own]))
+    held = np.bincount(work.name[source], (work.end[source] - begin).clip(min=0))
+    kernel = int(held.argmax())
+    places = work.place[source[work.name[source] == kernel]]
+    # `NONE` is -1.
+    place = int(np.bincount(places + 1).argmax()) - 1
+    inside = "" if place == NONE else f" in {graph.places[place]}"
+    yield NotJudged(
+        STREAM_WAITS,
+        f"kernels wait for those of another stream, most for {graph.names[kernel]}{inside}. If they ran at "
+        f"once, a step would take up to {format_ns(gained)} less. No profile records whether their data and "
+        "the GPU allow that",
     )

@@ -13,7 +13,7 @@ from hpcprof.analysis.explain.candidate import Candidate, Remove
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
-from hpcprof.analysis.explain.stages import peers, stage_medians
+from hpcprof.analysis.explain.removals import peers, stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, summarize, sums_by
 from hpcprof.profiles.collective_operations import COMBINE, DISPATCH, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group

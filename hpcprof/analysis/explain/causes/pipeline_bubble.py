@@ -11,7 +11,7 @@ import numpy as np
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
-from hpcprof.analysis.explain.stages import stage_medians
+from hpcprof.analysis.explain.removals import stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.profiles.timeline import Category, Floats, Ints
 

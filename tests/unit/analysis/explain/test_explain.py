@@ -16,8 +16,7 @@ import pytest
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation
-from hpcprof.analysis.explain.stream_waits import SUBJECT
-from hpcprof.analysis.explain.whole_run import unexplained_waiting
+from hpcprof.analysis.explain.whole_run import STREAM_WAITS, unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Ranges, Timeline
@@ -769,7 +768,7 @@ def test_a_stream_whose_kernels_others_wait_for_is_named_with_what_that_costs(na
     side = Launch(long, 21, name=name or "augment", collective=name.startswith("nccl"))
     program = training(forward=(StreamWait(21, 7), side, StreamWait(7, 21)))
     found = explain_run(inputs_of(simulate([program] * 2, STEPS)))[0]
-    said = [one.reason for one in found.not_judged if one.what == SUBJECT]
+    said = [one.reason for one in found.not_judged if one.what == STREAM_WAITS]
     assert len(said) == (name == "augment")
     assert all(
         "most for augment in forward. If they ran at once, a step would take up to 9.0" in one for one in said

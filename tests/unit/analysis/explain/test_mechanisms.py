@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
-from hpcprof.analysis.explain.causes.shape_inefficiency import loads_in_parts
+from hpcprof.analysis.explain.causes.kernels import loads_in_parts
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.profiles.timeline import Category

@@ -6,7 +6,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import OnceStep
-from hpcprof.analysis.explain.once_steps import once_steps
+from hpcprof.analysis.explain.whole_run import once_steps
 
 
 def account(*steps: dict[str, int]) -> pd.DataFrame:

@@ -1,0 +1,303 @@
+"""Causes in kernels that compute or move more than they have to, known by the names of the kernels.
+
+- **Slow attention**: products, masks and a softmax over sequence × sequence instead of one fused kernel,
+  which keeps the scores on the chip. Then (1) what runs between a product and the next one around a softmax,
+  or its gradient, takes no time; (2) the two products no longer write and read the scores, at the rate at
+  which the softmax moves them (it reads and writes them once): each takes half of the softmax's time less,
+  but at least half of its own. Source: T. Dao et al., "FlashAttention: fast and memory-efficient exact
+  attention with IO-awareness", 2022.
+- **Elementwise chains**: kernels that read and write one tensor after another, in passes that one could
+  share. Of elementwise kernels that follow each other with equal grids, so over equally large tensors, only
+  the longest is left. No profile records which tensors they share: places whose products take longer than
+  their elementwise kernels are left alone.
+- **Layout conversions**: tensors are moved between channels first and last around convolutions.
+- **Odd shapes**: matrix products whose rows do not begin at multiples of 16 bytes. The libraries name the
+  alignment of the operands in their kernels, in elements (``…_align2``). Such a kernel loads less than 16
+  bytes at once, and on Hopper it cannot use the copies of whole tiles that others use. Source: CUTLASS, the
+  names of its kernels; NVIDIA, "Matrix multiplication background user's guide", 2023.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+
+class KernelKind(IntEnum):
+    """The computation of a kernel, as far as its name tells."""
+
+    OTHER = 0
+    PRODUCT = 1
+    """A matrix product or a convolution."""
+    SOFTMAX = 2
+    """A softmax or its gradient, but not the logarithm of one, as in a loss."""
+    ELEMENTWISE = 3
+    """One pass over tensors: casts, copies, masks, scales, activations."""
+    LAYOUT = 4
+    """The conversion of a tensor between channels first and channels last."""
+
+
+_KINDS = (
+    (KernelKind.LAYOUT, r"n[cd]*hwc?_?(to|2)_?n[cd]*hw"),
+    (KernelKind.PRODUCT, r"gemm|gemv|nvjet|cutlass|xmma|convolve|fprop|dgrad|wgrad|conv2d|cublas\w*Kernel"),
+    (KernelKind.OTHER, r"log_?softmax"),
+    (KernelKind.SOFTMAX, r"softmax"),
+    (
+        KernelKind.ELEMENTWISE,
+        r"elementwise_kernel|elementwise_with_index|fused_dropout|masked_(fill|scale)|"
+        r"triton_poi_|loop_\w*fusion|Eigen::internal::EigenMetaKernel",
+    ),
+)
+"""The kind of a kernel, by the first pattern that its name contains.
+
+Names are those of cuBLAS, cuDNN, CUTLASS, PyTorch (ATen and Triton) and XLA."""
+
+
+def kernel_kinds(scene: Scene) -> Ints:
+    """Return the `KernelKind` of each operation of a scene, shape (operations,)."""
+    graph = scene.graph
+    by_name = np.array([*map(_kind, graph.names), KernelKind.OTHER], np.int64)
+    return np.where(graph.work.category == Category.COMP, by_name[graph.work.name], int(KernelKind.OTHER))
+
+
+def _kind(name: str) -> KernelKind:
+    return next((kind for kind, text in _KINDS if re.search(text, name, re.IGNORECASE)), KernelKind.OTHER)
+
+
+def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
+    """Return the runs of chosen operations with equal grids that follow each other on a stream in a step.
+
+    ``chosen`` are rows, ascending; operations are in the order of their streams.
+    """
+    work, later, before = scene.graph.work, chosen[1:], chosen[:-1]
+    follows = (work.before[later] == before) & (work.step[later] == work.step[before])
+    follows &= work.grid[later] == work.grid[before]
+    return np.split(chosen, np.flatnonzero(~follows) + 1)
+
+
+_MOST_BETWEEN = 8
+"""Maximum number of kernels between a softmax and the product before or after it."""
+
+_OF_PRODUCT = 0.5
+"""Maximum share of a product's time that it takes to move the scores."""
+
+
+def _attention(scene: Scene) -> Iterator[Candidate]:
+    """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
+    less = _less(scene)
+    gone = np.flatnonzero(less)
+    if len(gone):
+        yield scene.of_operations(SLOW_ATTENTION, gone, less[gone])
+
+
+def _less(scene: Scene) -> Floats:
+    """Return the time that each operation takes less with fused attention, in ns."""
+    work, kind = scene.graph.work, scene.once(kernel_kinds)
+    time = (work.end - work.start).astype(float)
+    less = np.zeros(len(work))
+    for softmax in np.flatnonzero(kind == KernelKind.SOFTMAX).tolist():
+        first, last = (_product(scene, softmax, by) for by in (-1, 1))
+        if first is None or last is None:
+            continue
+        inner = np.arange(first + 1, last)
+        less[inner] = time[inner]
+        for product in (first, last):
+            less[product] = max(less[product], min(time[softmax] / 2, _OF_PRODUCT * time[product]))
+    return less
+
+
+def _product(scene: Scene, softmax: int, by: int) -> int | None:
+    """Return the product before or after a softmax on its stream, with only elementwise kernels between."""
+    work, kind = scene.graph.work, scene.once(kernel_kinds)
+    for row in range(softmax + by, softmax + by * (_MOST_BETWEEN + 2), by):
+        if not 0 <= row < len(work) or work.stream[row] != work.stream[softmax]:
+            return None
+        if kind[row] == KernelKind.PRODUCT:
+            return row
+        if kind[row] != KernelKind.ELEMENTWISE:
+            return None
+    return None
+
+
+_LONG_NS = 10_000
+"""Minimum time of a kernel of a chain: shorter ones are bound by their launch."""
+
+_FEWEST = 3
+"""Minimum number of kernels of a chain."""
+
+
+def _chains(scene: Scene) -> Iterator[Candidate]:
+    """Yield the chains of the step, all of them as one cause."""
+    work, kind = scene.graph.work, scene.once(kernel_kinds)
+    time = work.end - work.start
+    elementwise = np.flatnonzero((kind == KernelKind.ELEMENTWISE) & (time >= _LONG_NS) & _moves_bytes(scene))
+    runs = [run for run in _runs(scene, elementwise) if len(run) >= _FEWEST]
+    spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
+    if spare:
+        gone = np.concatenate(spare)
+        yield scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
+
+
+def _moves_bytes(scene: Scene) -> Mask:
+    """Return which operations lie in places whose elementwise kernels take longer than their products."""
+    work, kind = scene.graph.work, scene.once(kernel_kinds)
+    products, elementwise = (
+        # `NONE` is -1.
+        np.bincount(work.place + 1, (work.end - work.start) * (kind == one), len(scene.graph.places) + 1)
+        for one in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
+    )
+    mostly: Mask = (elementwise > products)[work.place + 1]
+    return mostly
+
+
+_STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")
+"""PyTorch's copy between tensors of other strides, as ``contiguous()`` makes it; others are vectorized."""
+
+_CONVOLUTION = re.compile("fprop|dgrad|wgrad|convolve|conv2d|implicit_convolve", re.IGNORECASE)
+
+
+def _conversions(scene: Scene) -> Iterator[Candidate]:
+    """Yield all conversions: the layout of one place decides on those of the next."""
+    graph, work = scene.graph, scene.graph.work
+    copies, convolves = (
+        np.array([*map(bool, map(one.search, graph.names)), False])[work.name]
+        for one in (_STRIDED_COPY, _CONVOLUTION)
+    )
+    # A copy to other strides converts a layout where the place has convolutions.
+    copies &= np.isin(work.place, work.place[convolves])
+    converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
+    if len(converts):
+        yield scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
+
+
+_ALIGNED = re.compile(r"tensor_?op.*align(\d+)(?!.*align\d)", re.IGNORECASE)
+"""A product on tensor cores, and its alignment in elements, that of the last operand."""
+
+_BYTES = (
+    (2, r"bf16|(?<!t)f16|h16816|h1688"),
+    (1, r"e[45]m[32]|[su]8_|i16832"),
+    (8, r"[dz]884"),
+    (4, r"tf32|s1688|f32_f32"),
+)
+"""The bytes of an element, by the first pattern in the name of the kernel; half precision without any."""
+
+_WHOLE_BYTES = 16
+"""The bytes that a thread loads at once if rows are aligned."""
+
+_GAIN = 0.5
+"""Share of its time that a product is taken to save by alignment; no profile records what it would take."""
+
+
+def loads_in_parts(name: str) -> bool:
+    """Return whether a product loads less than 16 bytes at once, by the name of its kernel."""
+    found = _ALIGNED.search(name)
+    if found is None:
+        return False
+    size = next((size for size, pattern in _BYTES if re.search(pattern, name, re.IGNORECASE)), 2)
+    return int(found[1]) * size < _WHOLE_BYTES
+
+
+def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
+    """Yield all such products: they are mostly those of one tensor."""
+    work = scene.graph.work
+    slow = np.flatnonzero(np.array([*map(loads_in_parts, scene.graph.names), False])[work.name])
+    if len(slow):
+        time = (work.end - work.start)[slow]
+        gain: Floats = np.multiply(time, _GAIN, dtype=np.float64)
+        yield scene.of_operations(SHAPE_INEFFICIENCY, slow, time, gain)
+
+
+_declare = partial(
+    CauseDeclaration,
+    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+    column="compute_ns",
+    operations="compute",
+)
+
+SLOW_ATTENTION = _declare(
+    name="slow_attention",
+    title="attention without a fused kernel",
+    meaning="attention writes and reads its scores, sequence by sequence, instead of keeping them on the "
+    "chip",
+    about="products, masks and a softmax over sequence × sequence instead of one fused kernel. The saving "
+    "is that of not moving the scores: all that runs between the two products, and the products' share of "
+    "it",
+    advice="`torch.nn.functional.scaled_dot_product_attention`, FlashAttention, "
+    "`jax.nn.dot_product_attention`",
+    remedy="Use fused attention in {where}: torch.nn.functional.scaled_dot_product_attention (its flash or "
+    "cuDNN backend needs half precision and masks that it knows), or FlashAttention.",
+    remedies={
+        "jax": "Use fused attention in {where}: jax.nn.dot_product_attention(implementation='cudnn'), in "
+        "half precision."
+    },
+    candidates=_attention,
+    figures=(Figures("kernels", "total_ns", named("(?i)softmax")),),
+    kernels=lambda name: "softmax" in name.lower(),
+    without="with fused attention",
+)
+
+ELEMENTWISE_CHAIN = _declare(
+    name="elementwise_chain",
+    title="chains of elementwise kernels",
+    meaning="elementwise kernels in a row move the same bytes again and again",
+    about="three or more elementwise kernels (casts, masks, activations) in a row over equally large "
+    "tensors, of 10 µs or more, in a place whose elementwise kernels take longer than its products: each "
+    "reads and writes what one could keep. The saving is that of all but the longest",
+    advice="`torch.compile`, fused operators (fused dropout and residual, fused activations), no casts back "
+    "and forth",
+    remedy="Fuse the elementwise kernels of {where}: torch.compile, or one operator instead of several "
+    "(fused bias, activation, dropout and residual); keep one precision instead of casting back and forth.",
+    remedies={
+        "jax": "Let XLA fuse {where}: jit all of it together, without values that leave the program between."
+    },
+    candidates=_chains,
+    figures=(Figures("kernels", "total_ns", named("elementwise|triton_poi|fusion")),),
+    kernels=lambda name: "elementwise" in name,
+    without="with fused elementwise kernels",
+)
+
+LAYOUT_CONVERSION = _declare(
+    name="layout_conversion",
+    title="conversions of layout",
+    meaning="tensors are converted between channels first and channels last",
+    about="tensors are converted between channels first (NCHW) and channels last (NHWC) around "
+    "convolutions, which use the tensor cores in one of them; also copies to other strides (`contiguous()`) "
+    "where convolutions are",
+    advice="`model.to(memory_format=torch.channels_last)` and the same for the input",
+    remedy="Keep one layout: model.to(memory_format=torch.channels_last) and the same for the input of "
+    "{where}; operators without it (views, some norms) convert back.",
+    remedies={"jax": "Keep one layout in {where}: channels last in inputs and in dimension_numbers."},
+    candidates=_conversions,
+    figures=(Figures("kernels", "total_ns", named("(?i)nchw|nhwc|direct_copy_kernel")),),
+    traits=frozenset({Trait.ALL_RANKS}),
+    kernels=lambda name: "nchw" in name.lower() or bool(_STRIDED_COPY.search(name)),
+    without="with one layout",
+)
+
+SHAPE_INEFFICIENCY = _declare(
+    name="shape_inefficiency",
+    title="odd shapes",
+    meaning="matrix products load their operands in small parts, because rows have an odd length",
+    about="matrix products on tensor cores whose operands are not aligned to 16 bytes, by the names of their "
+    "kernels: rows have a length that is no multiple of 8 elements in half precision. The saving is "
+    "estimated as half of their time",
+    advice="pad vocabulary, hidden and batch sizes to multiples of 8 elements, better of 64",
+    remedy="Pad the sizes of {where} (vocabulary, hidden size, heads, batch) to multiples of 8 elements, "
+    "better of 64: kernels then load 16 bytes at once.",
+    candidates=_odd_shapes,
+    figures=(Figures("kernels", "total_ns", named("(?i)align[124]")),),
+    kernels=loads_in_parts,
+    without="with padded shapes",
+)
