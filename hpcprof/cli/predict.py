@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--site",
     metavar="SITE",
     shell_complete=complete_sites,
-    help="The site whose nodes have that many GPUs or cores.",
+    help="The site that is predicted for: the GPUs or cores of its nodes, and its measured network.",
 )
 @click.option(
     "--scaling",
@@ -106,7 +106,7 @@ def command(
     numbers = _numbers(ranks)
     named = [find(run) for run in runs or ("last",)]
     curve = predictions.predict_runs(
-        named, store, numbers, scaling or "weak", nodes, keep_size, _ranks_per_node(site), changes
+        named, store, numbers, scaling or "weak", nodes, keep_size, _ranks_per_node(site), changes, site
     )
     checks = [one for one in predictions.kept_predictions(runs_dir) if one.run == named[0].id and one.actual]
     curve = [predictions.calibrated(one, checks) for one in curve]

@@ -79,6 +79,48 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
 
 
 @command.command(
+    "network",
+    epilog=examples(
+        "hpcprof study network --nodes 2 --ranks-per-node 4",
+        "hpcprof study network --site mycluster --nodes 2 --ranks-per-node 8 -- --max-bytes 268435456",
+    ),
+)
+@job_options
+@db_option
+def network(request: JobSpec, db: str | None) -> None:
+    """Measure the network of a site, for the predictions of its runs.
+
+    One job times all-reduce, all-gather, reduce-scatter, all-to-all and send by the definitions of nccl-tests
+    (NCCL, gloo) and OSU (MPI), from 8 bytes to 1 GB, on 2, 4, 8 … ranks within a node and across nodes.
+    Latency and bandwidth, with break points of the size, are kept with the site; `hpcprof predict` uses them.
+    Options of the workload network go after --.
+    """
+    from hpcprof.cli.tables import show
+    from hpcprof.study.network import run_network
+
+    command_line = typed_command()
+    with WaitingLine() as line:
+        study = run_network(request, db=db, progress=line.show_message, command_line=command_line)
+    rows = [
+        (
+            op,
+            where,
+            f"{one.bytes:,.0f}" if one is not segments[-1] else "",
+            one.algorithm,
+            f"{one.latency / 1e3:.2f}",
+            f"{1 / one.per_byte:.2f}" if one.per_byte else "",
+        )
+        for where, fits in (("one node", study.network.segments), ("across nodes", study.network.across))
+        for op, segments in fits.items()
+        for one in segments
+    ]
+    show(rows, ["operation", "ranks on", "up to bytes", "hops", "latency us", "GB/s"])
+    click.echo(
+        f"Typical error of the fit: {100 * study.network.error:.0f} %. Kept with the site: {study.path}"
+    )
+
+
+@command.command(
     "training-table",
     epilog=examples(
         "hpcprof study training-table runs/20261121-132501-slowdown-5755 20261121-132216-ddp-73fe",

@@ -153,7 +153,13 @@ class Results:
         return what_if(self.run, self.store, changes)
 
     def predict(
-        self, ranks: int, *, scaling: Scaling = "weak", others: Sequence[Results] = (), keep: int = 1
+        self,
+        ranks: int,
+        *,
+        scaling: Scaling = "weak",
+        others: Sequence[Results] = (),
+        keep: int = 1,
+        site: str | None = None,
     ) -> ScalePrediction:
         """Predict the step of the program on other ranks, as ``hpcprof predict RUN --ranks N`` does.
 
@@ -166,6 +172,8 @@ class Results:
             Runs of the program on other numbers of ranks, which tell more of the network.
         keep : int
             The size of a group of ranks that does not grow.
+        site : str, optional
+            The site whose measured network is used (``hpcprof study network``), by default the run's.
 
         Raises
         ------
@@ -178,7 +186,7 @@ class Results:
 
         self._collected()
         runs = [self.run, *(one.run for one in others)]
-        return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep)[0]
+        return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep, site=site)[0]
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""

@@ -88,6 +88,11 @@ WORKLOADS: dict[str, Workload] = {
             "hpcprof.workloads.ddp",
             Size("batch_size", per_rank=True),
         ),
+        Workload(
+            "network",
+            "times of all-reduce, all-gather, reduce-scatter, all-to-all and send (hpcprof study network)",
+            "hpcprof.workloads.network",
+        ),
     )
 }
 

@@ -1,5 +1,7 @@
 """Connect the ranks: the launcher numbers them, torch.distributed carries their data."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import platform
@@ -25,7 +27,7 @@ Collective = Callable[..., Any]
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 # torch 2.13 renamed both and warns about the old names.
-_all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+gather_into: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _LOOPBACK = "127.0.0.1"
@@ -42,7 +44,7 @@ def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = Fals
     if source.dtype == torch.float8_e4m3fn:
         # Not every backend supports the type, and copying bytes does not need it.
         output, source = output.view(torch.uint8), source.view(torch.uint8)
-    return _all_gather(output, source, async_op=async_op)
+    return gather_into(output, source, async_op=async_op)
 
 
 def nccl_version() -> tuple[int, ...]:
@@ -108,7 +110,7 @@ class World:
 def run_workload(
     comm: Any, wanted: OptionsT | UsageError, run: Callable[[OptionsT, RankEnvironment, Any], int]
 ) -> int:
-    """Return the exit status of ``run`` on each rank, or the exit code of an error in the options on all."""
+    """Return the exit status of ``run`` on each rank, or that of an error in the options, which all find."""
 
     def checked() -> int:
         environment = RankEnvironment.from_environment(os.environ)

@@ -345,3 +345,23 @@ def test_slowdown_needs_somebody_to_communicate_with(hpcprof: Hpcprof) -> None:
     assert "a single rank does not communicate" in done.stderr
     done = hpcprof("study", "slowdown", "--", "true")
     assert "--alone hook needs --workload ddp" in done.stderr
+
+
+def test_the_network_of_a_site_is_measured_and_kept(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    job = ["--ranks-per-node", "2", "-o", f"python={sys.executable}", "--", "--max-bytes", "64"]
+    done = hpcprof("study", "network", *job, "--budget-ms", "1")
+    assert done.returncode == 0, done.stderr
+    assert "Kept with the site: " in done.stdout
+    kept = json.loads(Path(done.stdout.split("Kept with the site: ")[1].replace("\n", "")).read_text())
+    assert (kept["site"], kept["ranks_per_node"], kept["across"]) == ("local", 2, {})
+    operations = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Send"}
+    assert set(kept["segments"]) == operations
+    (path,) = tmp_path.rglob("network.csv")
+    rows = table(path)
+    assert {row["op"] for row in rows} == operations
+    assert all(float(row["time_us"]) > 0 for row in rows)
+    twice = next(row for row in rows if row["op"] == "AllReduce")
+    assert float(twice["busbw_gb_s"]) == pytest.approx(float(twice["algbw_gb_s"]))
+    refused = hpcprof("study", "network", "--ranks-per-node", "1")
+    assert refused.returncode == 2
+    assert "a network needs at least two ranks" in refused.stderr

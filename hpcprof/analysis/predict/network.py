@@ -1,13 +1,19 @@
 """A model of the network: what collectives and messages take, by their bytes and the ranks that take part.
 
-A collective takes ``latency * hops(p) + bytes * volume(p) / bandwidth``. The volume is what each rank sends
-with the best algorithms (Thakur, Rabenseifner and Gropp, 2005), the hops are those of trees, or of rings.
-The two parameters are fitted to the own times of the run's communication by non-negative least squares. With
-one size, the start values of the literature divide the time, and the interval is wide.
+1. A collective takes ``latency * hops(p) + volume(p) * bytes / bandwidth``. The volume is what each rank
+   sends with the best algorithms (Thakur, Rabenseifner and Gropp, 2005), hops are those of trees or rings.
+2. Both parameters are fitted to measured times by non-negative least squares of relative errors.
+3. With many sizes, a protocol or an algorithm may change at break points, up to two by Schwarz's criterion;
+   each segment has parameters of its own. Groups within a node and across nodes are fitted apart.
+4. With one size, the start values of the literature divide the time, and the interval is wide.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -19,6 +25,14 @@ _START_LATENCY_NS = {"nccl": 6_000.0, "mpi": 1_500.0}
 """Latency of a hop: of NCCL's protocol Simple (arXiv 2507.04786), and of MPI on a fast network."""
 _SMALL = 64
 """Maximum bytes of a buffer whose time is all latency."""
+_FEWEST_SIZES = 4
+"""Minimum number of sizes in a segment between break points."""
+_MOST_BREAKS = 2
+_ANY_SIZE = 2.0**62
+"""The limit of the last segment."""
+_ROUNDS = 10
+_USUAL_ERROR = 0.2
+"""Logarithmic error of a measured time beyond which it counts less."""
 _ALL_TO_ALL = ("AlltoAll", "AlltoAllV")
 _TWICE = ("AllReduce",)
 _MESSAGES = ("Send", "Recv", "SendRecv")
@@ -35,7 +49,7 @@ def hops(op: str, ranks: int, algorithm: str) -> float:
 
 
 def volume(op: str, ranks: int) -> float:
-    """Return what a rank sends, over the bytes of the whole buffer."""
+    """Return what a rank sends, over the bytes of the whole buffer (the factor of nccl-tests' busbw)."""
     if op in _MESSAGES or ranks < 2:
         return 1.0
     share = (ranks - 1) / ranks
@@ -53,21 +67,59 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Network:
-    """Latency in ns of a hop, and ns per byte, by operation.
+class Segment:
+    """Latency in ns of a hop, and ns per byte, of buffers of at most ``bytes``."""
 
-    ``source`` says where they come from: ``site``, ``run`` or ``literature``.
-    """
-
-    latency: Mapping[str, float]
-    per_byte: Mapping[str, float]
-    source: str
+    bytes: float
+    latency: float
+    per_byte: float
     algorithm: str = TREE
 
     def time(self, op: str, size: float, ranks: int) -> float:
         """Return what an operation takes in ns."""
-        latency = self.latency.get(op, 0.0) * hops(op, ranks, self.algorithm)
-        return latency + self.per_byte.get(op, 0.0) * max(size, 1.0) * volume(op, ranks)
+        latency = self.latency * hops(op, ranks, self.algorithm)
+        return latency + self.per_byte * max(size, 1.0) * volume(op, ranks)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The segments of each operation by ascending size; ``across`` has those of groups on several nodes.
+
+    ``source`` says where they come from: ``site``, ``run`` or ``literature``. ``error`` is the
+    typical logarithmic error of the fit.
+    """
+
+    segments: Mapping[str, Sequence[Segment]]
+    source: str
+    across: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
+    ranks_per_node: int = 0
+    error: float = 0.0
+
+    def time(self, op: str, size: float, ranks: int) -> float:
+        """Return what an operation takes in ns, 0 if nothing is known of it."""
+        far = self.across.get(op) if ranks > self.ranks_per_node else None
+        segments = far or self.segments.get(op, ())
+        return next((one.time(op, size, ranks) for one in segments if size <= one.bytes), 0.0)
+
+    def over(self, other: Network) -> Network:
+        """Return this network, with the operations that only another one knows from there."""
+        missing = {op: one for op, one in other.segments.items() if op not in self.across}
+        return replace(self, segments={**missing, **self.segments})
+
+    def drawn(self, generator: np.random.Generator) -> Network:
+        """Return a network whose latencies and bandwidths differ from these by the error of the fit."""
+        if not self.error:
+            return self
+
+        def draw(segments: Sequence[Segment]) -> list[Segment]:
+            latency, per_byte = np.exp(self.error * generator.standard_normal(2)).tolist()
+            return [
+                replace(one, latency=latency * one.latency, per_byte=per_byte * one.per_byte)
+                for one in segments
+            ]
+
+        near, far = ({op: draw(one) for op, one in part.items()} for part in (self.segments, self.across))
+        return replace(self, segments=near, across=far)
 
 
 def operation_of(name: str, kind: str) -> str:
@@ -78,47 +130,98 @@ def operation_of(name: str, kind: str) -> str:
 
 
 def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None = None) -> Network:
-    """Return the network that explains some samples.
+    """Return the network that explains the communication of a run.
 
     Operations with one size at one number of ranks do not tell latency from bandwidth. Their latency is then
     that of the other operations, else the start value, but no more than their own time; with ``share`` it is
     this share of their time.
     """
-    from scipy.optimize import nnls
-
-    latency, per_byte, source = {}, {}, "run"
-    told: list[float] = []
-    unclear: list[str] = []
+    segments, source = {}, "run"
+    unclear: list[tuple[str, list[Sample]]] = []
     for op in sorted({one.op for one in samples}):
         rows = [one for one in samples if one.op == op]
-        columns = np.array(
-            [[hops(op, one.ranks, algorithm), max(one.bytes, 1.0) * volume(op, one.ranks)] for one in rows]
-        )
-        own = np.array([one.own_ns for one in rows])
-        weight = 1 / np.maximum(own, 1.0)
+        columns = _columns(op, rows, algorithm)
         sizes = columns[:, 1] / columns[:, 0]
         if sizes.max() < 1.5 * sizes.min():
-            unclear.append(op)
+            unclear.append((op, rows))
             continue
-        norm = columns.max(axis=0)
-        found, _ = nnls(columns / norm * weight[:, None], own * weight)
-        latency[op], per_byte[op] = (found / norm).tolist()
-        told.append(latency[op])
-    for op in unclear:
-        rows = [one for one in samples if one.op == op]
+        segments[op] = [_segment(op, rows, algorithm)[0]]
+    measured = [one.latency for (one,) in segments.values()]
+    for op, rows in unclear:
         typical, ranks = float(np.median([one.own_ns for one in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
+        latency = (share or 0.0) * typical / steps
         if share is None:
-            start = float(np.median(told)) if told else _START_LATENCY_NS["mpi"]
-            source = source if told else "literature"
-            latency[op] = min(start, typical / steps)
+            start = float(np.median(measured)) if measured else _START_LATENCY_NS["mpi"]
+            source = source if measured else "literature"
+            latency = min(start, typical / steps)
             if op == "Barrier" or 0 < max(one.bytes for one in rows) <= _SMALL:
-                latency[op] = typical / steps
-        else:
-            latency[op] = share * typical / steps
+                latency = typical / steps
         size = max(float(np.median([one.bytes for one in rows])), 1.0)
-        per_byte[op] = (typical - latency[op] * steps) / (size * volume(op, ranks))
-    return Network(latency, per_byte, source, algorithm)
+        per_byte = (typical - latency * steps) / (size * volume(op, ranks))
+        segments[op] = [Segment(_ANY_SIZE, latency, per_byte, algorithm)]
+    return Network(segments, source)
+
+
+def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
+    """Return the segments of one operation by size, and their typical logarithmic error.
+
+    The break points and the algorithm are those with the least value of Schwarz's criterion (1978).
+    """
+    op = samples[0].op
+    sizes = sorted({one.bytes for one in samples})
+    fewest = min(_FEWEST_SIZES, len(sizes))
+
+    @cache
+    def fit(first: int, last: int) -> tuple[Segment, float]:
+        rows = [one for one in samples if sizes[first] <= one.bytes <= sizes[last - 1]]
+        return min((_segment(op, rows, name, _ROUNDS) for name in (TREE, RING)), key=lambda pair: pair[1])
+
+    best: tuple[float, list[Segment], float] = (np.inf, [], 0.0)
+    for count in range(_MOST_BREAKS + 1):
+        for inner in combinations(range(1, len(sizes)), count):
+            spans = [*pairwise([0, *inner, len(sizes)])]
+            if min(last - first for first, last in spans) < fewest:
+                continue
+            fits = [fit(*span) for span in spans]
+            mean = max(sum(squares for _, squares in fits) / len(samples), 1e-12)
+            criterion = len(samples) * np.log(mean) + (3 * count + 2) * np.log(len(samples))
+            if criterion < best[0]:
+                limits = [sizes[last - 1] for _, last in spans[:-1]] + [_ANY_SIZE]
+                segments = [replace(one, bytes=end) for (one, _), end in zip(fits, limits, strict=True)]
+                best = (float(criterion), segments, float(np.sqrt(mean)))
+    return best[1], best[2]
+
+
+def _columns(op: str, rows: Sequence[Sample], algorithm: str) -> Floats:
+    return np.array(
+        [[hops(op, one.ranks, algorithm), max(one.bytes, 1.0) * volume(op, one.ranks)] for one in rows]
+    )
+
+
+def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -> tuple[Segment, float]:
+    """Return one segment that explains some samples, and the sum of Huber's loss of its logarithmic errors.
+
+    Further ``rounds`` weight the samples anew, so that errors count by their logarithm and outliers less.
+    """
+    from scipy.optimize import nnls
+
+    columns = _columns(op, rows, algorithm)
+    own = np.maximum([one.own_ns for one in rows], 1.0)
+    weight, missed = 1 / own, np.zeros(len(own))
+    norm = columns.max(axis=0)
+    parameters = norm
+    for _ in range(rounds):
+        parameters = nnls(columns / norm * weight[:, None], own * weight)[0] / norm
+        time = np.maximum(columns @ parameters, 1.0)
+        missed = np.log(own / time)
+        off = np.maximum(np.abs(missed), 1e-6)
+        slope = off / np.maximum(np.abs(own - time), 1e-6 * own)
+        weight = slope / np.sqrt(np.maximum(off / _USUAL_ERROR, 1.0))
+    latency, per_byte = parameters.tolist()
+    off = np.abs(missed)
+    loss = np.where(off < _USUAL_ERROR, off**2, (2 * off - _USUAL_ERROR) * _USUAL_ERROR)
+    return Segment(_ANY_SIZE, latency, per_byte, algorithm), float(loss.sum())
 
 
 def ratio(network: Network, op: str, before: tuple[float, int], after: tuple[float, int]) -> float:

@@ -163,6 +163,8 @@ class Predictor:
         By default as many as were measured.
     changes : sequence of Change
         Changes of the measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``.
+    site : Network, optional
+        The measured network of the site, instead of that of the run's own communication.
     """
 
     def __init__(
@@ -172,8 +174,10 @@ class Predictor:
         keep: int = 1,
         ranks_per_node: int | None = None,
         changes: Sequence[Change] = (),
+        site: Network | None = None,
     ) -> None:
         self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *others))
+        self._site = site
         self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
         self.ranks = self.unit.ranks * self.unit.units
         self.measured = float(self.unit.step_ns.mean())
@@ -212,7 +216,8 @@ class Predictor:
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
                     samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
-        return fitted([one for one in samples if one.own_ns > 0] or samples, algorithm, share)
+        network = fitted([one for one in samples if one.own_ns > 0] or samples, algorithm, share)
+        return network if self._site is None else self._site.over(network)
 
     def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:
         """Predict the step on ``ranks`` ranks.
@@ -308,7 +313,12 @@ class Predictor:
         model = self._model(generator, resampled, float(generator.uniform(*_SHARES)), algorithm)
         between = model.work.between(generator)
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)
-        other = replace(model, between=between, compute=mean * self._factor(ranks, scaling))
+        other = replace(
+            model,
+            between=between,
+            compute=mean * self._factor(ranks, scaling),
+            network=model.network.drawn(generator),
+        )
         seed = int(generator.integers(1 << 30))
         here = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
         return here / self._reference(ranks, scaling)

@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, damage_named
+from hpcprof.results.across.networks import network_of_site
 from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -170,10 +171,12 @@ def predict_runs(
     keep_size: int = 1,
     ranks_per_node: int | None = None,
     changes: Sequence[str] = (),
+    site: str | None = None,
 ) -> list[ScalePrediction]:
     """Predict the step of the first run on other numbers of ranks.
 
-    The other runs are of the same program on few ranks too: they tell more of the network. Raises
+    The other runs are of the same program on few ranks too: they tell more of the network. If that of
+    ``site``, by default of the first run's, was measured, it is used instead. Raises
     HpcprofError if a run has not been collected or has no steps, and UsageError if its mesh is ambiguous or
     does not allow a number of ranks.
     """
@@ -183,7 +186,9 @@ def predict_runs(
     manifest = runs[0].manifest
     job = manifest.job if manifest else None
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)
-    predictor = Predictor(tables[0], tables[1:], keep_size, per_node, parse_changes(changes))
+    site = site or (manifest.site.name if manifest else None)
+    network = network_of_site(site) if site else None
+    predictor = Predictor(tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network)
     return [predictor.predict(number, scaling, nodes) for number in ranks]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import parse_changes
-from hpcprof.analysis.predict.network import RING, Sample, fitted, hops, volume
+from hpcprof.analysis.predict.network import RING, Sample, Segment, fitted, hops, volume
 from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.across.networks import fit_network, keep_network, network_of_site
 
 STEPS = 40
 LATENCY, PER_BYTE = 5_000.0, 0.1
@@ -123,6 +125,39 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     assert fitted([Sample("AllReduce", 8.0, 4, 1e4)]).time("AllReduce", 8.0, 16) == pytest.approx(2e4)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75
+
+
+def test_break_points_of_a_measured_network_are_found_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(4)
+
+    def time(size: int, ranks: int) -> float:
+        latency, per_byte = (2_000, 0.4) if size <= 65_536 else (12_000, 0.02)
+        slower = 3 if ranks > 4 else 1
+        return slower * Segment(0, latency, per_byte).time("AllReduce", size, ranks)
+
+    samples = [
+        Sample("AllReduce", size, ranks, time(size, ranks) * (1 + 0.02 * generator.standard_normal()))
+        for size in (8 << power for power in range(24))
+        for ranks in (2, 4, 8, 16)
+    ]
+    samples[5] = Sample("AllReduce", samples[5].bytes, samples[5].ranks, 50 * samples[5].own_ns)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert network_of_site("a") is None
+    path = keep_network(fit_network("a", "run", 4, samples))
+    network = network_of_site("a")
+    assert network is not None
+    assert next(one.bytes for one in network.segments["AllReduce"]) == 65_536
+    for size, ranks in ((8, 4), (65_536, 2), (1 << 20, 4), (1 << 20, 16), (1 << 26, 64)):
+        assert network.time("AllReduce", size, ranks) == pytest.approx(time(size, ranks), rel=0.05)
+    table = program(2, noise=0.0)[0]
+    slow, run = (Predictor(table, site=one).predict(8) for one in (network, None))
+    assert (slow.network, run.network) == ("site", "run")
+    assert slow.account["communication_ns"] > 2 * run.account["communication_ns"]
+    path.write_text("{")
+    with pytest.raises(HpcprofError, match="cannot be read"):
+        network_of_site("a")
 
 
 def test_groups_of_some_ranks_are_ambiguous_until_one_is_said_to_stay() -> None:

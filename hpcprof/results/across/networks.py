@@ -1,0 +1,67 @@
+"""The measured networks of sites: ``sites/NAME.network.json`` in the user's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.analysis.predict.network import Network, Sample, Segment, fit_segments
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.paths import user_config
+
+
+class SiteNetwork(msgspec.Struct, frozen=True):
+    """The network of a site as it was measured; ``error`` is that of the fit, logarithmic."""
+
+    site: str
+    run: str
+    ranks_per_node: int
+    segments: dict[str, list[Segment]]
+    across: dict[str, list[Segment]]
+    error: float
+
+    def model(self) -> Network:
+        """Return the model that predictions use."""
+        return Network(self.segments, "site", self.across, self.ranks_per_node, self.error)
+
+
+def fit_network(site: str, run: str, ranks_per_node: int, samples: Sequence[Sample]) -> SiteNetwork:
+    """Fit the segments of each operation, on one node (at most ``ranks_per_node`` ranks) and across nodes."""
+    fits: dict[bool, dict[str, list[Segment]]] = {False: {}, True: {}}
+    errors = []
+    for across, op in sorted({(one.ranks > ranks_per_node, one.op) for one in samples}):
+        rows = [one for one in samples if one.op == op and (one.ranks > ranks_per_node) == across]
+        fits[across][op], error = fit_segments(rows)
+        errors.append(error)
+    mean = sum(error**2 for error in errors) / max(len(errors), 1)
+    return SiteNetwork(site, run, ranks_per_node, fits[False], fits[True], mean**0.5)
+
+
+def keep_network(network: SiteNetwork) -> Path:
+    """Write the network of a site, instead of an earlier one; return the file."""
+    path = _file(network.site)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(network)).decode() + "\n")
+    return path
+
+
+def network_of_site(site: str) -> Network | None:
+    """Return the measured network of a site; None if it has not been measured.
+
+    Raises HpcprofError if its file cannot be read.
+    """
+    path = _file(site)
+    try:
+        return from_json(path.read_bytes(), SiteNetwork).model()
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HpcprofError(f"{path} cannot be read: {error}.") from None
+
+
+def _file(site: str) -> Path:
+    return user_config() / "sites" / f"{Path(site).name}.network.json"

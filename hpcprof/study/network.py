@@ -1,0 +1,89 @@
+"""The study of a network: one job times communication, and a model of it is kept with the site."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+from hpcprof.workloads.network.options import OUTPUT
+
+if TYPE_CHECKING:  # the command's help needs none of these
+    from hpcprof.analysis.predict.network import Sample
+    from hpcprof.results.across.networks import SiteNetwork
+    from hpcprof.runs.directory import Run
+    from hpcprof.submit.jobs.job import JobSpec
+
+_WORKLOAD = "network"
+
+
+@dataclass(frozen=True)
+class NetworkStudy:
+    """A complete study of a network: its run, the model, and the file that keeps it."""
+
+    run: Run
+    network: SiteNetwork
+    path: Path
+
+
+def run_network(
+    request: JobSpec,
+    *,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> NetworkStudy:
+    """Measure the network of a site, as ``hpcprof study network`` does.
+
+    Parameters
+    ----------
+    request : JobSpec
+        The job: its site, nodes and ranks. Its program holds options of the workload ``network``.
+    db, progress, command_line
+        As for `run_slowdown`.
+
+    Raises
+    ------
+    UsageError
+        If the request is wrong; then nothing is submitted.
+    HpcprofError
+        If the run fails, or its table cannot be read.
+    """
+    from hpcprof.results.across.networks import fit_network, keep_network
+    from hpcprof.submit.jobs.request import resolve
+
+    request = without_profiler(request)
+    if request.workload not in (None, _WORKLOAD):
+        raise UsageError(f"--workload {request.workload}: the study runs its own workload, {_WORKLOAD}.")
+    site, job = resolve(replace(request, workload=_WORKLOAD, profiler="none"))
+    store = prepared_store(db, request.runs_dir)
+    runs = StudyRuns(1, store, request.runs_dir, request.template, progress, command_line)
+    with runs.cancelled_on_interrupt():
+        runs.begin(1, _WORKLOAD)
+        run = runs.submit(site, job)
+        runs.wait(run)
+        runs.collect(run, profiled=False)
+    samples = read_samples(run.path / OUTPUT)
+    network = fit_network(site.name, run.id, job.ranks_per_node, samples)
+    return NetworkStudy(run, network, keep_network(network))
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """Return the times in a table of the workload ``network``.
+
+    Raises HpcprofError if it is missing or damaged.
+    """
+    from hpcprof.analysis.predict.network import Sample
+
+    try:
+        with path.open(newline="") as file:
+            return [
+                Sample(row["op"], float(row["bytes"]), int(row["ranks"]), 1e3 * float(row["time_us"]))
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, KeyError, ValueError) as error:
+        raise HpcprofError(f"{path} cannot be read: {error}.") from None

@@ -1,0 +1,225 @@
+"""Times collectives and messages by the definitions of nccl-tests and OSU's benchmarks.
+
+Sizes are those of nccl-tests: the whole buffer that an operation gathers, scatters or reduces. A time is the
+mean of several operations one after another, and the longest of all ranks. ``algbw`` is size over time, and
+``busbw`` that times what each rank sends. A send is half of a message that goes and comes back (osu_latency).
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcprof.common.errors import UsageError
+from hpcprof.workloads.failure import run_or_abort
+from hpcprof.workloads.network.options import OUTPUT, Parameters
+from hpcprof.workloads.rankenv import RankEnvironment
+
+_WARM_UP = 2
+_FEWEST, _MOST = 3, 1000
+_SLOWEST_S = 2.0
+"""Duration of one operation beyond which larger buffers are left out."""
+OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Send")
+Operation = Callable[[], object]
+
+
+def run(wanted: Parameters | UsageError) -> int:
+    """Measure on this rank, and write the table on rank 0; return the exit status."""
+    comm = MPI.COMM_WORLD
+    return run_or_abort(comm, lambda: _run(wanted, comm))
+
+
+def _run(wanted: Parameters | UsageError, comm: Any) -> int:
+    if isinstance(wanted, UsageError):
+        raise wanted
+    environment = RankEnvironment.from_environment(os.environ)
+    if environment.world_size not in (None, comm.size):
+        raise UsageError(f"MPI reports {comm.size} ranks, but the job has {environment.world_size}.")
+    wanted.validate(comm.size)
+    hosts = comm.allgather(socket.gethostname())
+    library = _Mpi(comm) if _over_mpi(wanted.library) else _torch(comm, wanted.library)
+    rows: list[tuple[object, ...]] = []
+    for ranks in _group_sizes(comm.size, hosts):
+        nodes = len(set(hosts[:ranks]))
+        group = library.group(ranks)
+        comm.Barrier()
+        if comm.rank < ranks:
+            for op, size, seconds in _times(group, wanted):
+                rate, share = size / seconds / 1e9, (ranks - 1) / ranks
+                sent = {"AllReduce": 2 * share, "Send": 1.0}.get(op, share)
+                rows.append((op, size, ranks, nodes, 1e6 * seconds, rate, rate * sent))
+        comm.Barrier()
+    if comm.rank == 0:
+        path = (environment.run_dir or Path.cwd()) / OUTPUT
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("op", "bytes", "ranks", "nodes", "time_us", "algbw_gb_s", "busbw_gb_s"))
+            writer.writerows(rows)
+        print(f"{len(rows)} times over {library.name}: {path}", flush=True)
+    library.close()
+    return 0
+
+
+def _over_mpi(library: str) -> bool:
+    if library != "auto":
+        return library == "mpi"
+    try:
+        import torch
+    except ImportError:
+        return True
+    return not torch.cuda.is_available()
+
+
+def _group_sizes(size: int, hosts: list[str]) -> list[int]:
+    """Return powers of two, the ranks of the first node, and all ranks."""
+    powers = {1 << power for power in range(1, size.bit_length()) if 1 << power <= size}
+    return sorted(count for count in {*powers, hosts.count(hosts[0]), size} if count > 1)
+
+
+def _times(group: _Mpi | _Torch, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
+    """Yield each operation with the bytes of its buffer and its time in seconds."""
+    for op in OPERATIONS:
+        size = 8
+        while size <= wanted.max_bytes:
+            whole = max(size // (4 * group.size), 1) * 4 * group.size
+            seconds = _time(group, group.operation(op, whole), wanted.budget_ms / 1000)
+            yield op, whole, seconds / (2 if op == "Send" else 1)
+            if seconds > _SLOWEST_S:
+                break
+            size *= 2
+
+
+def _time(group: _Mpi | _Torch, operation: Operation, budget: float) -> float:
+    """Return the mean time of an operation in seconds, the longest of the group."""
+    for _ in range(_WARM_UP):
+        operation()
+    group.synchronize()
+    begin = time.perf_counter()
+    operation()
+    group.synchronize()
+    typical = group.longest(time.perf_counter() - begin)
+    count = int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MOST))
+    begin = time.perf_counter()
+    for _ in range(count):
+        operation()
+    group.synchronize()
+    return group.longest((time.perf_counter() - begin) / count)
+
+
+class _Mpi:
+    """Operations of MPI among the first ranks, on buffers of float32."""
+
+    name = "MPI"
+
+    def __init__(self, comm: Any) -> None:
+        self._comm, self.size = comm, comm.size
+
+    def group(self, ranks: int) -> _Mpi:
+        """Return the operations among the first ranks; all ranks call this."""
+        return _Mpi(self._comm.Split(int(self._comm.rank >= ranks)))
+
+    def operation(self, op: str, size: int) -> Operation:
+        """Return a function that communicates a whole buffer of ``size`` bytes."""
+        comm, count = self._comm, size // 4
+        source, target = np.ones(count, np.float32), np.empty(count, np.float32)
+        part = source[: count // self.size]
+        if op == "Send":
+            return self._ping_pong(source, target)
+        operations: dict[str, Operation] = {
+            "AllReduce": lambda: comm.Allreduce(source, target),
+            "AllGather": lambda: comm.Allgather(part, target),
+            "ReduceScatter": lambda: comm.Reduce_scatter_block(source, target[: count // self.size]),
+            "AlltoAll": lambda: comm.Alltoall(source, target),
+        }
+        return operations[op]
+
+    def _ping_pong(self, source: Any, target: Any) -> Operation:
+        comm, other = self._comm, self.size - 1 - self._comm.rank
+
+        def first() -> None:
+            comm.Send(source, other)
+            comm.Recv(target, other)
+
+        def last() -> None:
+            comm.Recv(target, other)
+            comm.Send(source, other)
+
+        return {0: first, self.size - 1: last}.get(comm.rank, lambda: None)
+
+    def synchronize(self) -> None:
+        """Wait for all ranks of the group."""
+        self._comm.Barrier()
+
+    def longest(self, seconds: float) -> float:
+        """Return the longest time of all ranks."""
+        return float(self._comm.allreduce(seconds, MPI.MAX))
+
+    def close(self) -> None:
+        """End the library."""
+
+
+class _Torch(_Mpi):
+    """Operations of torch.distributed (NCCL or gloo) among the first ranks."""
+
+    def __init__(self, comm: Any, world: Any, group: Any = None) -> None:
+        super().__init__(comm)
+        self._world, self._group = world, group
+        self.name = world.backend
+
+    def group(self, ranks: int) -> _Torch:
+        """Return the operations among the first ranks; all ranks call this."""
+        import torch.distributed as dist
+
+        group = dist.new_group(list(range(ranks)))
+        return _Torch(self._comm.Split(int(self._comm.rank >= ranks)), self._world, group)
+
+    def operation(self, op: str, size: int) -> Operation:
+        """Return a function that communicates a whole buffer of ``size`` bytes."""
+        import torch
+        import torch.distributed as dist
+
+        from hpcprof.workloads import distributed
+
+        count, world = size // 4, self._world
+        source, target = (torch.ones(count, device=world.device) for _ in range(2))
+        part, group = count // self.size, self._group
+        peer = self.size - 1 - self._comm.rank
+        if op == "Send" and self._comm.rank not in (0, self.size - 1):
+            return lambda: None
+        turns = (dist.send, dist.recv) if self._comm.rank == 0 else (dist.recv, dist.send)
+        operations: dict[str, Operation] = {
+            "AllReduce": lambda: dist.all_reduce(source, group=group),
+            "AllGather": lambda: distributed.gather_into(target, source[:part], group=group),
+            "ReduceScatter": lambda: world.reduce_scatter(target[:part], source, group=group),
+            "AlltoAll": lambda: dist.all_to_all_single(target, source, group=group),
+            "Send": lambda: [turn(source, peer) for turn in turns],
+        }
+        return operations[op]
+
+    def synchronize(self) -> None:
+        """Wait for the device, and for all ranks of the group."""
+        if self._world.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+        super().synchronize()
+
+    def close(self) -> None:
+        """End the process group."""
+        from hpcprof.workloads.distributed import disconnect
+
+        disconnect(self._world)
+
+
+def _torch(comm: Any, backend: str) -> _Torch:
+    from hpcprof.workloads.distributed import connect
+
+    return _Torch(comm, connect(comm, device="cpu" if backend == "gloo" else "auto", backend=backend))
