@@ -16,6 +16,7 @@ from hpcprof.cli.report import collect_first
 from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.predict.pipeline import PipelinePrediction, Schedule
     from hpcprof.results.across.predictions import Kept
 
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     "predict",
     "hpcprof predict RUN --ranks 64",
     "hpcprof predict RUN_ON_2 RUN_ON_4 --ranks 8,16,32,64 --scaling strong",
+    "hpcprof predict TIMERS --pipeline 8 --microbatches 32 --schedule zero-bubble",
     "hpcprof predict --check RUN_ON_64",
 )
 @store_options
@@ -55,6 +57,22 @@ if TYPE_CHECKING:
     metavar="EXPR",
     help="A change of the measured times: kernel:REGEX*0.5 (by name), comm*0 or bandwidth*2. Repeatable.",
 )
+@click.option("--pipeline", type=click.IntRange(2), metavar="STAGES", help="Stages of a pipeline to predict.")
+@click.option(
+    "--microbatches",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Microbatches of a replica, by default as measured.",
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(("1f1b", "interleaved", "zero-bubble")),
+    default="1f1b",
+    help="The order of the pipeline's blocks (default 1f1b).",
+)
+@click.option(
+    "--chunks", type=click.IntRange(1), metavar="N", help="Chunks of each stage of an interleaved schedule."
+)
 @click.option(
     "--check",
     metavar="RUN",
@@ -73,6 +91,10 @@ def command(
     scaling: Literal["weak", "strong"] | None,
     keep_size: int,
     changes: tuple[str, ...],
+    pipeline: int | None,
+    microbatches: int | None,
+    schedule: Schedule,
+    chunks: int | None,
     check: str | None,
     listed: bool,
     runs: tuple[str, ...],
@@ -85,6 +107,9 @@ def command(
 
     RUN is a run id, a name that means one run, a path, or last (the default). More runs of the program, on
     other numbers of ranks, tell more of the network.
+
+    --pipeline rebuilds the schedule of a table of operations from its measured blocks, with other stages,
+    microbatches and orders.
     """
     from hpcprof.results.across import predictions
     from hpcprof.results.collect.missing import find_collected_run
@@ -102,6 +127,16 @@ def command(
             else predictions.kept_predictions(runs_dir)
         )
         _show_kept([one for one in found if of in (None, one.run)], form)
+        return
+    if pipeline is None and (microbatches or chunks or schedule != "1f1b"):
+        raise UsageError("--microbatches, --schedule and --chunks need --pipeline STAGES.")
+    if pipeline is not None:
+        if ranks or changes:
+            raise UsageError("--pipeline takes neither --ranks, which follow from the stages, nor --set.")
+        run = find(runs[0] if runs else "last")
+        _show_pipeline(
+            predictions.predict_pipeline_of(run, store, pipeline, microbatches, schedule, chunks), form
+        )
         return
     numbers = _numbers(ranks)
     named = [find(run) for run in runs or ("last",)]
@@ -137,6 +172,15 @@ def _ranks_per_node(site: str | None) -> int | None:
 
     node = load_site(site).node
     return node.gpus or node.cores
+
+
+def _show_pipeline(prediction: PipelinePrediction, form: str) -> None:
+    from hpcprof.report.scale_prediction import pipeline_text
+
+    if form == "json":
+        click.echo(json.dumps(prediction.as_json(), indent=1))
+        return
+    click.echo(pipeline_text(prediction))
 
 
 def _show_kept(found: list[Kept], form: str) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from hpcprof.common.units import counted, format_ns, listed
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.predict.pipeline import PipelinePrediction
     from hpcprof.analysis.predict.scale import ScalePrediction
     from hpcprof.results.across.predictions import Kept
 
@@ -56,6 +57,22 @@ _SOURCES = {
 
 def _words(part: str) -> str:
     return {"wait_for_peer": "Waiting"}.get(part, part.capitalize())
+
+
+def pipeline_text(prediction: PipelinePrediction) -> str:
+    """Return the prediction of a pipeline as sentences."""
+    one = prediction
+    chunks = f", {counted(one.chunks, 'chunk')} each" if one.chunks > 1 else ""
+    batches = f"{one.microbatches:,} microbatch{'es' if one.microbatches > 1 else ''}"
+    return (
+        f"{one.schedule} on {counted(one.stages, 'stage')}{chunks}, {batches}"
+        f" ({one.ranks:,} ranks): {format_ns(one.value)} a step, from {format_ns(one.low)} to "
+        f"{format_ns(one.high)} in 90 %.\n"
+        f"Bubbles: {one.bubble_pct:.1f} % of a stage's time between the first and the last block.\n"
+        f"Measured: {format_ns(one.measured_ns)} a step; rebuilt from its blocks with an error of "
+        f"{one.rebuilt_error_pct:+.1f} %.\n"
+        f"Not modelled: {listed(one.not_modelled, len(one.not_modelled), '; ')}."
+    )
 
 
 def score_text(checks: Sequence[Kept]) -> str:

@@ -28,6 +28,7 @@ from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, runs_directory
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.predict.pipeline import PipelinePrediction, Schedule
     from hpcprof.analysis.predict.scale import ScalePrediction, Scaling
 
 
@@ -187,6 +188,24 @@ class Results:
         self._collected()
         runs = [self.run, *(one.run for one in others)]
         return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep, site=site)[0]
+
+    def predict_pipeline(
+        self,
+        stages: int,
+        microbatches: int | None = None,
+        schedule: Schedule = "1f1b",
+        chunks: int | None = None,
+    ) -> PipelinePrediction:
+        """Predict the step with another pipeline, as ``hpcprof predict RUN --pipeline STAGES`` does.
+
+        ``schedule`` is ``1f1b``, ``interleaved`` or ``zero-bubble``; ``microbatches`` and ``chunks`` of a
+        stage are by default the measured ones. Raises UsageError if the run has no pipeline, or the schedule
+        does not allow the number of microbatches.
+        """
+        from hpcprof.results.across.predictions import predict_pipeline_of
+
+        self._collected()
+        return predict_pipeline_of(self.run, self.store, stages, microbatches, schedule, chunks)
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""

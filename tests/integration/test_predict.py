@@ -36,6 +36,18 @@ def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> No
     assert opened.predict(ranks=4).ranks == 4
 
 
+def test_a_pipeline_is_rebuilt_with_another_schedule(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    job = str(Path(__file__).parents[1] / "data" / "pipeline_job.parquet")
+    predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"), job, "--pipeline", "4")
+    values = json.loads(predict("--schedule", "zero-bubble", "--format", "json").stdout)
+    assert (values["microbatches"], values["ranks"]) == (4, 8)
+    assert values["value"] < values["measured_ns"]
+    text = predict("--microbatches", "16").stdout
+    assert "1f1b on 4 stages, 16 microbatches (8 ranks)" in text
+    opened = hpcprof_package.open(job, runs_dir=tmp_path / "runs")
+    assert opened.predict_pipeline(4, schedule="zero-bubble").value == values["value"]
+
+
 def test_mistakes_are_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
     program(2)[0].to_csv(tmp_path / "timers.csv", index=False)
     path = str(tmp_path / "timers.csv")
@@ -44,6 +56,9 @@ def test_mistakes_are_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
         ((path,), "--ranks needs numbers of ranks"),
         ((path, "--ranks", "many"), "--ranks needs numbers of ranks"),
         (("--check", path), "no prediction is for the 2 ranks of"),
+        ((path, "--chunks", "2"), "need --pipeline STAGES"),
+        ((path, "--pipeline", "4", "--ranks", "8"), "which follow from the stages"),
+        ((path, "--pipeline", "4"), "forward and backward operations on several stages"),
     ):
         found = predict(*arguments)
         assert found.returncode == 2, found.stderr
