@@ -27,7 +27,13 @@ LIBRARY = re.compile(
 
 _FAMILIES = (("openmpi", r"libmpi\w*\.so\.[24]\d"), ("mpich", r"libmpi_abi.*|libmpi\w*\.so\.12.*"))
 _KEYWORDS = {*"if then else elif do while until ! { ( exec eval builtin time".split()}
-TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+MODULES = {
+    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), "torchrun"),
+    **dict.fromkeys(("accelerate.commands.launch", "accelerate.commands.accelerate_cli"), "accelerate"),
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Launchers that are Python's modules too."""
+
 _SCRIPT_BYTES, _DEPTH, _SECONDS = 1 << 18, 8, 60
 VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
 """Options of Python and of shells whose value is the next word."""
@@ -87,12 +93,12 @@ RUNNERS = {
 
 LAUNCHERS: Dict[str, str] = {
     **dict.fromkeys("srun mpirun orterun prterun prun aprun jsrun lrun ibrun torchrun deepspeed".split(), ""),
+    **dict.fromkeys("horovodrun composer".split(), ""),
     "accelerate": "launch",
-    "horovodrun": "",
-    "flux": "run",
-    "ray": "start",
+    **dict.fromkeys(("flux", "colossalai", "fabric"), "run"),
+    "ray": "start symmetric-run",
 }
-"""Programs that start ranks or workers themselves, with the subcommand that does."""
+"""Programs that start ranks or workers themselves, with the subcommands that do."""
 
 
 class Command(NamedTuple):
@@ -109,13 +115,15 @@ class Command(NamedTuple):
 
 
 def launcher_of(command: Command) -> str:
-    """Return the launcher's name if a command is a launcher, else empty; ``python -m`` counts as torchrun."""
+    """Return the launcher's name if a command is a launcher, else empty; a module counts as the program."""
     name, words = command.name, command.words[1:]
     if name.startswith(("mpiexec", "mpirun")):
         return name
-    if PYTHON.fullmatch(name) and "".join(module_of(words)[:1]) in TORCHRUN_MODULES:
-        return "torchrun"
-    if name in LAUNCHERS and LAUNCHERS[name] in ("", *words[:1]):
+    if PYTHON.fullmatch(name):
+        return MODULES.get("".join(module_of(words)[:1]), "")
+    if name == "accelerate-launch":
+        return "accelerate"
+    if name in LAUNCHERS and (not LAUNCHERS[name] or {*words[:1]} & {*LAUNCHERS[name].split()}):
         return name
     return ""
 

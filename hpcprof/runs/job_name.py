@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from hpcprof.common.decode import read_text
-from hpcprof.node.program_words import PYTHON, SHELL, TORCHRUN_MODULES, VALUE_OPTIONS
+from hpcprof.node.program_words import MODULES, PYTHON, SHELL, VALUE_OPTIONS
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
@@ -95,7 +95,7 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
             return []
         if python and option == "-m" and words:
             module, *arguments = words
-            return _after_torchrun(arguments) if module in TORCHRUN_MODULES else _of_module(words)
+            return _after_torchrun(arguments) if MODULES.get(module) == "torchrun" else _of_module(words)
         if option in VALUE_OPTIONS:
             del words[:1]
     return words

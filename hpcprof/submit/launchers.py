@@ -246,7 +246,7 @@ def _share(count: int | None, job: Job) -> int:
 
 def _torchrun(site: Site, job: Job) -> list[str]:
     """Start one torchrun per node; on several nodes they meet at the first node."""
-    if any(PurePath(word).name == "accelerate" for word in job.workers):
+    if any(PurePath(word).name.startswith("accelerate") for word in job.workers):
         return _accelerate(site, job)
     local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:

@@ -15,7 +15,7 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
 
-WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray")
+WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric")
 """Launchers that start the workers of one node, and need all of it."""
 
 _OF_HPCPROF = {
@@ -54,8 +54,9 @@ def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | N
 
 
 def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
-    rest = module_of(command.words[1:])[1:] if command.name != name else command.words[1:]
-    rest = rest[1:] if name == "accelerate" else rest
+    rest = command.words[1:]
+    rest = module_of(rest)[1:] if PYTHON.fullmatch(command.name) else rest
+    rest = rest[1:] if name == "accelerate" and rest[:1] == ["launch"] else rest
     start = command.words[: len(command.words) - len(rest)]
     options, left = launcher_options(rest)
     if not left:
@@ -147,16 +148,21 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
 def _within_one_rank(name: str, command: Command, nodes: int) -> str:
     """Return what a launcher of workers does in the one rank of a node, and what to do instead."""
     words = {word.partition("=")[0].replace("_", "-") for word in command.words}
-    apart = nodes > 1 and not words & {"--nnodes", "--num-machines", "--hostfile", "--address"}
+    shared = {"--nnodes", "--num-machines", "--hostfile", "--address", "--world-size"}
+    apart = nodes > 1 and not words & shared
     does = "starts workers that share the log and the profile of one rank"
     if apart:
         does += f", and the {nodes} nodes run apart"
     if name == "ray":
-        join = "start the head where $RANK is 0, and the others with --address=$MASTER_ADDR:PORT"
-        return f"{does}: {join}" if apart else does
-    if name == "deepspeed":
-        return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have RANK and WORLD_SIZE"
-    return f"{does}: name it after -- with the number of its workers, and the job starts each as a rank"
+        joined = f"ray symmetric-run --address $MASTER_ADDR:PORT --min-nodes {nodes} -- PROGRAM"
+        return f"{does}: newer versions join them by {joined}" if apart else does
+    if name in ("torchrun", "accelerate"):
+        return f"{does}: name it after -- with the number of its workers, and the job starts each as a rank"
+    if name == "deepspeed" and nodes > 1 and "--hostfile" in words and "--no-ssh" not in words:
+        does += f", and each of the {nodes} nodes starts those of all hosts"
+    given = "RANK, LOCAL_RANK and WORLD_SIZE"
+    given += " in place of --local_rank" if name == "deepspeed" else ""
+    return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have {given}"
 
 
 def _launched(command: Command) -> tuple[str, str]:

@@ -145,7 +145,24 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
         ("torchrun --nproc-per-node $N a.py", 1, "torchrun starts workers .* of one rank: name it after -- "),
         ("./job.sh", 2, r"accelerate in ./job.sh, line 2 starts .* 2 nodes run apart: name it after -- "),
         ("deepspeed a.py", 2, r"deepspeed starts .* run apart: leave it out \(--ranks-per-node N -- python"),
-        ("ray start --head", 2, r"ray starts .* run apart: start the head where \$RANK is 0"),
+        (
+            "deepspeed --hostfile=h a.py",
+            2,
+            "deepspeed .* rank, and each of the 2 nodes starts those of all hosts",
+        ),
+        ("deepspeed --hostfile h --no_ssh a.py", 2, "deepspeed .* the profile of one rank: leave it out"),
+        ("composer -n 4 a.py", 1, "composer starts .* leave it out .* have RANK, LOCAL_RANK and WORLD_SIZE$"),
+        (
+            "ray start --head",
+            2,
+            r"ray starts .* apart: newer .* --address \$MASTER_ADDR:PORT --min-nodes 2 -- ",
+        ),
+        ("ray symmetric-run --address a:1 -- python a.py", 2, "ray starts .* the profile of one rank$"),
+        (
+            "python -m accelerate.commands.launch --num_processes 4 a.py",
+            2,
+            "the job .* accelerate as .*: 2 on",
+        ),
         (
             "torchrun --nproc-per-node 2 a.py",
             2,
