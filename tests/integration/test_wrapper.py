@@ -740,6 +740,7 @@ def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Pat
         "source /nowhere/activate",
         "[ -e /nowhere ] && echo there",
         f". {tmp_path}/activate",
+        "export OPTION=$(nosuchtool)",
         "for number in 1 2; do",
         "    [ $number = 3 ]",
         "done",
