@@ -424,9 +424,10 @@ def _check_node(job: Job, site: Site) -> None:
     for field, what, limit in (("cpus_per_rank", "CPUs", cpus), ("gpus_per_rank", "GPUs", node.gpus)):
         count = getattr(job, field)
         if count is not None and limit is not None and count * ranks > limit:
+            most = f"{limit // ranks}" if limit >= ranks else f"--ranks-per-node {max(1, limit // count)}"
             raise UsageError(
                 f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks} takes {count * ranks} {what} "
-                f"of a node, but one of {site.name} has {limit}; use at most {limit // ranks}.",
+                f"of a node, but one of {site.name} has {limit}; use at most {most}.",
                 *(field, "ranks_per_node"),
             )
 

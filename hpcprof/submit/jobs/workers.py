@@ -5,12 +5,13 @@ worker, and starts the launcher itself: with the nodes and their rendezvous, and
 wrapper, so that it has its own GPU, logs and profile.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from hpcprof.common.errors import UsageError
-from hpcprof.node.program_words import PYTHON, Command, commands, launcher_of, module_of
+from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
@@ -137,10 +138,9 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
                 f"program that it runs after --, or give a script with its own {name} to --template"
             )
         else:
-            ranks, inner = _launched(command)
             sentences.append(
                 f"{name} starts the ranks itself, within a rank that the job starts: leave it out "
-                f"(--ranks-per-node {ranks} -- {inner}), or use --template for a script with its own {name}"
+                f"({_launched(name, command, job.nodes)}), or use --template for a script with its own {name}"
             )
     return list(dict.fromkeys(sentences))
 
@@ -165,8 +165,12 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
     return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have {given}"
 
 
-def _launched(command: Command) -> tuple[str, str]:
-    """Return the number of ranks that a launcher's words ask for, and the program, as words for a user."""
-    options, left = launcher_options(command.words[1:])
-    ranks = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "N")
-    return ranks if ranks.isdigit() else "N", " ".join(left) or "PROGRAM"
+def _launched(name: str, command: Command, nodes: int) -> str:
+    """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
+    options, left = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
+    asked = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
+    on = int(asked) if asked.isdigit() and int(asked) else nodes
+    total = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "")
+    each = str(int(total) // on) if total.isdigit() and int(total) % on == 0 else "N"
+    program = shlex.join([*command.before, *left]) if left else "PROGRAM"
+    return f"{f'--nodes {on} ' if on != nodes else ''}--ranks-per-node {each} -- {program}"

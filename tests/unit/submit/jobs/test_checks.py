@@ -61,6 +61,7 @@ def polaris(**changes: Any) -> Job:
         ),
         ({"queue": "capacity", "nodes": 5}, "queue capacity of polaris takes 1 to 4 nodes, not 5"),
         ({"ranks_per_node": 33}, "a node of polaris has 32 cores; use at most 32"),
+        ({"ranks_per_node": 6, "gpus_per_rank": 2}, "of polaris has 4; use at most --ranks-per-node 2"),
     ],
 )
 def test_what_polaris_would_refuse_or_lose_is_refused_before(changes: dict[str, Any], says: str) -> None:
