@@ -22,10 +22,11 @@ _RMA = (
 )
 FLUSH = "flush"
 PAUSE = "pause"
+RMA = "RMA"
 METRICS = "counters other than instructions and cycles"
 _UNREAD = {
-    **{f"Rma{name}": "RMA" for name in _RMA},
-    "IoOperationBegin": "I/O",
+    **{f"Rma{name}": RMA for name in _RMA},
+    "IoOperationBegin": "sizes of I/O",
     "CallingContextSample": "samples",
     "BufferFlush": FLUSH,
 }

@@ -22,7 +22,7 @@ from hpcprof.profiles.readers.otf2.archive import (
     Location,
     open_archive,
 )
-from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, PAUSE, LocationEvents, Visits, read_events
+from hpcprof.profiles.readers.otf2.events import FLUSH, PAUSE, RMA, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, kind_of_call, operations, outermost
 from hpcprof.profiles.readers.string_table import StringTable, translate
@@ -223,9 +223,9 @@ class _Building:
         unmatched = {"counterpart": self._unmatched}
         lost += losses(LossKind.ROW, Subject.VISIT, unmatched, self._unmatched + 2 * self._visits)
         flushes, pauses = self._unread.pop(FLUSH, 0), self._unread.pop(PAUSE, 0)
-        metrics = {METRICS: self._unread.pop(METRICS, 0)}
-        lost += losses(LossKind.CATEGORY, Subject.METRIC, metrics)
-        lost += losses(LossKind.CATEGORY, Subject.EVENT, self._unread)
+        lost += losses(LossKind.CATEGORY, Subject.EVENT, {RMA: self._unread.pop(RMA, 0)})
+        # The others add to regions, which have their times.
+        lost += losses(LossKind.CATEGORY, Subject.METRIC, self._unread)
         lost += losses(LossKind.PAUSE, Subject.CAPTURE, {"": pauses})
         if flushes:
             sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"
