@@ -68,6 +68,7 @@ class _DispatchInfo(msgspec.Struct, gc=False):
     agent_id: _Handle
     queue_id: _Handle
     kernel_id: _Natural
+    dispatch_id: int = -1
     workgroup_size: _Size = msgspec.field(default_factory=_Size)
     grid_size: _Size = msgspec.field(default_factory=_Size)
 
@@ -294,13 +295,24 @@ class _ProcessReader:
         return _Fields(rows)
 
     def _measured(self) -> list[_Measured]:
-        """Return the dispatches with counters; none if one of them is not as expected."""
+        """Return the dispatches with counters; none if one of them is not as expected.
+
+        Kernel replay repeats a dispatch for each group of counters, under the same number.
+        """
         written = self._process.callback_records.counter_collection
         try:
-            return msgspec.json.decode(written, type=list[_Measured])
+            passes = msgspec.json.decode(written, type=list[_Measured])
         except msgspec.ValidationError:
             self._lost += losses(LossKind.ROW, Subject.COUNTER, {"counter_collection": 1})
             return []
+        found: dict[int, _Measured] = {}
+        for place, one in enumerate(passes):
+            number = one.dispatch_data.dispatch_info.dispatch_id
+            first = found.setdefault(-1 - place if number < 0 else number, one)
+            if first is not one:
+                counted = {record.counter_id.handle for record in first.records}
+                first.records += [r for r in one.records if r.counter_id.handle not in counted]
+        return [*found.values()]
 
     def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
         """Return the sum of each counter over the units of the device, for each dispatch."""

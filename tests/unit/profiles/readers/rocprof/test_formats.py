@@ -227,6 +227,25 @@ def test_counters_without_times_or_values_are_left_out_and_counted(tmp_path: Pat
     assert lost == [(Subject.COUNTER, "value", 1), (Subject.COUNTER, "end", 1)]
 
 
+def test_passes_of_a_replayed_kernel_in_json_are_one_kernel(tmp_path: Path) -> None:
+    results = made.results()
+    (process,) = results["rocprofiler-sdk-tool"]
+    process["buffer_records"] = {}
+    passes = process["callback_records"]["counter_collection"]
+    later = json.loads(json.dumps(passes))
+    for one in later:
+        one["dispatch_data"]["start_timestamp"] += 7
+        for record in one["records"]:
+            record["counter_id"]["handle"] += 100
+    process["callback_records"]["counter_collection"] = [*passes, *later, *passes]
+    path = tmp_path / "rank0_results.json"
+    path.write_text(json.dumps(results))
+    found = read(path)
+    assert sorted(found.kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
+    table = kernel_counters(found).rows
+    assert {*table["count"]} == {made.STEPS} and {*table["total"]} == {3.5 * made.STEPS}
+
+
 def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
     results = made.results()
     results["rocprofiler-sdk-tool"][0]["buffer_records"] = {}
