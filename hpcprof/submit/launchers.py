@@ -271,9 +271,8 @@ def _accelerate(site: Site, job: Job) -> list[str]:
 def starter(site: Site) -> LauncherName:
     """Return what starts one process on each node: the launcher, or if it cannot the site's starter."""
     launcher = LAUNCHERS[site.launcher.name]
-    return (
-        site.launcher.starter if launcher.needs_starter or not launcher.on_each_node else site.launcher.name
-    )
+    starts_itself = launcher.on_each_node and not launcher.needs_starter
+    return site.launcher.name if starts_itself else site.launcher.starter
 
 
 def on_each_node(site: Site, job: Job) -> list[str]:

@@ -76,6 +76,10 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
     script = render_scripts(alone, job, folder, ["hpcprof", "collect"])[JOB_SCRIPT]
     mark = f"{scheduler.arrays.mark} "
     directives = [line.removeprefix(mark) for line in script.splitlines() if line.startswith(mark)]
+    # The environment is prepared as the template of job.sh does it.
+    modules = [f"module load {shlex.quote(name)}" for name in site.modules]
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in site.environment.items()]
+    temporary = [f'export TMPDIR={expanded(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
     options = {
         "cores": workers,
         "processes": workers,
@@ -85,7 +89,7 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
         "job_name": _NAME,
         "job_directives_skip": list(known.replaced),
         "job_extra_directives": [line for line in directives if not line.startswith(tuple(known.kept))],
-        "job_script_prologue": _prologue(site),
+        "job_script_prologue": [*modules, *site.setup, *variables, *temporary, _WITHOUT_PROFILE],
         "log_directory": str(folder),
     }
     return WorkerJobs(site.scheduler, known.cluster, options, place.nodes, workers)
@@ -113,11 +117,3 @@ def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Jo
     as_before = JobSpec(queue=job.queue, account=job.account, options=job.options)
     site = recorded_site(manifest)
     return site, make_job(site, spec.over(as_before))
-
-
-def _prologue(site: Site) -> list[str]:
-    """Return the lines of the shell that prepare the environment, as the template of job.sh has them."""
-    variables = [f"export {name}={shlex.quote(value)}" for name, value in site.environment.items()]
-    folder = [f'export TMPDIR={expanded(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
-    modules = [f"module load {shlex.quote(name)}" for name in site.modules]
-    return [*modules, *site.setup, *variables, *folder, _WITHOUT_PROFILE]

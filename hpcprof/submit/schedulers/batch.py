@@ -176,17 +176,16 @@ class BatchClient(SchedulerClient):
         return judged | unknown
 
     def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Find the jobs of runs whose client ended before it wrote the id, and note the ids in the runs.
-
-        Returns the status of the runs that the scheduler did not answer about.
-        """
+        """Note ids of jobs whose clients ended before; return the status of runs without an answer."""
         unknown = {}
         found: dict[Path, str] = {}
         for run in runs:
             intent = read_intent(run)
             if intent is None:
                 continue
-            script, index = _submitted_script(run)
+            script, index = run.path / JOB_SCRIPT, ""
+            if sweep := sweep_of(run.id):
+                script, index = run.path.with_name(sweep) / ARRAY_SCRIPT, run.id.rpartition(".")[2]
             try:
                 if script not in found:
                     found[script] = ask_again_while_silent(
@@ -196,7 +195,7 @@ class BatchClient(SchedulerClient):
                 unknown[run.id] = JobStatus(JobState.UNKNOWN, str(error))
                 continue
             if job_id := found[script]:
-                note_job_id(run, job_id if index is None else self.scheduler.member_id(job_id, index))
+                note_job_id(run, self.scheduler.member_id(job_id, int(index)) if index else job_id)
         return unknown
 
     def cancel(self, *runs: Run) -> None:
@@ -217,14 +216,6 @@ class BatchClient(SchedulerClient):
             for mark in marks:
                 mark.unlink(missing_ok=True)
             raise
-
-
-def _submitted_script(run: Run) -> tuple[Path, int | None]:
-    """Return the script that was submitted for a run, and the index of a member of an array."""
-    sweep = sweep_of(run.id)
-    if sweep is None:
-        return run.path / JOB_SCRIPT, None
-    return run.path.with_name(sweep) / ARRAY_SCRIPT, int(run.id.rpartition(".")[2])
 
 
 def _names(script: Path, folder: Path) -> bool:

@@ -126,13 +126,8 @@ def _without_record(run: Run) -> JobStatus:
 
 def _objects(run: Run) -> dict[str, Objects]:
     """Ask for all MPIJobs of hpcprof in a run's namespace, and for their pods, at once."""
-    done = _kubectl(
-        run,
-        "get",
-        "mpijobs.kubeflow.org,pods",
-        "--selector=app.kubernetes.io/managed-by=hpcprof",
-        "--output=json",
-    )
+    which = ("mpijobs.kubeflow.org,pods", "--selector=app.kubernetes.io/managed-by=hpcprof")
+    done = _kubectl(run, "get", *which, "--output=json")
     return parse_objects(done.exit_code, done.stdout, done.stderr)
 
 
@@ -151,13 +146,11 @@ def _kubectl(run: Run, *arguments: str, text: str = "") -> Completed:
     try:
         return run_command(command, timeout=seconds_left("kubectl", seconds), text_input=text)
     except CommandNotStarted as error:
-        raise SchedulerError(
-            f"cannot start kubectl: {error.reason}; install it, or load its module."
-        ) from None
+        sentence = f"cannot start kubectl: {error.reason}; install it, or load its module."
+        raise SchedulerError(sentence) from None
     except CommandTimedOut:
-        raise SchedulerError(
-            f"kubectl {arguments[0]} did not answer within {round(seconds, 1):g} s."
-        ) from None
+        sentence = f"kubectl {arguments[0]} did not answer within {round(seconds, 1):g} s."
+        raise SchedulerError(sentence) from None
 
 
 class Condition(msgspec.Struct, frozen=True):

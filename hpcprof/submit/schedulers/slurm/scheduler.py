@@ -116,12 +116,8 @@ class SlurmScheduler(BatchScheduler):
     commands = ("sbatch", "squeue", "scancel")
     job_id_variable = "SLURM_JOB_ID"
     shell_prefixes = (
-        "SBATCH_",
-        "SRUN_",
-        *(
-            f"SLURM_{name}"
-            for name in ("CPU_BIND", "DISTRIBUTION", "HINT", "HOSTFILE", "MPI_TYPE", "NETWORK")
-        ),
+        *("SBATCH_", "SRUN_", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_HOSTFILE"),
+        *("SLURM_MPI_TYPE", "SLURM_NETWORK"),
     )
     shell_options = {  # noqa: RUF012 (never changed)
         "SBATCH_ACCOUNT": "account",
@@ -240,10 +236,7 @@ class SlurmScheduler(BatchScheduler):
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``--output`` and ``--error``, in which % would begin a pattern."""
-        return [
-            f"--output={str(out).replace('%', '%%')}",
-            f"--error={str(err).replace('%', '%%')}",
-        ]
+        return [option.replace("%", "%%") for option in super().log_options(out, err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists.
