@@ -4,11 +4,12 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -126,7 +127,8 @@ class Guard:
             return
         most = self._most_bytes(scope)
         try:
-            await self._app(scope, _limited(receive, most), send_guarded)
+            with suppress(ClientDisconnect):  # nobody waits for an answer, and the log needs no traceback
+                await self._app(scope, _limited(receive, most), send_guarded)
         except _TooLarge:
             await sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
 

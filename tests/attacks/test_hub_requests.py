@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from starlette.testclient import TestClient
 
@@ -103,6 +104,34 @@ def test_no_address_fails_inside_the_hub_and_no_error_tells_where_it_is(
     assert "html" not in answer.headers["content-type"] or "<img" not in answer.text
     assert answer.status_code < 400 or str(tmp_path) not in answer.text
     assert readers[1].ask(path).text.count(RUN) <= path.count(RUN) + 1
+
+
+@pytest.mark.parametrize("path", ["/api/push/" + 64 * "0", "/api/sql", "/runs/last/note", "/sign-in"])
+def test_a_client_that_is_gone_leaves_no_traceback_in_the_log(path: str, tmp_path: Path) -> None:
+    token = create_grant(tmp_path, "train", "train", "push")
+    hub = make_hub(tmp_path, None, Access(all_names(LOCAL_NAMES), port=8765))
+    headers = {
+        "Host": "127.0.0.1:8765",
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Upload-Offset": "0",
+        "Upload-Length": "1000",
+    }
+    scope = {
+        "type": "http",
+        "method": "PUT" if "push" in path else "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def sent(_message: Any) -> None:
+        pass
+
+    anyio.run(hub, scope, gone, sent)
 
 
 def test_a_form_beyond_its_limits_is_a_sentence(readers: tuple[Reader, Reader]) -> None:
