@@ -81,6 +81,8 @@ def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
 
     ``chosen`` are rows, ascending; operations are in the order of their streams.
     """
+    if not len(chosen):
+        return []
     work, later, before = scene.graph.work, chosen[1:], chosen[:-1]
     follows = (work.before[later] == before) & (work.step[later] == work.step[before])
     follows &= work.grid[later] == work.grid[before]
