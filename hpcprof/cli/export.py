@@ -20,10 +20,10 @@ from hpcprof.common.units import counted
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["parquet", "csv", "perfetto", "chrome", "chakra"]),
+    type=click.Choice(["parquet", "csv", "perfetto", "chrome", "chakra", "goal"]),
     required=True,
-    help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks. chakra: "
-    "execution traces for simulators.",
+    help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks. chakra, "
+    "goal: what waits for what, for simulators.",
 )
 @flag("--names", help="Of chakra, write the names of operations; by default they are numbered.")
 @click.option("--steps", metavar="N|A-B", default="", help="Of timelines, only these steps.")
@@ -42,7 +42,7 @@ def command(
     chrome://tracing: one file per rank, and one of all ranks, on the same clock if the run is collected.
 
     chakra is one file per rank of a collected run (mlcommons/chakra): its operations with what they wait for,
-    communicators, and times.
+    communicators, and times. goal is one schedule for LogGOPSim and ATLAHS.
     """
     if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")

@@ -6,13 +6,14 @@ simulator joins the ranks. Times are in whole microseconds, and exact in the att
 ``duration_ns`` (with waiting) and ``own_ns`` (without).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.predict.operation_graph import COMMUNICATION, OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import COMMUNICATION, OperationGraph, in_order, operation_graphs
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.collective_operations import operation
@@ -59,8 +60,8 @@ def export_chakra(
         progress(path)
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(_sized(_text(1, _VERSION)))
-            for node in _nodes(graphs, rank, begin):
-                file.write(_sized(node))
+            for node in rank_operations(graphs, rank):
+                file.write(_sized(_node(node, begin)))
         written.append(path)
     return Exported(written)
 
@@ -72,46 +73,56 @@ def _numbered(name: str, at: int) -> str:
     return f"{way}-{kind.lower()}" if kind in ("Send", "Recv") else f"{way}-{kind or 'compute'}-{at}"
 
 
-def _nodes(graphs: list[OperationGraph], rank: int, begin: pd.Series) -> Iterator[bytes]:
-    """Yield the nodes of a rank, step by step; a step waits for the last operation of the one before."""
-    steps = sorted((step, graph, at) for graph in graphs for at, step in enumerate(graph.steps.tolist()))
+@dataclass(frozen=True, eq=False)
+class RankOperation:
+    """An operation of a rank in a step: its row and column in a graph, and the numbers of what it waits for.
+
+    ``control`` has operations that compute, and ``data`` those that communicate.
+    """
+
+    graph: OperationGraph
+    row: int
+    column: int
+    number: int
+    control: Sequence[int]
+    data: Sequence[int]
+
+
+def rank_operations(graphs: Sequence[OperationGraph], rank: int) -> Iterator[RankOperation]:
+    """Yield the operations of a rank, step by step, so that each follows what it waits for.
+
+    A step waits for the last operation of the one before.
+    """
+    steps = sorted(
+        (step, number, at) for number, one in enumerate(graphs) for at, step in enumerate(one.steps)
+    )
     first, last = 0, None
-    for step, graph, column in sorted(steps, key=lambda one: one[0]):
+    for _, at, column in steps:
+        graph = graphs[at]
         rows = np.flatnonzero(graph.rows["rank"].to_numpy() == rank)
-        number = {
-            row: first + at for at, row in enumerate(rows[np.argsort(graph.start[rows, column])].tolist())
-        }
-        kinds = graph.rows["kind"].to_numpy()
+        ordered = in_order({row: set(graph.before[row].tolist()) & {*rows.tolist()} for row in rows.tolist()})
+        number = {row: first + place for place, row in enumerate(ordered)}
+        talks = graph.rows["kind"].isin(COMMUNICATION).to_numpy()
         for row, node in number.items():
-            waits = [number[other] for other in graph.before[row].tolist() if other in number]
-            talks = [kinds[other] in COMMUNICATION for other in graph.before[row].tolist() if other in number]
-            control = [one for one, talk in zip(waits, talks, strict=True) if not talk]
-            data = [one for one, talk in zip(waits, talks, strict=True) if talk]
+            waits = [other for other in graph.before[row].tolist() if other in number]
+            control = [number[other] for other in waits if not talks[other]]
             if not waits and last is not None:
                 control.append(last)
-            yield _node(graph, row, column, node, control, data, int(begin[step]), step)
+            yield RankOperation(graph, row, column, node, control, [number[o] for o in waits if talks[o]])
         last = number[int(rows[np.argmax(graph.end[rows, column])])]
         first += len(number)
 
 
-def _node(
-    graph: OperationGraph,
-    row: int,
-    column: int,
-    number: int,
-    control: list[int],
-    data: list[int],
-    begin: int,
-    step: int,
-) -> bytes:
-    values = graph.rows.iloc[row]
-    start = begin + round(float(graph.start[row, column]))
+def _node(node: RankOperation, begin: pd.Series) -> bytes:
+    graph, row, column = node.graph, node.row, node.column
+    values, step = graph.rows.iloc[row], int(graph.steps[column])
+    start = int(begin[step]) + round(float(graph.start[row, column]))
     duration = round(float(graph.end[row, column] - graph.start[row, column]))
     own = round(float(graph.own[row, column]))
-    content = _number(_ID, number) + _text(NAME, str(values["name"]))
+    content = _number(_ID, node.number) + _text(NAME, str(values["name"]))
     content += _number(TYPE, _TYPES[values["kind"]])
-    content += b"".join(_number(_CONTROL, one) for one in control)
-    content += b"".join(_number(_DATA, one) for one in data)
+    content += b"".join(_number(_CONTROL, one) for one in node.control)
+    content += b"".join(_number(_DATA, one) for one in node.data)
     content += _number(START, start // 1000) + _number(DURATION, own // 1000)
     host = values["kind"] in ("host", "wait")
     content += _nested(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))

@@ -14,6 +14,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.chakra import export_chakra
+from hpcprof.report.goal import export_goal
 from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.trace_events import Exported, export_timelines
 from hpcprof.results.across.predictions import run_operations
@@ -37,6 +38,7 @@ class ExportFormat(Enum):
     PERFETTO = "perfetto"
     CHROME = "chrome"
     CHAKRA = "chakra"
+    GOAL = "goal"
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,11 @@ def export_run(
         if ranks or steps:
             raise UsageError(f"--ranks and --steps are for timelines: --to {form.value} writes whole tables.")
         return run.id, Exported(export_tables(run, store, form.value, folder))
-    if form is ExportFormat.CHAKRA:
+    if form in (ExportFormat.CHAKRA, ExportFormat.GOAL):
         if ranks or steps:
-            raise UsageError("--ranks and --steps are for timelines: --to chakra writes whole runs.")
+            raise UsageError(f"--ranks and --steps are for timelines: --to {form.value} writes whole runs.")
+        if form is ExportFormat.GOAL:
+            return run.id, export_goal(run_operations(run, store), folder, progress)
         return run.id, export_chakra(run_operations(run, store), folder, progress, names=names)
     return run.id, _export_timelines(run, store, form, folder, progress, ranks, steps)
 

@@ -159,7 +159,10 @@ def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["export", "x"], "Missing option '--to'. Choose from: parquet, csv, perfetto, chrome, chakra."),
+        (
+            ["export", "x"],
+            "Missing option '--to'. Choose from: parquet, csv, perfetto, chrome, chakra, goal.",
+        ),
         (
             ["report", "--format", "xml"],
             "Invalid value for '--format': 'xml' is not one of 'table', 'csv', 'json'.",
