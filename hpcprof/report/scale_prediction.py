@@ -86,23 +86,31 @@ def score_text(checks: Sequence[Kept]) -> str:
     return f"{how.capitalize()} checked predictions of this run were better than both baselines{doubt}."
 
 
+KEPT_COLUMNS = ("Run", "From", "To", "Predicted", "Measured", "Error", "Unchanged", "a + b log2 p")
+
+
+def kept_cells(kept: Kept) -> list[str]:
+    """Return the cells of a kept prediction, with its score and those of the baselines."""
+    actual = kept.actual
+
+    def error(value: int) -> str:
+        return "" if actual is None else f"{100 * (value / actual - 1):+.1f} %"
+
+    return [
+        kept.run,
+        f"{kept.measured_ranks:,}",
+        f"{kept.ranks:,}",
+        f"{format_ns(kept.value)} ({format_ns(kept.low)} to {format_ns(kept.high)})",
+        "" if actual is None else format_ns(actual),
+        *map(error, (kept.value, kept.unchanged, kept.log2)),
+    ]
+
+
 def kept_table(predictions: Sequence[Kept]) -> Table:
     """Return kept predictions with their scores."""
     table = Table(box=None, pad_edge=False)
-    for name in ("Run", "From", "To", "Predicted", "Measured", "Error", "Unchanged", "a + b log2 p"):
+    for name in KEPT_COLUMNS:
         table.add_column(name, justify="left" if name == "Run" else "right", overflow="fold")
     for one in predictions:
-        actual = one.actual
-
-        def error(value: int, actual: int | None = actual) -> str:
-            return "" if actual is None else f"{100 * (value / actual - 1):+.1f} %"
-
-        table.add_row(
-            one.run,
-            f"{one.measured_ranks:,}",
-            f"{one.ranks:,}",
-            format_ns(one.value),
-            "" if actual is None else format_ns(actual),
-            *(error(value) for value in (one.value, one.unchanged, one.log2)),
-        )
+        table.add_row(*kept_cells(one))
     return table

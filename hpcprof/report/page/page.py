@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.common import __version__
+from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 from hpcprof.report.contents import Contents
@@ -24,8 +25,11 @@ from hpcprof.report.page.chart_data import chart_data, message_matrix
 from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
+from hpcprof.report.scale_prediction import KEPT_COLUMNS, kept_cells
 from hpcprof.report.terminal import LACKING
+from hpcprof.results.across.predictions import Kept, kept_predictions
 from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
 
 PARTS = (
@@ -70,10 +74,20 @@ def html_report(
         facts=[fact for fact in screen.facts if not scrub or fact[0] not in PRIVATE_FACTS],
         scrub_note=SAID if scrub else "",
         explained=contents.explanation is not None,
+        prediction_columns=KEPT_COLUMNS[1:],
+        predictions=[kept_cells(one)[1:] for one in _predictions(contents.run)],
         hidden_title=HIDDEN,
         lacking_title=LACKING,
         **values,
     )
+
+
+def _predictions(run: Run) -> list[Kept]:
+    """Return the predictions that were made from a run; none if they cannot be read."""
+    try:
+        return [one for one in kept_predictions(run.path.parent) if one.run == run.id]
+    except HpcprofError:
+        return []
 
 
 def _places(timeline: Any) -> set[tuple[int, int]]:

@@ -9,7 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
 from hpcprof.analysis.explain.explanation import Source
@@ -19,6 +21,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import SAID, html_report
 from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
+from hpcprof.results.across.predictions import Kept
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
@@ -54,6 +57,24 @@ def tables() -> dict[str, AnalysisTable]:
         }
         made[name] = AnalysisTable(columns, {})
     return made
+
+
+def test_predictions_of_the_run_are_on_its_page(tmp_path: Path) -> None:
+    profiles = {0: profile_of("NVIDIA H200", "n1")}
+    assert 'id="predictions"' not in html_report(
+        Contents(Run("r", tmp_path / "r"), None, [], profiles, tables(), [], [], FULL)
+    )
+    made = Kept("r", 2, 64, "weak", 12_000_000, 11_000_000, 14_000_000, 10_000_000, 13_000_000, "now")
+    kept = [made, replace_struct(made, ranks=8, actual=12_500_000), replace_struct(made, run="other")]
+    file = tmp_path / "predictions.jsonl"
+    file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in kept))
+    contents = Contents(Run("r", tmp_path / "r"), None, [], profiles, tables(), [], [], FULL)
+    section = html_report(contents).partition('id="predictions"')[2].partition("</section>")[0]
+    assert section.count("<tr><td>2</td>") == 2
+    assert "12.00 ms (11.00 ms to 14.00 ms)" in section
+    assert "<td>-4.0 %</td><td>-20.0 %</td><td>+4.0 %</td>" in section
+    file.write_text("{")
+    assert 'id="predictions"' not in html_report(contents)
 
 
 def rows_of(page: str, name: str) -> dict[str, Any]:
