@@ -90,11 +90,10 @@ def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
             return None
         found = next((below for name, below in node.value if name.value == key), None)
         if found is None:
-            return (
-                None
-                if node.flow_style
-                else _inserted(text, node, _lines(keys[depth:], scalar, _column(node)))
-            )
+            if node.flow_style:
+                return None
+            column = int(node.value[0][0].start_mark.column)
+            return _inserted(text, node, _lines(keys[depth:], scalar, column))
         node = found
     return text[: node.start_mark.index] + scalar + text[node.end_mark.index :]
 
@@ -111,10 +110,6 @@ def _removed(text: str, keys: Sequence[str]) -> str | None:
         )
     lines = text.splitlines(keepends=True)
     return text if line is None else "".join(lines[:line] + lines[line + 1 :])
-
-
-def _column(mapping: yaml.MappingNode) -> int:
-    return int(mapping.value[0][0].start_mark.column)
 
 
 def _inserted(text: str, mapping: yaml.MappingNode, lines: str) -> str:
