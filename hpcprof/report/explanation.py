@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.evidence import plain
 from hpcprof.analysis.explain.explanation import (
     CAPTURE,
     CAUSES,
+    HOOK,
     LEAST_ESTIMATE_PCT,
     TYPICAL,
     WAITING,
@@ -207,7 +208,8 @@ def _measured(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
         return "no step was found, so the whole capture is one: collect --step-range NAME chooses another"
-    where = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
+    noted = " that the program noted" if step.source == HOOK and not step.explained_steps else ""
+    where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
         return f"median of {where}"
     return f"elapsed time per step of {where}; median {format_ns(step.wall_p50_ns)}"

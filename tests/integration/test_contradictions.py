@@ -61,5 +61,8 @@ def test_every_place_says_the_same_of_steps_that_only_the_program_noted(
     (run.path / "state/steps").mkdir()
     text = "".join(f"{json.dumps(one | {'max_ns': one['wall_ns']})}\n" for one in lines)
     (run.path / "state/steps/rank00000.jsonl").write_text(text)
-    every = [*compared_notes(run, partial(printed, hpcprof))]
+    command = partial(printed, hpcprof)
+    explained = " ".join(command("explain", run.id, "--runs-dir", str(tmp_path)).split())
+    assert "of 212 steps that the program noted on 1 rank" in explained
+    every = [*compared_notes(run, command)]
     assert [one for one in every if one.differs] == []

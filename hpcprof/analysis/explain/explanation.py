@@ -171,8 +171,8 @@ class StepKind:
     steps: int
 
 
-CAPTURE = "capture"
-"""The source of a step that is the whole capture."""
+HOOK, CAPTURE = "hook", "capture"
+"""The sources of steps that the start-up hook noted, and of a step that is the whole capture."""
 
 GIVEN, MEASURED, TYPICAL = "given", "measured", "typical"
 """Sources of a step alone: the user, steps of the same run before it was recorded, and other programs."""

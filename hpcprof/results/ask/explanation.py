@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
     GIVEN,
+    HOOK,
     MEASURED,
     Explanation,
     Finding,
@@ -187,6 +188,7 @@ def _of_unprofiled(run: Run, store: Store) -> Explanation:
     summary = StepSummary(
         wall_p50_ns=round(noted.p50_ns) if noted else None,
         elapsed_ns=round(noted.elapsed_ns) if noted else None,
+        source=HOOK if noted else None,
         steps=max((line.step + 1 for line in last), default=0),
         ranks=len(last),
         explained_steps=0,
