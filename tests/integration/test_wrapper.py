@@ -822,13 +822,19 @@ def test_a_signal_that_ends_the_launcher_reaches_the_programs_in_its_sessions(
     )
     launcher.chmod(0o755)
     asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", SAVES])
-    script = start_job(tmp_path / "run", asked, [str(launcher)])
+    # Slurm may emulate a second node on this one, whose programs are signalled from there.
+    marks = {"HPCPROF_PROGRAM": f"{tmp_path}/run/profiles/rank00001", "SLURMD_NODENAME": "n2"}
+    elsewhere = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks})
+    script = start_job(tmp_path / "run", asked, [str(launcher)], SLURMD_NODENAME="n1")
     output = tmp_path / "run/logs/rank00000.out"
     until(lambda: output.exists() and "ready" in output.read_text(), 60)
     os.kill(-script.pid if group else script.pid, getattr(signal, f"SIG{name}"))
     assert script.wait(60) == 0
     assert output.read_text() == f"ready\nsaved on SIG{name}\n"
     assert (tmp_path / "run/state/finished").read_text() == "0\n"
+    assert elsewhere.poll() is None
+    elsewhere.kill()
+    elsewhere.wait()
 
 
 @pytest.mark.parametrize("before", ["", "cd /;"], ids=["plain", "sandbox"])
