@@ -59,9 +59,8 @@ def read_intent(run: Run) -> Intent | None:
         identity = ProcessIdentity.parse(" ".join(process))
         if identity is None:
             return None
-        there = (
-            run.manifest.site.user if run.manifest and run.manifest.site.host else ""
-        )  # the account on a host
+        # The account on a host.
+        there = run.manifest.site.user if run.manifest and run.manifest.site.host else ""
         return Intent(there or _owner(path), datetime.fromisoformat(since), host, identity, error)
     except (ValueError, OSError):
         return None

@@ -198,11 +198,8 @@ def _trend(run: Run) -> str:
     if len(first) + len(last) < _FEWEST_LINES or len(first) < 2:
         return ""
     change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
-    return (
-        f", {abs(change):.0f} % {'slower' if change > 0 else 'faster'} than at the start"
-        if abs(change) >= _TREND_PCT
-        else ""
-    )
+    direction = "slower" if change > 0 else "faster"
+    return f", {abs(change):.0f} % {direction} than at the start" if abs(change) >= _TREND_PCT else ""
 
 
 def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:

@@ -60,15 +60,10 @@ def _values(
     sets = []
     names = [f"/{member_directory(directory, index).name}/" for index in range(len(job_scripts))]
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"
+    shared = (arrays.shared,) if arrays.shared else ()
     for name, text in zip(names, job_scripts, strict=True):
         lines = _directives(text, arrays.mark)
-        shared = [bool(arrays.shared) and line.startswith(arrays.shared) for line in lines]
-        sets.append(
-            [
-                line.replace(name, names[0] if one else pattern)
-                for line, one in zip(lines, shared, strict=True)
-            ]
-        )
+        sets.append([line.replace(name, names[0] if line.startswith(shared) else pattern) for line in lines])
     for other in sets[1:]:
         if other != sets[0]:
             raise UsageError(f"--array: {_difference(sets[0], other)}.")
