@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,9 @@ from hpcprof.cli.report import collect_first
 from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.predict.pipeline import PipelinePrediction, Schedule
+    import pandas as pd
+
+    from hpcprof.analysis.predict.pipeline import Schedule
     from hpcprof.results.across.predictions import Kept
 
 
@@ -133,10 +136,8 @@ def command(
     if pipeline is not None:
         if ranks or changes:
             raise UsageError("--pipeline takes neither --ranks, which follow from the stages, nor --set.")
-        run = find(runs[0] if runs else "last")
-        _show_pipeline(
-            predictions.predict_pipeline_of(run, store, pipeline, microbatches, schedule, chunks), form
-        )
+        operations = predictions.run_operations(find(runs[0] if runs else "last"), store)
+        _show_pipeline(operations, pipeline, microbatches, schedule, chunks, form)
         return
     numbers = _numbers(ranks)
     named = [find(run) for run in runs or ("last",)]
@@ -174,13 +175,20 @@ def _ranks_per_node(site: str | None) -> int | None:
     return node.gpus or node.cores
 
 
-def _show_pipeline(prediction: PipelinePrediction, form: str) -> None:
+def _show_pipeline(
+    operations: pd.DataFrame,
+    stages: int,
+    microbatches: int | None,
+    schedule: Schedule,
+    chunks: int | None,
+    form: str,
+) -> None:
+    from hpcprof.analysis.predict.pipeline import predict_pipeline
     from hpcprof.report.scale_prediction import pipeline_text
 
-    if form == "json":
-        click.echo(json.dumps(prediction.as_json(), indent=1))
-        return
-    click.echo(pipeline_text(prediction))
+    prediction = predict_pipeline(operations, stages, microbatches, schedule, chunks)
+    text = json.dumps(asdict(prediction), indent=1) if form == "json" else pipeline_text(prediction)
+    click.echo(text)
 
 
 def _show_kept(found: list[Kept], form: str) -> None:

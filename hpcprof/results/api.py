@@ -202,10 +202,12 @@ class Results:
         stage are by default the measured ones. Raises UsageError if the run has no pipeline, or the schedule
         does not allow the number of microbatches.
         """
-        from hpcprof.results.across.predictions import predict_pipeline_of
+        from hpcprof.analysis.predict.pipeline import predict_pipeline
+        from hpcprof.results.across.predictions import run_operations
 
         self._collected()
-        return predict_pipeline_of(self.run, self.store, stages, microbatches, schedule, chunks)
+        operations = run_operations(self.run, self.store)
+        return predict_pipeline(operations, stages, microbatches, schedule, chunks)
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""

@@ -21,8 +21,8 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.timeline import Floats
 
 TREE, RING = "tree", "ring"
-_START_LATENCY_NS = {"nccl": 6_000.0, "mpi": 1_500.0}
-"""Latency of a hop: of NCCL's protocol Simple (arXiv 2507.04786), and of MPI on a fast network."""
+_START_LATENCY_NS = 1_500.0
+"""Latency of a hop of MPI on a fast network."""
 _SMALL = 64
 """Maximum bytes of a buffer whose time is all latency."""
 _FEWEST_SIZES = 4
@@ -152,7 +152,7 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
         steps = hops(op, ranks, algorithm)
         latency = (share or 0.0) * typical / steps
         if share is None:
-            start = float(np.median(measured)) if measured else _START_LATENCY_NS["mpi"]
+            start = float(np.median(measured)) if measured else _START_LATENCY_NS
             source = source if measured else "literature"
             latency = min(start, typical / steps)
             if op == "Barrier" or 0 < max(one.bytes for one in rows) <= _SMALL:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -66,10 +66,6 @@ class PipelinePrediction:
     measured_ns: int
     rebuilt_error_pct: float
     not_modelled: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the prediction in the types of JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +147,10 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
         times[kind], delays[kind] = np.full(shape, np.nan), np.full(shape, np.nan)
         times[kind][place] = graph.end[of_kind] - graph.start[of_kind]
         delays[kind][place] = _delays(graph, of_kind)
-        if np.isnan(times[kind]).any():
-            raise UsageError("--pipeline needs as many microbatches on each stage.")
+        if np.isnan(times[kind]).any() or times[kind].shape != times[FORWARD].shape:
+            raise UsageError(
+                "--pipeline needs one forward and one backward operation per microbatch on each stage."
+            )
     span = graph.end[computes].max(axis=0) - graph.start[computes].min(axis=0)
     messages = graph.own[(rows["kind"] == "recv").to_numpy() & (graph.group >= 0)]
     return PipelineBlocks(

@@ -26,7 +26,6 @@ from hpcprof.runs.directory import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpcprof.analysis.predict.pipeline import PipelinePrediction, Schedule
     from hpcprof.analysis.predict.scale import ScalePrediction, Scaling
 
 _FILE = "predictions.jsonl"
@@ -191,24 +190,6 @@ def predict_runs(
     network = network_of_site(site) if site else None
     predictor = Predictor(tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network)
     return [predictor.predict(number, scaling, nodes) for number in ranks]
-
-
-def predict_pipeline_of(
-    run: Run,
-    store: Store,
-    stages: int,
-    microbatches: int | None = None,
-    schedule: Schedule = "1f1b",
-    chunks: int | None = None,
-) -> PipelinePrediction:
-    """Predict the step of a run with another schedule of its pipeline; microbatches as measured by default.
-
-    Raises HpcprofError if the run has not been collected, and UsageError if it has no pipeline, or the
-    schedule does not allow the number of microbatches.
-    """
-    from hpcprof.analysis.predict.pipeline import predict_pipeline
-
-    return predict_pipeline(run_operations(run, store), stages, microbatches, schedule, chunks)
 
 
 def run_operations(run: Run, store: Store) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def _run(wanted: Parameters | UsageError, comm: Any) -> int:
         raise UsageError(f"MPI reports {comm.size} ranks, but the job has {environment.world_size}.")
     wanted.validate(comm.size)
     hosts = comm.allgather(socket.gethostname())
-    library = _Mpi(comm) if _over_mpi(wanted.library) else _torch(comm, wanted.library)
+    library = _library(comm, wanted.library)
     rows: list[tuple[object, ...]] = []
     for ranks in _group_sizes(comm.size, hosts):
         nodes = len(set(hosts[:ranks]))
@@ -68,23 +69,13 @@ def _run(wanted: Parameters | UsageError, comm: Any) -> int:
     return 0
 
 
-def _over_mpi(library: str) -> bool:
-    if library != "auto":
-        return library == "mpi"
-    try:
-        import torch
-    except ImportError:
-        return True
-    return not torch.cuda.is_available()
-
-
 def _group_sizes(size: int, hosts: list[str]) -> list[int]:
     """Return powers of two, the ranks of the first node, and all ranks."""
     powers = {1 << power for power in range(1, size.bit_length()) if 1 << power <= size}
     return sorted(count for count in {*powers, hosts.count(hosts[0]), size} if count > 1)
 
 
-def _times(group: _Mpi | _Torch, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
+def _times(group: _Mpi, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
     """Yield each operation with the bytes of its buffer and its time in seconds."""
     for op in OPERATIONS:
         size = 8
@@ -97,7 +88,7 @@ def _times(group: _Mpi | _Torch, wanted: Parameters) -> Iterator[tuple[str, int,
             size *= 2
 
 
-def _time(group: _Mpi | _Torch, operation: Operation, budget: float) -> float:
+def _time(group: _Mpi, operation: Operation, budget: float) -> float:
     """Return the mean time of an operation in seconds, the longest of the group."""
     for _ in range(_WARM_UP):
         operation()
@@ -219,7 +210,15 @@ class _Torch(_Mpi):
         disconnect(self._world)
 
 
-def _torch(comm: Any, backend: str) -> _Torch:
-    from hpcprof.workloads.distributed import connect
+def _library(comm: Any, name: str) -> _Mpi:
+    """Return what carries the data: with ``auto``, NCCL if there are GPUs, else MPI."""
+    if name != "mpi" and find_spec("torch"):
+        import torch
 
-    return _Torch(comm, connect(comm, device="cpu" if backend == "gloo" else "auto", backend=backend))
+        from hpcprof.workloads.distributed import connect
+
+        if name != "auto" or torch.cuda.is_available():
+            return _Torch(comm, connect(comm, device="cpu" if name == "gloo" else "auto", backend=name))
+    if name not in ("auto", "mpi"):
+        raise UsageError(f"--library {name} needs a Python with torch.")
+    return _Mpi(comm)

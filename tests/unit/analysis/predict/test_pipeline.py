@@ -77,5 +77,8 @@ def test_what_cannot_be_rebuilt_is_refused(job: pd.DataFrame) -> None:
         predict_pipeline(job, 4, 6, "interleaved")
     with pytest.raises(UsageError, match="--chunks is for --schedule interleaved"):
         predict_pipeline(job, 4, 8, "1f1b", 2)
+    halves = job[job["name"] == "backward-compute"].assign(name="backward-weights")
+    with pytest.raises(UsageError, match="one forward and one backward operation per microbatch"):
+        predict_pipeline(pd.concat([job, halves], ignore_index=True), 4)
     with pytest.raises(UsageError, match="forward and backward operations on several stages"):
         predict_pipeline(program(2)[0], 4)
