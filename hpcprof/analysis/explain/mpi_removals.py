@@ -143,10 +143,6 @@ class MpiRemovals:
         """Scale the transfer of calls, without what they wait for others."""
         return self.less_transfer(times, np.where(calls, self.transfer * (1 - factor), 0))
 
-    def late_receivers(self, times: Times) -> Times:
-        """Let no send wait for its receiver."""
-        return times.without(self.graph.edges.kind == EdgeKind.RENDEZVOUS)
-
     def in_order_of_sending(self, times: Times) -> Times:
         """Let ranks receive messages in the order in which they are sent."""
         edges = self.graph.edges

@@ -144,15 +144,11 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     position = np.full(timeline.operation_count, NONE)
     position[work.row] = np.arange(len(work))
     front = position[fronts[first : last + further]]
-    final = NONE if further else _last_operation(work, last - 1)
+    ended = np.flatnonzero(work.step == last - 1)
+    final = NONE if further or not len(ended) else int(ended[np.argmax(work.end[ended])])
     rows = every.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places, ranges.start)
     return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final)
-
-
-def _last_operation(work: Work, step: int) -> int:
-    rows = np.flatnonzero(work.step == step)
-    return int(rows[np.argmax(work.end[rows])]) if len(rows) else NONE
 
 
 def _calls(

@@ -198,7 +198,8 @@ def _waiting_calls(
     that of the calls of the same name that did not; it returns after the usual lag of its name.
     """
     copies = np.array(_blocking_copies(calls, work), np.int64).reshape(-1, 2)
-    call, row = np.concatenate([waits.of_calls(_may_wait(calls)), copies]).T
+    may_wait = np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
+    call, row = np.concatenate([waits.of_calls(may_wait), copies]).T
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS
@@ -269,10 +270,6 @@ def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edge
             edges_of(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
         )
     return concatenate(Edges, found)
-
-
-def _may_wait(calls: HostCalls) -> Ints:
-    return np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
 
 
 def _blocking_copies(calls: HostCalls, work: Work) -> list[tuple[int, int]]:

@@ -182,7 +182,7 @@ class Removals:
         rows = np.flatnonzero(chosen & self.of_ranks(self.graph.work_rank, ranks))
         calls = np.unique(work.call[rows])
         hidden = self.call_time(self.waits(times, calls), calls)
-        return hidden.with_alone(_zeroed(hidden.alone, rows))
+        return hidden.without_work(rows)
 
     def communication(self, times: Times, factor: Floats) -> Times:
         """Scale the time that each operation communicates, without what it waits for others."""
@@ -264,12 +264,6 @@ class Removals:
             )
         )
         return times.with_alone(alone)
-
-
-def _zeroed(alone: Floats, rows: Ints) -> Floats:
-    changed: Floats = alone.copy()
-    changed[rows] = 0
-    return changed
 
 
 @dataclass(frozen=True)

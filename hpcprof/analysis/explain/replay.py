@@ -46,6 +46,12 @@ class Times:
         """Return the times with others of the operations."""
         return replace(self, alone=alone)
 
+    def without_work(self, rows: Ints) -> Times:
+        """Return the times in which some operations take none."""
+        alone = self.alone.copy()
+        alone[rows] = 0
+        return self.with_alone(alone)
+
     def without(self, edges: Ints | Mask) -> Times:
         """Return the times in which nothing waits along some edges."""
         return self.set_lag(edges, EARLIEST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -71,11 +71,13 @@ class Scene:
 
     def of_operations(
         self, cause: CauseDeclaration, rows: Ints, time: Ints | Floats, less: Ints | Floats | None = None
-    ) -> Candidate:
-        """Return a cause in operations, which take ``less`` ns without it: by default all of their time.
+    ) -> Iterator[Candidate]:
+        """Yield a cause in operations, which take ``less`` ns without it: by default all of their time.
 
         It is in the place with most of ``time``, which it takes by itself; arrays have shape (n,).
         """
+        if not len(rows):
+            return
         where, gone = self.mostly(self.graph.work.place[rows], time), time if less is None else less
 
         def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
@@ -85,7 +87,7 @@ class Scene:
             return times.with_alone(alone)
 
         own = self.per_step(self.graph.work_rank[rows], time)
-        return Candidate(cause, where, self.ranks, remove, *own)
+        yield Candidate(cause, where, self.ranks, remove, *own)
 
     @cached_property
     def places(self) -> list[str]:

@@ -100,8 +100,7 @@ def _attention(scene: Scene) -> Iterator[Candidate]:
     """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
     less = _less(scene)
     gone = np.flatnonzero(less)
-    if len(gone):
-        yield scene.of_operations(SLOW_ATTENTION, gone, less[gone])
+    yield from scene.of_operations(SLOW_ATTENTION, gone, less[gone])
 
 
 def _less(scene: Scene) -> Floats:
@@ -147,9 +146,8 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
     elementwise = np.flatnonzero((kind == KernelKind.ELEMENTWISE) & (time >= _LONG_NS) & _moves_bytes(scene))
     runs = [run for run in _runs(scene, elementwise) if len(run) >= _FEWEST]
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
-    if spare:
-        gone = np.concatenate(spare)
-        yield scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
+    gone = np.concatenate([elementwise[:0], *spare])
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
 
 
 def _moves_bytes(scene: Scene) -> Mask:
@@ -180,8 +178,7 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     # A copy to other strides converts a layout where the place has convolutions.
     copies &= np.isin(work.place, work.place[convolves])
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
-    if len(converts):
-        yield scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
+    yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
 
 _ALIGNED = re.compile(r"tensor_?op.*align(\d+)(?!.*align\d)", re.IGNORECASE)
@@ -215,10 +212,9 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     """Yield all such products: they are mostly those of one tensor."""
     work = scene.graph.work
     slow = np.flatnonzero(np.array([*map(loads_in_parts, scene.graph.names), False])[work.name])
-    if len(slow):
-        time = (work.end - work.start)[slow]
-        gain: Floats = np.multiply(time, _GAIN, dtype=np.float64)
-        yield scene.of_operations(SHAPE_INEFFICIENCY, slow, time, gain)
+    time = (work.end - work.start)[slow]
+    gain: Floats = np.multiply(time, _GAIN, dtype=np.float64)
+    yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time, gain)
 
 
 _declare = partial(

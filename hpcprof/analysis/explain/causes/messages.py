@@ -67,7 +67,7 @@ def _late_receivers(scene: Scene) -> Iterator[Candidate]:
         LATE_RECEIVER,
         scene.call_with_most(waits),
         tuple(np.flatnonzero(by_receiver >= ALIKE * by_receiver.max()).tolist()),
-        lambda times, _: mpi.late_receivers(times),
+        lambda times, _: times.without(held),
         scene.of_calls(waits),
     )
 

@@ -86,9 +86,7 @@ def _fused(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None
     short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS))
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, short)
     fused = _launched_at_once(scene, place, times.set_lag(gaps, np.minimum(times.lag[gaps], 0)), ranks)
-    alone = fused.alone.copy()
-    alone[short] = 0
-    return fused.with_alone(alone)
+    return fused.without_work(short)
 
 
 SMALL_KERNELS = CauseDeclaration(
