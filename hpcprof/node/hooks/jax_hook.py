@@ -56,7 +56,7 @@ class JaxRecorder(Window):
         self._steady = 0.0
         self._windows = list(WINDOWS_S)
         self._began: float | None = None
-        self._records_steps = False
+        self._records_steps = self._unwritten = False
         self._of_steps = ""
         self._window = ""
 
@@ -150,7 +150,8 @@ class JaxRecorder(Window):
             say(self._of_steps)
         elif self._window:
             marked = f"only {self._steps} step{'s' * (self._steps != 1)}" if self._steps else "no step"
-            say(f"{self._window}, since it marked {marked}.")
+            reason = "JAX wrote no profile of its steps" if self._unwritten else f"it marked {marked}"
+            say(f"{self._window}, since {reason}.")
         elif self._stands_back:
             say("no trace: the program runs the JAX profiler itself.")
         elif not self._claim.exists():
@@ -172,10 +173,10 @@ class JaxRecorder(Window):
         return True
 
     def _end_steps(self, reason: str = "") -> None:
-        self._write()
+        self._unwritten = not self._write()
         self._records_steps = False
         last = self._steps - 1
-        if last >= self._first:
+        if not self._unwritten and last >= self._first:
             steps, early = span_words(self._first, last, self._last, reason)
             self._of_steps = f"recorded {steps} that the program marks, counted from 0{early}."
 
@@ -188,21 +189,22 @@ class JaxRecorder(Window):
             # The program ended when it had just begun: the one before shows more.
             self._stop()
             return
-        self._write()
-        self._steady = steady
-        self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
+        if self._write():
+            self._steady = steady
+            self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
 
-    def _write(self) -> None:
-        """Stop, and give the profile its name; the other formats that JAX writes are left out."""
-        self._stop(self._profile)
+    def _write(self) -> bool:
+        """Stop, and give the profile its name, if JAX wrote one; its other formats are left out."""
+        return self._stop(self._profile)
 
-    def _stop(self, keep: Path | None = None) -> None:
+    def _stop(self, keep: Path | None = None) -> bool:
         self._began = None
         try:
             self._profiler.stop()
             written = sorted(self._folder.rglob(f"*{self.suffix}"))
             if keep is not None and written:
                 written[-1].replace(keep)
+            return bool(written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 

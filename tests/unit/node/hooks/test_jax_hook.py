@@ -71,6 +71,21 @@ def run_steps(made: JaxRecorder, count: int, clock: list[float], seconds: float 
         made.tick()
 
 
+def test_steps_of_which_jax_wrote_no_profile_are_not_said_to_be_recorded(
+    tmp_path: Path, clock: list[float], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    run_steps(made, 6, clock)  # the first one is a window of time, which stays
+    monkeypatch.setattr(profiler, "stop", lambda: None)
+    run_steps(made, 30, clock)
+    made.close()
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "1"
+    assert len(said) == 1 and said[0].endswith(
+        "after it imported JAX, since JAX wrote no profile of its steps."
+    )
+
+
 def test_the_twenty_steps_after_the_first_five_are_recorded(
     tmp_path: Path, clock: list[float], said: list[str]
 ) -> None:
