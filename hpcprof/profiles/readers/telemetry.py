@@ -23,6 +23,8 @@ _MOST_BYTES = 256 << 20
 _MOST_AT_ONCE = 16 << 20
 _LONGEST_LINE = 4 << 20
 _MOST_SERIES = 20_000
+_MOST_DAMAGED = 100_000
+"""Maximum number of damaged lines of a node, after which its file is read no further."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,7 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
         reading = _Reading(path.stem)
         with suppress(OSError), path.open("rb") as file:
             left = _MOST_BYTES
-            while left > 0 and (line := file.readline(_LONGEST_LINE)):
+            while left > 0 and reading.damaged < _MOST_DAMAGED and (line := file.readline(_LONGEST_LINE)):
                 left -= len(line)
                 reading.take(line)
         yield reading
@@ -157,7 +159,7 @@ class _Reading:
         self._limits: dict[str, float] = {}
         self._missing: dict[str, str] = {}
         self._last = -math.inf
-        self._damaged = 0
+        self.damaged = 0
 
     def take(self, line: bytes) -> None:
         """Add a line; one that cannot be read is counted."""
@@ -168,7 +170,7 @@ class _Reading:
             else:
                 self._sample(*value)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            self._damaged += 1
+            self.damaged += 1
 
     def _describe(self, header: Mapping[str, Any]) -> None:
         self._fast = [_parsed(name) for name in header["fast"]]
@@ -217,7 +219,7 @@ class _Reading:
             times, values = map(np.array, points)
             series[name] = Series(times, values)
         return NodeTelemetry(
-            self._node, series, self._ranks, self._gpus, self._limits, self._missing, self._damaged
+            self._node, series, self._ranks, self._gpus, self._limits, self._missing, self.damaged
         )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from hpcprof.profiles.readers import telemetry
 from hpcprof.profiles.readers.telemetry import has_telemetry, read_telemetry
 
 HEADER = {
@@ -70,6 +72,15 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     (node,) = read_telemetry(written(tmp_path, [*LINES, *bad, [1003.0, [3.0, 1, 7]]]))
     assert node.damaged == len(bad)
     assert node.series["rank3", "cpu_s"].values.tolist() == [1.0, 1.1, 2.0, 3.0]
+
+
+def test_a_file_of_countless_damaged_lines_is_read_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "_MOST_DAMAGED", 100)
+    (written(tmp_path, []) / "telemetry/n1.jsonl").write_bytes(b"{}\n" * 1000)
+    (node,) = read_telemetry(tmp_path)
+    assert node.damaged == 100
 
 
 def test_damaged_files_raise_nothing(tmp_path: Path) -> None:
