@@ -64,3 +64,50 @@ def test_a_damaged_entry_is_no_evidence_that_its_collective_was_not_entered(tmp_
     values["entries"][-1] = {"profiling_name": 7}
     path.write_text(json.dumps(values))
     assert judged(tmp_path).ranks == (2,)
+
+
+def _with_last(folder: Path, rank: int, **changes: object) -> None:
+    path = folder / f"nccl_trace_rank_{rank}"
+    values = json.loads(path.read_text())
+    values["entries"][-1].update(changes)
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"collective_seq_id": 2**63},
+        {"collective_seq_id": 10**18 * 10**18},
+        {"collective_seq_id": -5},
+        {"input_sizes": [[8] * 100_000]},
+    ],
+)
+def test_impossible_numbers_in_a_dump_blame_no_other_rank(changes: dict[str, object], tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    _with_last(tmp_path, 0, **changes)
+    assert judged(tmp_path).ranks == (2,)
+
+
+@pytest.mark.parametrize("name", ["1000000000", "9" * 200, "7", "\N{ARABIC-INDIC DIGIT SEVEN}"])
+def test_a_dump_of_a_rank_that_is_in_no_group_is_no_evidence(name: str, tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    (tmp_path / f"nccl_trace_rank_{name}").write_bytes((tmp_path / "nccl_trace_rank_2").read_bytes())
+    assert judged(tmp_path).ranks == (2,)
+
+
+def test_one_dump_that_claims_countless_ranks_of_a_group_is_outvoted(tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    path = tmp_path / "nccl_trace_rank_0"
+    values = json.loads(path.read_text())
+    values["pg_config"]["0"]["ranks"] = str([*range(100_000)])
+    path.write_text(json.dumps(values))
+    assert judged(tmp_path).ranks == (2,)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "/nowhere"])
+def test_a_device_in_place_of_a_dump_is_one_that_cannot_be_read(target: str, tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    path = tmp_path / "nccl_trace_rank_0"
+    path.unlink()
+    path.symlink_to(target)
+    assert judged(tmp_path).ranks == (2,)

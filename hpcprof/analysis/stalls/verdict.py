@@ -69,8 +69,11 @@ class _Operations:
         self.unfinished: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
         self._entered: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
         self.messages: list[tuple[int, Entered, int]] = []
+        inside = {group: {*ranks_of} for group, ranks_of in self.members.items()}
         for rank, record in self._records.items():
             for operation in record.operations:
+                if rank not in inside[operation.group]:
+                    continue  # the dump of another program, or a forged one
                 if operation.is_p2p:
                     other = self._partner(operation)
                     if other is not None and not operation.ended:
@@ -228,14 +231,16 @@ def _first_time(operations: Iterable[Entered]) -> int:
 
 
 def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group: as recorded, else those that used it."""
-    found: dict[str, set[int]] = defaultdict(set)
+    """Return the ranks of each group: as most dumps have recorded them, else those that used it."""
+    recorded: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    used: dict[str, set[int]] = defaultdict(set)
     for rank, record in records.items():
-        for operation in record.operations:
-            found[operation.group].add(rank)
         for group, members in record.groups.items():
-            found[group].update(members)
-    return {group: tuple(sorted(members)) for group, members in found.items()}
+            recorded[group][members] += 1
+        for operation in record.operations:
+            used[operation.group].add(rank)
+    members_of = {group: tuple(sorted(ranks)) for group, ranks in used.items()}
+    return members_of | {group: max(lists, key=lists.__getitem__) for group, lists in recorded.items()}
 
 
 def _sides(entered: Mapping[int, Entered]) -> list[Side]:

@@ -8,11 +8,11 @@ somebody else: only plain values are unpickled, and only so many of them.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from hpcprof.common.decode import parsed_count
+from hpcprof.common.decode import open_regular, parsed_count
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.plain_pickle import load_plain
 
@@ -21,11 +21,16 @@ _MOST_VALUES = 4_000_000
 _DEEPEST = 12
 """Dumps nest seven deep."""
 
-_RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$")
+_RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$", re.ASCII)
 _DUMP = re.compile(
-    r"(?:.*dump.*_|.*(?:fr|nccl|flight)\w*_(?:trace|rank)_?)\d+$|rank\d{5,9}\.flight\.(?:json|pickle)$"
+    r"(?:.*dump.*_|.*(?:fr|nccl|flight)\w*_(?:trace|rank)_?)\d{1,9}$|rank\d{5,9}\.flight\.(?:json|pickle)$",
+    re.ASCII,
 )
 """Names of dumps: PyTorch adds the rank to the name that the user gave, by default nccl_trace_rank_."""
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Shape = Annotated[list[int], msgspec.Meta(max_length=64)]
 
 
 class CodeLine(msgspec.Struct, frozen=True):
@@ -44,12 +49,12 @@ class Entered(msgspec.Struct, frozen=True):
     profiling_name: str
     """Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``."""
     pg_id: int = -1
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
+    collective_seq_id: _Number = 0
+    p2p_seq_id: _Number = 0
     """Its number in the group, counted from 1. For messages the second counts, and differs between ranks."""
     record_id: int = 0
     is_p2p: bool = False
-    input_sizes: list[list[int]] = []
+    input_sizes: list[_Shape] = []
     """The shapes of its tensors."""
     input_dtypes: list[str] = []
     state: str = "scheduled"
@@ -104,12 +109,12 @@ def rank_of_dump(path: Path) -> int | None:
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
-    """Return the dumps in a folder by rank, without those that are not files."""
+    """Return the dumps in a folder by rank; a pipe or device in place of one is one that cannot be read."""
     found = {}
     with reading(folder):
         for path in sorted(folder.iterdir()):
             rank = rank_of_dump(path)
-            if rank is not None and path.is_file():
+            if rank is not None and not path.is_dir():
                 found[rank] = path
     return found
 
@@ -119,7 +124,7 @@ def read_flight_record(path: Path) -> FlightRecord:
 
     Raises DamagedInput if it is no dump, or holds anything but plain values, or too much.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), open_regular(path) as file:
         data = file.read(_MOST_BYTES + 1)
     try:
         return parse_flight_record(data)
@@ -222,7 +227,7 @@ def _entered(operations: list[Entered], status: Any) -> dict[str, int]:
         known = status.get(str(operation.pg_id)) if isinstance(status, dict) else None
         told = known.get("last_enqueued_collective") if isinstance(known, dict) else None
         numbers = [operation.collective_seq_id, last.get(operation.group, 0)]
-        last[operation.group] = max([*numbers, told] if isinstance(told, int) else numbers)
+        last[operation.group] = max([*numbers, told] if isinstance(told, int) and told < 1 << 62 else numbers)
     return last
 
 
