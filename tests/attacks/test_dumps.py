@@ -38,7 +38,19 @@ def judged(folder: Path) -> Stall:
     return stall
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\x80\x04\x95", b"PK\x03\x04", b"null", b'{"entries": 3}'])
+_PICKLES = [
+    b"cos\nsystem\n(S'id'\ntR.",
+    b"(S'id'\nios\nsystem\n.",
+    b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.",
+    *(b"\x80\x02\x82\x01.", b"Pabc\n.", b"\x80\x05\x97.", b"\x80\xff.", b"\x80\x02r\xff\xff\xff\x7f."),
+]
+"""Programs, extensions and persistent objects in a pickle, and those whose opcodes a scanner may not know."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\x80\x04\x95", b"PK\x03\x04", b"null", b'{"entries": 3}', *_PICKLES],
+)
 @pytest.mark.parametrize("cut", [0, 1, 3])
 def test_a_dump_that_cannot_be_read_is_no_evidence_against_its_rank(
     cut: int, content: bytes, tmp_path: Path

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 import pytest
@@ -21,13 +23,15 @@ from tests.attacks.packages import RUN, described, package, profiles, results
 _HOSTILE = '<img src=x onerror=1>"\n\\'
 _DIGITS = "9" * 5000
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+_FORM_TYPE = {"Content_Type": _FORM["Content-Type"], "Authorization": ""}
 
 
 class Reader:
     """A client of a hub with a token."""
 
     def __init__(self, client: TestClient, token: str) -> None:
-        self._client, self._sent = client, {"Authorization": f"Bearer {token}"}
+        self._client, self.token = client, token
+        self._sent = {"Authorization": f"Bearer {token}"}
 
     def ask(self, path: str, method: str = "GET", content: bytes = b"", **headers: str) -> Any:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -132,6 +136,35 @@ def test_a_client_that_is_gone_leaves_no_traceback_in_the_log(path: str, tmp_pat
         pass
 
     anyio.run(hub, scope, gone, sent)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *(
+            "//evil.example",
+            "https://evil.example",
+            "/\\evil.example",
+            "///evil.example",
+            "/\tevil",
+            "/..//evil.example",
+        ),
+        *(
+            "javascript:alert(1)",
+            "http:evil",
+            "/%2f/evil.example",
+            "\\\\evil",
+            "/x\r\nSet-Cookie: a=b",
+            "@evil.example",
+        ),
+    ],
+)
+def test_signing_in_leads_to_a_page_of_the_hub(wanted: str, readers: tuple[Reader, Reader]) -> None:
+    token = readers[0].token.encode()
+    address = f"/sign-in?{urlencode({'next': wanted})}"
+    answer = readers[0].ask(address, "POST", b"token=" + token, **_FORM_TYPE)
+    assert answer.status_code == 303
+    assert re.match(r"/(?![/\\\s])[^\r\n]*$", answer.headers["Location"])
 
 
 def test_a_form_beyond_its_limits_is_a_sentence(readers: tuple[Reader, Reader]) -> None:
