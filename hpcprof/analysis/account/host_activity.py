@@ -94,7 +94,7 @@ def calls_touching(calls: ApiCalls, thread: Thread, start: Ints, end: Ints) -> I
 def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
     """Return, for each thread, the name of its innermost range at each moment.
 
-    Only ranges that the program itself marked count, not those of libraries, which have a domain.
+    Only ranges that the program itself marked count, not a library's, which have a domain.
     """
     ranges = timeline.ranges
     own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread == 1))
@@ -110,7 +110,7 @@ def innermost(ranges: Ranges) -> StepFunction:
     outside = np.where(above == NO_PARENT, NO_NAME, ranges.name[above])
     time = np.concatenate((ranges.start, ranges.end))
     value = np.concatenate((ranges.name, outside))
-    # Of changes at one moment the last counts: a range ends before the next begins, the longest first.
+    # The last change at a moment counts: a range ends before the next begins, the longest first.
     length = ranges.end - ranges.start
     order = np.lexsort((np.concatenate((-length, length)), np.repeat([1, 0], len(ranges)), time))
     return StepFunction(time[order], value[order])
@@ -171,8 +171,8 @@ class Places:
 def places_of(timeline: Timeline, begin: int, end: int) -> Places:
     """Return where the threads are between two moments.
 
-    Only ranges that the program itself marked count, not those of libraries, which have a domain, but for
-    executions of programs that mark the steps: what lies between these is outside. The marks of the start-up
+    Only ranges that the program itself marked count, not a library's, which have a domain. Executions of
+    programs that mark the steps count too: threads are outside between them. The marks of the start-up
     hook are no place.
     """
     steps = steps_of(timeline)

@@ -319,8 +319,8 @@ def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFuncti
     """Return the gaps of a thread with the calls that hold it up when they begin.
 
     Such a call is the cause of a gap until it returns, and then as long as the thread would be ahead without
-    it and its like: calls that held the thread up for a time let it be ahead by that time, which later gaps
-    use up. What the thread does beyond that is work of the host.
+    it and its like. Without calls that held it up, the thread would be ahead by their time; later gaps use
+    that time up. Beyond it, the gap is work of the host.
     """
     waiting = np.maximum(gaps.launched - gaps.start, 0)
     call = calling.at(gaps.start)
@@ -427,7 +427,7 @@ def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, 
     """
     gaps = gaps.take(gaps.end > gaps.launched)
     unknown = gaps.call == NONE
-    # What does not exist is 0; its value is not used.
+    # Missing entries are 0; their values are not used.
     in_call = at(timeline.calls.end, gaps.call) >= gaps.end
     waited = gaps.changes_stream & (gaps.begun + lag < gaps.start)
     cause = np.select(

@@ -143,7 +143,7 @@ class Divided(NamedTuple):
     """
     aligned: set[int]
     unknown: set[int]
-    """The ranks whose clocks communication aligned, and those of which the waiting is unknown."""
+    """The ranks whose clocks communication aligned, and the ranks whose waiting is unknown."""
 
 
 def divide(
@@ -170,10 +170,10 @@ def divide(
 def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Divide the wall time of each step on each rank into exclusive parts, which add up to it exactly.
 
-    ``compute_ns`` is the time in which any compute kernel runs. Exposed communication is the time in which
-    communication runs and compute does not: ``wait_for_peer_ns`` is its part in which every collective that
-    runs still waits for its last rank, and every message for its partner, by aligned clocks, and
-    ``exposed_comm_ns`` the rest.
+    ``compute_ns`` is the time in which any compute kernel runs. Exposed communication is the time of
+    communication without compute. ``wait_for_peer_ns`` is its part in which all running collectives still
+    wait for their last rank and all messages for their partner, by aligned clocks; ``exposed_comm_ns`` is the
+    rest.
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown. ``kind``
     is the number of the step's kind in ``step_kinds``, 0 if the steps are of one kind or not all ranks have

@@ -131,7 +131,7 @@ def joined(tables: Sequence[Columns]) -> Columns:
 def in_order(parts: Sequence[Listed]) -> Columns:
     """Return the rows of all parts in the order of ``begin``, which is left out.
 
-    Of those that begin together, the columns of numbers without missing values decide.
+    Columns of numbers without missing values order the rows that begin together.
     """
     columns = joined([part.rows for part in parts if part.rows])
     if not columns:

@@ -18,7 +18,7 @@ _BLOCK = 8
 _ROWS_AT_ONCE = 4096
 _UNCERTAINTY_PERCENTILE = 95
 _SIGMAS = 3.0
-"""A drift is certain if it is so many times its standard error, from the median absolute deviation."""
+"""Minimum ratio of a drift to its standard error, from the median absolute deviation, for a certain drift."""
 
 LARGEST_RATE = 1e-3
 """Maximum relative drift of a clock; computers stay below 1e-4, so a higher rate is not drift."""

@@ -48,7 +48,7 @@ class Matches:
     """The position among the collectives that share a kernel."""
     start: Ints
     end: Ints
-    """Of the kernel, or of the call on the host, on the clock of the rank."""
+    """Begin and end of the kernel, or of the call on the host, on the clock of the rank."""
     peer: Ints
     """The partner of a message by its rank in the program, `UNKNOWN` for a collective."""
     sends: Mask
@@ -86,7 +86,7 @@ class MatchedGroup(NamedTuple):
     op: str
     """The name of the collective, or `MESSAGE`."""
     ranks: Ints
-    """Of messages the sender and the receiver; shape (n,)."""
+    """Ranks that take part; for messages the sender and the receiver; shape (n,)."""
     part: Ints
     """Shape (m,)."""
     start: Ints
@@ -157,7 +157,7 @@ class Arrivals:
 
 def arrivals_of(batches: Iterable[Matches]) -> Arrivals:
     """Summarize matches of some communicators, which may be any number of rows at a time."""
-    # Of each match: its number, the rank that waits least, how long it does, all together and at most.
+    # By match: its number, the rank that waits least, its wait, the sum of all waits, and the longest.
     rows, collective = np.empty((5, 0), np.int64), np.empty(0, bool)
     members = [np.empty((0, 2), np.int64)]
     for batch in batches:

@@ -88,7 +88,7 @@ class RecordedOperation:
     seq: Ints
     """Those of which all of these ranks recorded the kernel; shape (m,)."""
     columns: dict[str, NDArray[Any]]
-    """Of shape (m, n) for what differs between ranks, else (m,)."""
+    """Shape (m, n) for values that differ between ranks, else (m,)."""
     by_step: RecordedOperation | None = None
     """The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
     and the position in it.
@@ -172,7 +172,7 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     kept = {field: by_rank[name] for field, name in _BY_RANK.items()}
     kept |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
     kept["fused"] = by_rank["fused"].max(axis=1)
-    # Of unknown values, which are NaN, fmin and fmax take the other one.
+    # fmin and fmax take the other one of a value that is unknown, NaN.
     kept |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
     kept |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
     return RecordedOperation(calls, seq[whole], kept)
@@ -271,7 +271,7 @@ def _match_one(
 def _joined(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
     """Take the columns out of the parts of an operation, and return them for all ranks.
 
-    What does not differ between ranks has the shape (parts, m).
+    Values that are the same on all ranks have the shape (parts, m).
     """
     seq = reduce(np.intersect1d, [one.seq for one in parts])
     columns = {}

@@ -37,7 +37,7 @@ class MatchedPairs:
     """The position of both ends in the rows of their ranks; shape (m, 2)."""
     start: Ints
     end: Ints
-    """Of the kernels that carried out the message, on each rank's own clock; shape (m, 2)."""
+    """Begin and end of the kernels that carried out the message, on each rank's own clock; shape (m, 2)."""
     exposed: Ints
     """The time without compute beside these kernels, in ns; shape (m, 2)."""
     step: Floats
@@ -224,7 +224,7 @@ class _Messages:
     received: Ints
     """Until when the send and the receive lasted, each on its rank's own clock; shape (m,)."""
     duration: Ints
-    """Of the kernels that sent and received; shape (m, 2)."""
+    """Durations of the kernels that sent and received; shape (m, 2)."""
     up: Mask
     """True if the lower rank sent the message; shape (m,)."""
 
@@ -271,7 +271,7 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     both_ways = up.any() and not up.all()
     together = _aligned(messages, np.ones(len(up), bool), None) if both_ways else None
     shortest = int(messages.duration.min())
-    # What is short beside the width of the bounds was no wait for the other rank: it would narrow them.
+    # A time that is short beside the width of the bounds was no wait: it would narrow them.
     least = max(_WAITED * shortest, together.uncertainty[1] if together else 0)
     waited = messages.duration[:, 1] >= least
     one_way = not (waited & up).any() or not (waited & ~up).any()

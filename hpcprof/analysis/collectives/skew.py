@@ -71,8 +71,8 @@ def arrivals(
 def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
     """Return how long each rank communicated exposed with others since the last collective of its group.
 
-    The group is all collectives of the same ranks. Of each, the collectives count that have a kernel of their
-    own; in the first one nothing is known of the time before.
+    The group is all collectives of the same ranks. Only collectives with a kernel of their own count; nothing
+    is known of the time before the first one.
     """
     of_own = [one.part == 0 for one in group]
     parts = list(zip(group, of_own, strict=True))
@@ -186,13 +186,13 @@ def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outco
     is the sum over the collectives to which the rank comes late in the other half of the steps too, by more
     than the uncertainty of the clocks.
 
-    Where communicators overlap (data, tensor and pipeline groups), who waited for a late rank in one of them
-    comes late to the next. So a rank is late by no more than it is when all are given back what they
-    communicated exposed in other groups of ranks since their last collective. The same work makes a rank late
-    to several groups, of which the one counts in which that costs most.
+    Where communicators overlap (data, tensor and pipeline groups), a rank that waited for a late rank in one
+    of them comes late to the next. So the exposed communication of all ranks in other groups since their last
+    collective is subtracted before a rank counts as late. If the same work makes a rank late to several
+    groups, the group where that costs most counts.
 
-    Ranks that send each other messages (pipelines) wait for each other by design. Of these the cost of a step
-    is by how much longer than the median of the others the rank works, and so waits less for them
+    Ranks that send each other messages (pipelines) wait for each other by design. Their cost of a step is the
+    rank's work beyond the median of the others, by which it waits less for them
     (`hpcprof.analysis.collectives.waiting_balance.balanced_costs`).
 
     The verdict is ``straggler`` if the rank is late beyond chance, or by a finding, and the cost is at least
@@ -297,8 +297,8 @@ def _latenesses(parts: Sequence[Waiting], exposed: pd.DataFrame) -> dict[int, _L
     """Return what the lateness of each rank costs, to collectives or among partners of messages.
 
     Ranks that send each other messages take turns, and so come to their collectives one after the other:
-    these are left to the comparison of the ranks. Of a rank with several of these, or in several groups of
-    ranks, it is the lateness that costs most.
+    these are left to the comparison of the ranks. A rank late in several ways, or in several groups of ranks,
+    gets the lateness that costs most.
     """
     lowest = partners({pair for part in parts for pair in part.pairs})
     groups = {group for part in parts for _, group in part.costs}

@@ -226,11 +226,10 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     """Return by how much less than the median of the others each rank communicates in each step.
 
     Ranks that send each other messages take turns, so that each waits for the others by design. A step takes
-    all of them the same time. What a rank does not spend in communication beside which nothing computes, it
-    works; so this is how much longer than the others the rank works, whatever the transfers take. The
-    durations are on each rank's own clock. The first step is left out: in it ranks also wait for those whose
-    capture began later. ``exposed`` is that of `exposed_by_step`, and ``lowest`` tells which ranks belong
-    together (`partners`).
+    all of them the same time, and a rank works whenever it is not in exposed communication. So this is how
+    much longer than the others the rank works, whatever the transfers take. The durations are on each rank's
+    own clock. The first step is left out: in it ranks also wait for a rank whose capture began later.
+    ``exposed`` comes from `exposed_by_step`, and ``lowest`` tells which ranks belong together (`partners`).
     """
     inside = exposed[exposed["rank"].isin(list(lowest))]
     rank, ranks = pd.factorize(inside["rank"], sort=True)

@@ -45,10 +45,10 @@ _FREEDOM = 4.0
 """The weight of the noise of all values in that of a segment, as a number of values."""
 
 _OUTLYING = 3.0
-"""A value is pulled in to so many standard deviations from the median of its neighbours."""
+"""Maximum distance of a value from the median of its neighbours, in standard deviations; it is clipped."""
 
 _IGNORED = 5.0
-"""From so many standard deviations on, a value counts as that median: it says nothing of the level."""
+"""Minimum distance, in standard deviations, of a value that is replaced by that median."""
 
 _WINDOW = 3
 """Neighbours on each side: three outliers of seven values do not move their median."""
@@ -57,7 +57,7 @@ _CORRELATIONS = (0.0, 0.5, 0.8)
 """Possible correlations of neighbouring runs, equally probable beforehand."""
 
 _LAST = 3
-"""The last level has at least so many values."""
+"""Minimum values of the last level."""
 
 _COMPARED = 100
 """The most runs on each side of a change that are compared by their ranks."""
@@ -112,7 +112,7 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     for place in np.lexsort((-probability, -near)).tolist():
         if near[place] >= LEAST_PROBABILITY and all(abs(place - other) > _APART for other in places):
             places.append(place)
-    # Of places that are as probable together, the most probable one by itself.
+    # Among places that are as probable together, the most probable one by itself.
     best = {
         max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): float(near[p])
         for p in places
@@ -129,17 +129,17 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
 
 
 def _p_value_ratio(before: Floats, after: Floats) -> float:
-    """Return the exact, two-sided Mann-Whitney p-value of a change over the p-value that is allowed.
+    """Return the exact, two-sided Mann-Whitney p-value of a change over the allowed p-value.
 
-    The test is that of Mann and Whitney (1947). What is allowed is the chance that three
-    runs, the fewest on a new level, are all above all others, or all below. It falls with the third power of
-    the number of runs, so that looks after each run seldom add up to a false alarm.
+    The test is Mann and Whitney's (1947). The allowed p-value is the chance that three runs, the fewest on a
+    new level, are all above all others, or all below. It falls with the third power of the number of runs, so
+    that looks after each run seldom add up to a false alarm.
     """
     before, after = before[-_COMPARED:], after[:_COMPARED]
     higher = np.sign(np.subtract.outer(after, before)) / 2 + 0.5
     few, many = sorted(higher.shape)
     crossing = int(np.ceil(min(higher.sum(), (1 - higher).sum())))
-    # In how many orders of the runs so many pairs cross, or fewer: a Gaussian binomial coefficient.
+    # Number of orders of the runs with at most this many crossing pairs: a Gaussian binomial coefficient.
     ways = np.zeros(crossing + 1)
     ways[0] = 1
     for i in range(1, few + 1):

@@ -77,11 +77,11 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     time over that of the reference. ``efficiency`` is the speedup over the ratio of ranks, with a 95 %
     interval (Welch's t on logarithms) if both have two or more runs.
 
-    Of MPI programs, there are POP's factors too: the efficiencies of the step, ``computation_scaling``, the
-    useful time of the reference over that of these ranks (of all ranks together in strong scaling, of one in
-    weak scaling), and ``global_efficiency``, which is parallel efficiency times that. Where instructions and
-    cycles were counted, computation scaling is the product of ``instruction_scaling``, ``ipc_scaling`` and
-    ``frequency_scaling``.
+    MPI programs have POP's factors too: the efficiencies of the step, ``computation_scaling``, the useful
+    time of the reference over the useful time of these ranks (of all ranks together in strong scaling, of one
+    in weak scaling), and ``global_efficiency``, parallel efficiency times computation scaling. Where
+    instructions and cycles were counted, computation scaling is the product of ``instruction_scaling``,
+    ``ipc_scaling`` and ``frequency_scaling``.
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
     timed = [one for run, step in measured if (one := _timed(run, step)) is not None]
@@ -239,9 +239,9 @@ def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Tim
 def scaling_models(runs: Sequence[RunData]) -> Outcome:
     """Return models of the step time and its parts by the number of ranks, for series of four sizes or more.
 
-    The parts of an MPI program are its computation, which is the useful time, and each call; those of others
-    are its phases. Each is the mean over the ranks, of a phase the longest, in a step. A part dominates from
-    the number of ranks on from which it takes longer than all others together.
+    The parts of an MPI program are its computation (the useful time) and each call; other programs have
+    phases. Each value is the mean over the ranks in a step, for a phase the longest. A part dominates where
+    it takes longer than all others together.
     """
     timed = [one for run in runs if (step := _step_ns(run)) is not None and (one := _timed(run, step))]
     rows, fewest = [], 0
@@ -473,7 +473,7 @@ def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) 
 
 @dataclass(frozen=True)
 class Dominance:
-    """The number of ranks from which a part takes longer than all others together, with its 90 % interval.
+    """The smallest number of ranks at which a part takes longer than the others together; 90 % interval.
 
     None stands for more than `MOST_RANKS`.
     """
@@ -518,7 +518,7 @@ def _within(ranks: int) -> int | None:
 
 
 def _dominates(models: Sequence[Model], fewest: int) -> list[int | None]:
-    """Return the smallest number of ranks from which each part takes longer than the others together."""
+    """Return the smallest number of ranks at which each part takes longer than the others together."""
     steps = np.arange(0, 1 + 16 * np.log2(MOST_RANKS / fewest))
     ranks = fewest * 2 ** (steps / 16)
     times = np.array([model.at(ranks) for model in models])

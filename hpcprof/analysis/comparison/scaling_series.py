@@ -90,10 +90,10 @@ def relevant(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
 def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[ScalingSeries]:
     """Return the series among runs of one program, each with two or more numbers of ranks.
 
-    A parameter, or the product of several, may grow in proportion to the ranks, which is weak scaling, or
-    shrink, which is strong scaling: it is the size per rank. If all parameters stay the same, ``size`` or
-    their names decide (``global_batch_size``), or another series in which the same parameter scales. ``size``
-    is what the program declares to be its size. No other parameter may scale.
+    A parameter, or the product of several, may grow in proportion to the ranks (weak scaling) or shrink
+    (strong scaling): it is the size per rank. If all parameters stay the same, ``size`` or their names decide
+    (``global_batch_size``), or another series where the same parameter scales. ``size`` is the size that the
+    program declares. No other parameter may scale.
     """
     setups = _without_layout(setups, size)
     distinct: dict[tuple[int, frozenset[tuple[str, Scalar]]], list[int]] = {}

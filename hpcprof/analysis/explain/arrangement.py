@@ -62,8 +62,9 @@ def by_steps(
 ) -> list[Finding]:
     """Join the findings of the series and of the replay that are about the same single steps.
 
-    What costs time only where the steps pause is no finding. What explains long steps is an alternative to
-    them or, if they recur, comes before them, as does what changes the level of the steps (``drifting``).
+    A cause that costs time only where the steps pause is no finding. A cause of long steps is an alternative
+    to them or, if they recur, comes before them, as does a cause that changes the level of the steps
+    (``drifting``).
     """
     left = [one for one in replayed if not _only_in(one, paused)]
     found = []
@@ -127,7 +128,7 @@ def finding_of(
     """
     candidate = one.candidate
     replayed = built.graph.ranks
-    # What holds for all that are replayed holds for those that they stand for.
+    # A cause of all replayed steps is one of the steps that they stand for.
     of_all = len(one.ranks) == len(replayed)
     ranks = inputs.ranks if of_all else tuple(replayed[position] for position in one.ranks)
     low, high = max(0.0, one.interval.low), one.interval.high
@@ -203,7 +204,7 @@ def ordered(
     """
 
     def of_step(finding: Finding) -> Finding:
-        # What the host does before the first launch of a step is in the wall time of the step before.
+        # The host's work before the first launch of a step is in the wall time of the step before.
         of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
         # The rarer kind tells more.
         kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)

@@ -216,7 +216,7 @@ class CauseDeclaration:
     ) -> str:
         """Return what to do about the cause in a place, in one or two sentences.
 
-        ``advice`` is that of a candidate, which comes before all others.
+        ``advice`` is a candidate's, and comes before all others.
         """
         place = where.lower()
         usable = (one for one in self.place_remedies if one.jax == (stack == "jax"))

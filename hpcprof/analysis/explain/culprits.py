@@ -44,7 +44,7 @@ from hpcprof.profiles.timeline import (
 )
 
 MOST_RANKS = 16
-"""The functions of so many ranks are looked at."""
+"""Maximum ranks whose functions are looked at."""
 
 _MOST, _LEAST_PCT = 3, 5.0
 
@@ -201,7 +201,7 @@ def _longest(
     start, end, name = start[within], end[within], name[within]
     if not len(start):
         return None
-    # What comes before all steps belongs to the first.
+    # Samples before all steps belong to the first.
     step = np.maximum(np.searchsorted(steps.start, start, side="right") - 1, 0)
     row = int(np.lexsort((end - start, step > 0))[-1])
     return Culprit(
@@ -282,7 +282,7 @@ def remedy_for(stack: Stack, finding: Finding) -> str:
     differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
     places, turns = ("", finding.where), (False, True)
     usual = {cause.advise(place, finding.ranks, in_turn=turn) for place in places for turn in turns}
-    # What is said of a single candidate, or of what was lost, stays.
+    # Sentences about a single candidate, or about losses, stay.
     return (
         cause.advise(finding.where, finding.ranks, stack=stack)
         if differs and finding.remedy in usual

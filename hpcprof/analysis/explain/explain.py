@@ -66,7 +66,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     """
     timelines = Timelines(inputs)
     if len(inputs.ranks) == 1:
-        # What a collect left is computed from the same timeline, before the graph takes memory.
+        # Analyses that a collect left are computed from the same timeline, before the graph takes memory.
         timelines[inputs.ranks[0]]
         inputs.tables["idle_causes"]
     explanation, path = _explain(inputs, timelines)

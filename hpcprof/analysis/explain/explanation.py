@@ -34,7 +34,7 @@ Confidence = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A figure that can be looked up: in which analysis, of which rank (None: all), and its key there."""
+    """A figure that can be looked up: its analysis, rank (None: all), and key there."""
 
     analysis: str
     rank: int | None
@@ -195,7 +195,7 @@ class StepAlone:
 class CallCost:
     """The time that the profiler adds to a call of some name, in ns, with its interval.
 
-    ``source`` is that of the step alone, from which it follows.
+    It follows from the step alone; ``source`` is the source of that step.
     """
 
     call: str

@@ -23,20 +23,20 @@ from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 _MOST_FINDINGS = 6
 _SAME = 0.9
-"""A narrower cause that keeps so much of the saving is the one to name."""
+"""Minimum share of the saving that a narrower cause keeps to be the one to name."""
 
 _ABSORBED = 0.5
-"""A cause that saves less than so much of its saving after another is gone is an alternative to that one."""
+"""Maximum share of its saving that an alternative keeps after another cause is gone."""
 
 _MOST_ALTERNATIVES = 3
 _SOME_STEPS = 0.5
 _MOSTLY = 0.8
-"""A cause is one of some steps if they are at most half of all and have so much of the saving."""
+"""Minimum share of the saving in at most half of the steps for a cause of these steps."""
 
 _HIDDEN_PCT = 3.0
 
 MUCH_SLOWER = 1.6
-"""From so many times on, what a slow host costs is taken out before the other causes are judged."""
+"""Minimum slowdown of a host whose cost is removed before the other causes are judged."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Judged:
     alternatives: tuple[Judged, ...] = ()
     """Causes that would save about as much instead, and nothing once this is taken out."""
     together: tuple[Judged, ...] = ()
-    """The causes without which a late rank saves so much: while they last, it saves little."""
+    """The causes that hide the saving of a late rank: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
     """The gain of each replayed step."""
     limits_after: Judged | None = None
@@ -114,7 +114,7 @@ class Search:
             judged = self._best(times, walls, worth) or self._late_together(times, walls)
             if judged is None:
                 break
-            # What a cause saves beyond its own share is due to those before it.
+            # A saving beyond a cause's own share is due to the causes before it.
             alone = self._judged(base, begin, judged.candidate, judged.ranks) if found else judged
             hiding = self._hiding(found, judged, alone)
             without = judged.candidate.remove(times, judged.ranks)
@@ -159,8 +159,8 @@ class Search:
     def _late_together(self, times: Times, walls: Ints) -> Judged | None:
         """Return ranks that are late by different causes, where a step gains enough only without both.
 
-        What is later by itself is the finding, and the other one goes with it. Of pairs that save about as
-        much, that with the fewest ranks counts.
+        The later rank is the finding, and the other one goes with it. If pairs save about as much, the pair
+        with the fewest ranks counts.
         """
         by_host, by_gpu = map(self._latest, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
         pairs = [
@@ -269,7 +269,7 @@ class Search:
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
         changed = candidate.remove(times, ranks)
         gained = _gained(walls, self._elapsed(changed))
-        # What happens once is no cause of the other steps.
+        # A single event is no cause of the other steps.
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
         some = _some_steps(gained)
@@ -291,7 +291,7 @@ class Search:
     def _numbers(self, times: Times, changed: Times, some: Mask) -> tuple[int, ...]:
         """Return the numbers of the steps that have a cause, from those that gain without it.
 
-        What the host does before the first launch of a step shortens the step before.
+        Less work of the host before the first launch of a step shortens the step before.
         """
         graph = self.replay.graph
         front = graph.front_call

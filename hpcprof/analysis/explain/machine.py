@@ -26,7 +26,7 @@ _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
 """So many standard errors contain 90 %; neighbouring samples, ten a second, count as one."""
 
 _ENOUGH = 0.5
-"""A difference that explains less than so much of a finding is no reason for it."""
+"""Minimum share of a finding that a difference of machines explains to be its reason."""
 
 
 def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:

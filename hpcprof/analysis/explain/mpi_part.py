@@ -34,8 +34,8 @@ class MpiPart:
     messages: Ints
     """The sending and the receiving rank of each message, by position; shape (m, 2)."""
     relays: Ints
-    """Of messages whose sender had received another one before: the rank that sent that one last, the sender,
-    and the receiver; shape (r, 3).
+    """Messages whose sender had received another one before: last sender before, sender and receiver;
+    shape (r, 3).
     """
     ranks: int
     """The number of ranks."""
@@ -57,8 +57,8 @@ class MpiPart:
     def is_pipeline(self) -> bool:
         """True if messages pass from rank to rank, through others, and not around a ring.
 
-        They may pass back the same way. Ranks that exchange messages with their neighbours send to the one
-        from which they received as often as to another one.
+        They may pass back the same way. Ranks that exchange messages with their neighbours send as often to
+        the neighbour that sent last as to another one.
         """
         found = self.directions
         inner = np.count_nonzero(found + found.T, axis=0) > 1
@@ -84,21 +84,21 @@ class MpiPart:
 
 
 _RELAYED = 0.75
-"""In a pipeline so many of the messages that follow others go on, except those of the first and last rank."""
+"""Minimum share of a pipeline's messages after others that go on, first and last rank left out."""
 
 _NEAR_NS = 20_000
 """Moments of two ranks that are so close may be in the other order."""
 
 _MOSTLY = 0.5
-"""A wait ends soon after a moment if it has lasted for so much of its time by then."""
+"""Minimum share of a wait that has passed by a moment for the wait to end soon after it."""
 
 
 def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
 
-    Of several messages that came in one call, that of the rank to which the new one goes counts. What goes on
-    at once, as in a tree, goes back: no rank works on it. ``messages``, of shape (m, 2), are the calls in
-    which messages are sent and received; ``rank`` is that of each call.
+    If several messages came in one call, the message of the new one's receiver counts. A message that goes on
+    at once, as in a tree, goes back: no rank works on it. ``messages``, of shape (m, 2), are the calls that
+    send and receive each message; ``rank`` is the rank of each call.
     """
     order = np.argsort(messages[:, 1], kind="stable")
     sent, received = messages[order].T
@@ -188,7 +188,7 @@ class MpiNeeds:
         )
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the calls in which operations end and in which their partners begin, and the partners."""
+        """Return the calls that end operations, the calls where their partners begin, and the partners."""
         found = run.operations
         own, other = node[found.completes[rows]], node[found.begin[partner]]
         here = (own != NONE) & (other != NONE) & (own != other)
@@ -211,7 +211,7 @@ class MpiNeeds:
         alone = calls.start[at_end] - calls.start[own]
         length = calls.end[own] - calls.start[own]
         chosen = np.flatnonzero(away & (alone > _NEAR_NS) & (alone > _MOSTLY * length))
-        # Of several partners the last one to come back is what a wait has waited for.
+        # A wait has waited for the last one of several partners to come back.
         chosen = chosen[np.lexsort((-alone[chosen], own[chosen]))]
         chosen = chosen[np.append(True, np.diff(own[chosen]) != 0)[: len(chosen)]]
         return own[chosen], at_end[chosen]
@@ -231,7 +231,7 @@ class MpiNeeds:
         return [*((both[0], both[1]) for both in self._joined), *self._gathered]
 
     def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
-        """Return the calls with their waits; ``rank`` is the position of the rank of each, of so many."""
+        """Return the calls with their waits; ``rank`` is the position of each call's rank."""
         messages = np.column_stack((self._sent, self._received))
         return MpiPart(
             run=self._run,

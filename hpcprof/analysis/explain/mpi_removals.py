@@ -25,19 +25,19 @@ _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 _FEWEST, _QUICK, _USUAL = 8, 0.25, 0.95
 
 _ALONE, _NOT_ALONE = 0.75, 0.1
-"""A rank works alone if the others wait for so much of the time, and do so little in the same place."""
+"""Where a rank works alone: minimum share of the time that the others wait, maximum share that they work."""
 
 _BY_CHANCE = 0.01
-"""In so many balanced programs one of the ranks may be called late."""
+"""Accepted false-alarm rate: share of balanced programs where a rank is called late."""
 
 _VARIES = 4.0
-"""The lateness of a rank whose variance is so many times that by chance is one of some steps."""
+"""Minimum ratio of the variance of a lateness to chance for a lateness of some steps."""
 
 _OF_MEDIAN = 1.57
-"""The median varies by so much more than the mean, as variances, for values with a normal distribution."""
+"""Ratio of the variances of median and mean, for values with a normal distribution."""
 
 _PAUSE_TIMES = 2.0
-"""Messages follow each other if the time between them is at most so many times the usual latency."""
+"""Maximum time between messages that follow each other, in usual latencies."""
 
 
 class MpiRemovals:
@@ -135,7 +135,7 @@ class MpiRemovals:
         short = np.rint(less).astype(np.int64)
         lag = times.lag.copy()
         lag[own] = np.maximum(lag[own] - short, 0)
-        # What nothing waits for stays so.
+        # Nodes that nothing waits for stay as they are.
         lag[rows] = np.where(lag[rows] > 0, np.maximum(lag[rows] - short[edges.row[rows]], 0), lag[rows])
         return replace(times, lag=lag)
 
@@ -188,8 +188,8 @@ class MpiRemovals:
     def late_host(self, times: Times, rank: int) -> Times:
         """Give a rank as much time outside MPI as the median of the others has; less where it takes more.
 
-        What it takes longer in single steps stays, if it takes as much less in others. Where a server deals
-        out the work, all that are served gain alike: a quicker one of them takes work from the others.
+        Excess in single steps stays if the rank takes as much less in others. Where a server deals out the
+        work, all served ranks gain alike: a quicker one of them takes work from the others.
         """
         pieces = self.graph.pieces
         of = self.graph.call_rank[pieces.call]
@@ -206,7 +206,7 @@ class MpiRemovals:
         return self.removals.less_between(times, self._in_late_steps(time, rank))
 
     def _where_longer(self, time: Floats, rank: int) -> Floats:
-        """Move what is taken from pieces of a rank to those of a step in which it takes longer than others.
+        """Move the removed time of a rank's pieces to its pieces of steps where it takes longer than others.
 
         A step may come to a place several times.
         """
@@ -245,7 +245,7 @@ class MpiRemovals:
 
     @cached_property
     def serial(self) -> Mask:
-        """The places in which each rank works while all others wait, which hardly take these any time.
+        """The places in which each rank works while all others wait and hardly take any time there.
 
         Shape (places + 1, ranks).
         """
@@ -316,9 +316,8 @@ class MpiRemovals:
     def is_late(self, rank: int) -> bool:
         """Return whether a rank works longer than the others by more than varies by chance.
 
-        By how much the work of a rank varies from step to step, the other ranks tell: what the late one does
-        in single steps only is no chance if they do not. Of ranks that a server gives work, the time of a
-        piece of it counts.
+        The other ranks tell by how much work varies from step to step: single long steps of the late rank are
+        no chance if the others have none. For ranks that a server gives work, the time of a piece counts.
         """
         if rank == self.part.server:
             return False
@@ -326,7 +325,7 @@ class MpiRemovals:
         # Where some rank or other is late in each step, all are later than the median.
         mean = self._work_of_steps[:, rank].mean() - self._work_of_others(rank).mean()
         variance, free = self._chance(rank)
-        # Of many ranks one is the latest.
+        # One of many ranks is the latest.
         least = student_quantile(free, 1 - _BY_CHANCE / len(self.graph.ranks))
         return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
@@ -360,8 +359,8 @@ class MpiRemovals:
     def late_by_chance(self) -> Floats:
         """By how much each rank works longer in each step than it usually does, and others do, in ns.
 
-        Shape (steps, ranks). What all ranks do longer in a step is no lateness, and neither is what one does
-        longer in all steps.
+        Shape (steps, ranks). Excess of all ranks in a step is no lateness, and neither is excess of one rank
+        in all steps.
         """
         more = self._more_than_usual
         found: Floats = np.maximum(more - _lower_median(more), 0.0)
@@ -444,9 +443,9 @@ class MpiRemovals:
     def host_excess(self, rank: int) -> tuple[float, Floats]:
         """Return by how much a rank works longer than the others, in ns of a step, and where.
 
-        The second is the share of its time in each place, and outside all, that is longer. What it takes
-        longer in one place and less in another is no excess, and neither is work that others wait for, or
-        more work that a server gives it: then the others are compared by what they take for as many pieces.
+        The second is the excess share of its time in each place, and outside all. Time that moves from one
+        place to another is no excess, and neither is work that others wait for, or more work that a server
+        gives it: then the others are compared by their time for as many pieces.
         A single long step of another rank, which has lost its core, makes this one no quicker.
         """
         total = np.where(self.serial, 0.0, self._usual_times)
@@ -500,7 +499,7 @@ _STANDS_OUT = 10.0
 """Work with an exponential distribution, on which no cause weighs, has 4.5 on four ranks and less on more."""
 
 _LONGER_THAN_BLOCKS = 2.0
-"""Work of more than so many times a block of the other ranks is none of the blocks."""
+"""Maximum work of a block, in blocks of the other ranks."""
 
 _JOINED_BYTES = 8 << 10
 """Messages of so few bytes could be joined with others."""

@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline import Floats
 _LEAST_SHARE = 0.01
 _LATE_SHARE = 0.03
 _SHARE_OF_EXCESS = 0.25
-"""A rank is late in a place with so much of what it takes longer in all, else in none."""
+"""Minimum share of a rank's excess in one place for the rank to be late there; else it is late in none."""
 
 _EXECUTES = "XlaModule:#"
 """Begins ranges in which a device executes a program: a pause in one is the device's, not the host's."""

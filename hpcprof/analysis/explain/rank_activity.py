@@ -78,7 +78,7 @@ class Work(Table):
 class HostPieces(Table):
     """The time of a thread between a call and the one before, divided by place; in ns.
 
-    ``step`` is the place of the step in which a piece begins, which may be the one before that of the call.
+    ``step`` is the position of the step in which a piece begins; the call may be in the next one.
     """
 
     call: Ints
@@ -333,7 +333,7 @@ _MOSTLY = 0.5
 """A host keeps pace if so large a part of its long pauses ends exactly when the GPU runs dry."""
 
 _REST = 0.25
-"""Of such a host, a pause that goes on for a smaller part of it after that moment was a wait as well."""
+"""Maximum share of a pause after that moment for the pause of such a host to be a wait as well."""
 
 
 class Pace(NamedTuple):
@@ -396,7 +396,7 @@ def pace_of(calls: HostCalls, work: Work) -> Pace:
     """Return what a host waits for in its long pauses; empty if it does not keep pace with its GPU."""
     launched = calls.start[work.call]
     order = np.argsort(launched, kind="stable")
-    # Of the operations that were launched before each one, and of that one, the one that ends last.
+    # The last to end among each operation and the operations launched before it.
     reach = np.maximum.accumulate(work.end[order]) if len(order) else order
     newest = np.maximum.accumulate(np.where(work.end[order] == reach, np.arange(len(order)), 0))
     long = np.flatnonzero(calls.before != NONE)

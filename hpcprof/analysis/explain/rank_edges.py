@@ -30,7 +30,7 @@ _QUEUE = 1022
 """So many launches a stream holds that have not begun, measured on H100 and H200; a further launch waits."""
 
 _HELD_TIMES = 10
-"""A launch that takes so many times as long as usual while the queue is nearly full waits for it."""
+"""Minimum ratio to the usual time for a launch that waits for its queue, where that is nearly full."""
 
 _BACKLOG_NS = 1_000_000
 """If one of the first operations of a stream starts so long after its launch, the stream was busy before."""
@@ -103,7 +103,7 @@ def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: I
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The numbers of the nodes of a rank with so many calls."""
+    """The numbers of the nodes of a rank, by its number of calls."""
 
     calls: int
 
@@ -145,7 +145,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     late[late < ODD_NS] = 0
     every = np.arange(len(work))
     after = np.flatnonzero(work.before != NONE)
-    # What a stream executed before the first operation that is known cannot be replayed.
+    # Operations of a stream before the first known one cannot be replayed.
     first_step = work.step == work.step.min(initial=0)
     behind = (late > 0) & ((work.before == NONE) | ((late > _BACKLOG_NS) & first_step))
     behind &= signalled == EARLIEST
@@ -219,7 +219,7 @@ def _waiting_calls(
 def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
     """Return the edges to calls of MPI from the work that their thread waited for just before.
 
-    What they send is there only then, also if the thread need not wait.
+    Data to send are there only then, even if the thread need not wait.
     """
     of_mpi = np.flatnonzero(calls.kind == CallKind.MPI)
     # Calls are sorted by start; so are those of a thread.
@@ -236,8 +236,8 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
 def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
     """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
 
-    A launch returns when the operation has begun that was launched so many launches before it as the queue
-    holds. Without a launch that took long while the queue was nearly full, no queue was.
+    A launch returns when the operation one queue length of launches before it has begun. Without a launch
+    that took long while the queue was nearly full, no queue was full.
     """
     found = [Edges.empty()]
     usual = _median(own[calls.kind == CallKind.LAUNCH], _RETURN_NS)
@@ -323,10 +323,10 @@ class WaitedWork:
         return self._stream.get((device, stream), alone)
 
     def _before(self, device: int, stream: int, moment: int) -> list[int]:
-        """Return the operations that end when all is done that a stream was given before a moment.
+        """Return the operations that end last of the work that a stream was given before a moment.
 
-        These are the last operation on it, and what it was told to wait for since then: an event on a stream
-        without work of its own passes on the waits of that stream. Of each stream, the last one is enough.
+        These are the last operation on it and its waits since then: an event on a stream without work of its
+        own passes on the waits of that stream. The last operation of each stream is enough.
         """
         number = self._numbered(device, stream)
         found = [] if number is None else self._last_on(number, moment)
@@ -423,7 +423,7 @@ class WaitedWork:
         waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
         pairs = [pair for call in waiting for pair in self._of_wait(call)]
         found = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._just_before()
-        # Of the operations of one stream, the last one decides.
+        # The last operation of a stream decides.
         order = np.lexsort((self.work.end[found[:, 0]], self.work.stream[found[:, 0]], found[:, 1]))
         found = found[order]
         same = (found[1:, 1] == found[:-1, 1]) & (

@@ -16,7 +16,7 @@ MOST_RANKS = 128
 """So many ranks are replayed; a graph of more takes longer, and its other ranks resemble these."""
 
 _PARTS = 4
-"""A replay has at least so many parts: ranks that belong together take no more than this share of it."""
+"""Minimum parts of a replay: ranks that belong together take no more than one of them."""
 
 
 def replayed_ranks(
@@ -89,7 +89,7 @@ def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
 
 
 def _parts(ranks: int, members: Ints, most: int) -> Ints:
-    """Return the number of the part of each rank: ranks that the smallest groups join, at most so many."""
+    """Return the number of the part of each rank: ranks that the smallest groups join, at most ``most``."""
     _, first, size = np.unique(members // ranks, return_index=True, return_counts=True)
     parts = [[rank] for rank in range(ranks)]
     for group in np.argsort(size, kind="stable").tolist():

@@ -37,9 +37,9 @@ _OTHER_CAUSES = (*ALLOCATING, CallKind.MPI)
 """Calls whose time is a cause of its own."""
 
 _FEW_USUAL, _VARYING = 0.45, 1.05
-"""The time in a place varies if less than this share of it is at most so many times its first quarter.
+"""Maximum share of usual steps, and maximum ratio to its first quartile of a usual one, where a time varies.
 
-Of two ranks that are late in turn, one is as usual in each step.
+If two ranks are late in turn, one is as usual in each step.
 """
 
 
@@ -51,7 +51,7 @@ class Removals:
 
     @cached_property
     def edge_of_call(self) -> dict[EdgeKind, Ints]:
-        """The edge of each call along which its thread comes to it, and along which it takes its own time."""
+        """The edges of each call: along one its thread comes to it, along the other it takes its own time."""
         found = {}
         for kind in (EdgeKind.HOST, EdgeKind.CALL):
             rows = np.flatnonzero(self.graph.edges.kind == kind)

@@ -83,7 +83,7 @@ class _Chains:
     """The node that each chain begins behind; shape (chains,)."""
 
     def add(self, lag: Ints, after: Ints) -> None:
-        """Write the sum of the lags up to each node into ``after``, which has those of the nodes above."""
+        """Write the sum of the lags up to each node into ``after``, where the sums of the nodes above are."""
         sums = np.cumsum(lag[self.edge])
         begin = after[self.above] - sums[self.head] + lag[self.edge[self.head]]
         after[self.node] = sums + np.repeat(begin, np.diff(self.head, append=len(self.node)))

@@ -36,7 +36,7 @@ NO_GPU = (
 """The reason why a run on CPUs has no graph."""
 
 _MOST_CALLS = 1_000_000
-"""The timelines of so many calls of MPI take some 250 MB."""
+"""Maximum calls of MPI whose timelines are kept: some 250 MB."""
 
 _FEWEST_STEPS = 3
 
@@ -72,7 +72,7 @@ class Replayable:
 class Timelines(Mapping[int, Timeline]):
     """The timelines of a run by rank, each read at its first use.
 
-    Of programs without work on a GPU so many are kept as have `_MOST_CALLS`.
+    Programs without work on a GPU keep timelines up to `_MOST_CALLS` calls.
     """
 
     def __init__(self, inputs: ExplainInputs) -> None:
@@ -237,10 +237,10 @@ def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> s
 
 
 def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame, steps: int) -> slice:
-    """Return as many of the steps from ``begin`` to ``end`` as are replayed.
+    """Return the steps from ``begin`` to ``end`` to replay.
 
-    They are those in the middle or, where steps are of several kinds, those that are most like all steps.
-    ``operations`` is what there would be to replay in all of so many steps.
+    They are in the middle or, if there are several kinds of steps, the most like all steps. ``operations`` is
+    the number to replay in all ``steps`` steps.
     """
     most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
     middle = begin + max(0, (end - begin - most) // 2)

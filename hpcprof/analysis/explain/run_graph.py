@@ -136,8 +136,8 @@ class Coupler:
         """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
 
         Profiles do not record the root. No rank that gets data ends before the root has begun, and no root
-        that gets data ends before another rank has begun. Of the ranks of which that holds always, or at
-        least this time, the root is the one that the others wait for most, or that waits most itself.
+        that gets data ends before another rank has begun. Among the ranks for which that holds always, or at
+        least this time, the root is the rank that the others wait for most, or that waits most itself.
         """
         start, end = self._start(work), self._end(work)
         ranks = work.shape[1]

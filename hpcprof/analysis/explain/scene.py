@@ -146,7 +146,7 @@ class Scene:
         return self.graph.places[most] if most < len(self.graph.places) else WHOLE_STEP
 
     def call_with_most(self, time: Ints | Floats) -> str:
-        """Return the name of the calls with most of some time, which is that of each call."""
+        """Return the name of the calls with most of a time, given by call."""
         return self.graph.names[int(np.bincount(self.graph.calls.name + 1, time)[1:].argmax())]
 
     def of_calls(self, time: Ints | Floats) -> float:

@@ -31,7 +31,7 @@ _MOST_LEVELS = 1_000
 _DRIFT_RATIO = 1.03
 _DRIFT_ERRORS = 7.0
 _WANDERS, _SPANS, _FEWEST_OF_SPAN = 4.0, 12, 8
-"""By so many deviations of the median times of so many spans, of so many steps at least, a level changes."""
+"""Minimum change of a level in deviations of spans' medians, number of spans, minimum steps of a span."""
 
 
 def spikes(series: StepSeries) -> Ints:
@@ -72,9 +72,9 @@ def drift(series: StepSeries) -> Drift | None:
     The level is a line, or one level up to some step and another from there on, whichever is closer to the
     steps. Its change counts if it is 3 % and seven of its standard errors, which the correlation of
     neighbouring steps makes larger, and four times as much as longer spans of steps are off the level: the
-    steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The
-    first and the last step are left out, and spikes. Of many steps, neighbours count as one by their median.
-    Steps that get shorter have the same cause: the level is not steady.
+    steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The first and
+    the last step are left out, and spikes. Neighbours among many steps count as one by their median. Steps
+    that get shorter have the same cause: the level is not steady.
     """
     rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
     rows, wall = _blocks(rows, series.wall[rows].astype(float))
@@ -90,10 +90,10 @@ def drift(series: StepSeries) -> Drift | None:
     low, high = float(level.min()), float(level.max())
     if high < _DRIFT_RATIO * low:
         return None
-    # Of a line through n steps, the variance of the change from end to end is 12 / n of that of a step.
+    # A line through n steps changes from end to end with a variance of 12 / n of a step's.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count
     error = _deviation(wall - level[rows]) * float(np.sqrt(variance))
-    # What is left of few steps is too close to what was fitted to them.
+    # Residuals of few steps are too close to the fit.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
     if high - low < _WANDERS * _wandering(wall - level[rows]):
@@ -130,7 +130,7 @@ def _line(number: Ints, wall: Floats) -> tuple[float, float]:
 
 
 def _first_of_level(wall: Floats) -> int:
-    """Return the step from which on another level is closest to the steps; each level is a median."""
+    """Return the first step of a second level, where two medians as levels are closest to the steps."""
     fewest = max(_FEWEST_AT_LEVEL, len(wall) // 6)
     possible = range(fewest, len(wall) - fewest + 1)
     return min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))

@@ -114,10 +114,9 @@ class Policy(Enum):
     LAZY = "lazy"
     """Computed when it is first asked for, and then kept in the database.
 
-    Of scope RANK, a collect leaves those of a large profile whose timeline it keeps: analyses that take long,
-    and that no other analysis of the run is computed from. Of scope RUN, it leaves many rows: lists of what
-    ``map`` finds in communicators, without ``needs``. There is a reason wherever there are no rows, which
-    tells that it was computed.
+    In scope RANK, a collect leaves those of a large profile whose timeline it keeps: analyses that take long
+    and that no other analysis of the run needs. In scope RUN, it leaves many rows: lists of what ``map``
+    finds in communicators, without ``needs``. A reason wherever there are no rows tells that it was computed.
     """
     EACH_TIME = "each time"
     """Computed each time it is asked for, and kept nowhere: the analysis of a plug-in."""
@@ -182,7 +181,7 @@ class Analysis:
     absent : str
         The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome.
     map_over : Part
-        What ``map`` is called for.
+        The parts that ``map`` is called for.
     map_needs : tuple of str
         The analyses of scope RANK that ``map`` reads.
     needs : tuple of str
@@ -191,8 +190,8 @@ class Analysis:
     reads : ProfileContent
         The kind of profile that it is computed from.
     events : Events or None
-        The events that it reads, which decide the losses that its table names; None stands for all. An
-        analysis that is computed from others is affected by their losses.
+        The events that it reads; their losses are named by its table. None stands for all. An analysis that
+        is computed from others is affected by their losses.
     sort_by : tuple of str
         The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These
         hold numbers and no null. Rows that compare equal keep the order in which the function returns them.

@@ -1,1 +1,1 @@
-"""Memory of the ranks: what fills that of their GPUs at the peak, and whether that of the host grows."""
+"""Memory of the ranks: contents of their GPUs' memory at the peak, and growth on the host."""

@@ -36,7 +36,7 @@ _GENERATED = re.compile(r"torchinductor|^<")
 """Code that a compiler made: the line of the user is further out."""
 
 _GRAIN = 512
-"""The allocator gives whole multiples of so many bytes; events have the size that was asked for."""
+"""Granularity of the allocator in bytes; events have the requested size."""
 
 _CALLS = ("_call_impl", "_wrapped_call_impl")
 _MOVES = ("_apply", "to", "cuda")
@@ -67,19 +67,19 @@ class MemoryInUse:
     size: Ints
     first: Ints
     last: Ints
-    """Of each block its place, its bytes, and after how many events it is in use, and no longer; shape
+    """Place and bytes of each block, and the number of events before its use and before its end; shape
     (blocks,).
     """
     times_us: Ints
     """Time of each event; the last one is the end; shape (events + 1,)."""
     reserved: Ints
-    """The bytes that PyTorch has reserved after so many events; shape (events + 1,)."""
+    """The bytes that PyTorch has reserved, by number of events; shape (events + 1,)."""
     failed_after: int | None = None
     """After how many events the allocation failed."""
 
     @cached_property
     def by_kind(self) -> Ints:
-        """The bytes of each of `KINDS` after so many events, shape (kinds, events + 1)."""
+        """The bytes of each of `KINDS` by number of events, shape (kinds, events + 1)."""
         kinds = np.array([KINDS.index(place.kind) for place in self.places], np.int64)[self.place]
         changes = np.zeros((len(KINDS), len(self.times_us) + 1), np.int64)
         np.add.at(changes, (kinds, self.first), self.size)
@@ -94,7 +94,7 @@ class MemoryInUse:
         return int(self.by_kind.sum(axis=0).argmax())
 
     def held(self, after: int) -> dict[Purpose, Held]:
-        """Return what is held after so many events, by place."""
+        """Return the memory held after the first ``after`` events, by place."""
         alive = (self.first <= after) & (after < self.last)
         bytes_of = np.bincount(self.place[alive], self.size[alive], len(self.places))
         blocks_of = np.bincount(self.place[alive], minlength=len(self.places))
@@ -112,7 +112,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     count = len(memory.events)
     rows: list[tuple[int, int, int, int]] = []
     modules = {event.address: event.module for event in memory.events if event.action == "alloc"}
-    # What is in use at the end, with its place; later in a loop, before the events that are undone.
+    # Blocks in use at the end, with their place; later in a loop, before the undone events.
     live = {
         block.address: (
             judge.place(block.stack, modules.get(block.address, ""), known.get(block.address)),

@@ -18,7 +18,7 @@ TABLES = ("memory_use", "memory_snapshots", "memory", "host_memory")
 Row = Mapping[str, Any]
 
 _MUCH_MORE, _LEAST_BYTES = 1.1, 256e6
-"""A rank with so much more than the median of the others is a finding."""
+"""Minimum ratio to the median of the others, and minimum difference in bytes, for a finding about a rank."""
 
 _STATE = ("parameters", "gradients", "optimizer")
 _PASSING = ("activations", "backward")
@@ -27,14 +27,14 @@ _PASSING = ("activations", "backward")
 _UNHELD = ("fragmentation", "outside")
 _NAMED = 5
 LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES = 16 << 20, 12
-"""Memory grows if it has grown by so much, in so many samples after the first third of the time."""
+"""Minimum growth in bytes, and minimum samples after the first third of the time, for memory that grows."""
 
 _SURE_SAMPLES = 60
 """In fewer seconds, memory that goes up and down may only have gone up."""
 
 
 def memory_findings(tables: Mapping[str, Sequence[Row]], ranks: int) -> list[Finding]:
-    """Return the findings about the memory of a run of so many ranks."""
+    """Return the findings about the memory of a run of ``ranks`` ranks."""
     return [*_out_of_memory(tables, ranks), *_imbalance(tables), *_host(tables["host_memory"])]
 
 
@@ -49,7 +49,7 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
             kinds[row["kind"]] += row["bytes"]
         lines = _by_line(row for row in held if row["kind"] not in _UNHELD)
         excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
-        # What every step gives back says where in the step a rank was, not what filled its memory.
+        # Memory that every step gives back says where in the step a rank was, not what filled it.
         excess = sorted(
             (line for line in excess if line["kind"] not in _PASSING), key=lambda line: -line["difference"]
         )

@@ -40,7 +40,7 @@ _PROBABILITY = 0.995
 """One minus the chance that the lower end of the interval is above the growth."""
 
 _STEADY = 0.5
-"""The growth of the second half of the time, as a share of that of the first half, from which it goes on."""
+"""Minimum growth of the second half of the time for a growth that goes on, as a share of the first half's."""
 
 _MOST_GIVEN_BACK = 0.5
 """The share of the growth that may have been given back at once: else it is the tooth of a saw."""
@@ -62,7 +62,7 @@ def growth(times: Floats, values: Floats) -> Growth | None:
 
     The first third is left out: programs fill caches and import modules. The rest is divided into equal
     times, and the differences of their medians are taken for independent, as they are in a random walk; noise
-    around a steady level makes the interval wider. What settles, and what gives memory back at times, does
+    around a steady level makes the interval wider. A level that settles, or falls at times, does
     not grow.
     """
     if len(times) < 2:
@@ -390,9 +390,9 @@ _KEY = ["event", "kind", "module", "line"]
 
 
 def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Return what grew in ``runs``, which are side B.
+    """Return what grew in ``runs``, side B.
 
-    Of each side it is the mean over its runs, of each run the GPU that held most at a peak.
+    A side has the mean over its runs, a run the GPU that held most at a peak.
     """
     sides = [[_fullest(run.tables["memory"]) for run in side] for side in (against, runs)]
     known = [[table for table in side if table is not None] for side in sides]

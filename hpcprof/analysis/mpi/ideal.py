@@ -171,7 +171,7 @@ def _replayed(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, 
     ready, forced = deque(sorted(unfinished)), NONE
     while unfinished:
         if not ready:
-            # What is left of a damaged run waits in a circle: the earliest goes on.
+            # The rest of a damaged run waits in a circle: the earliest goes on.
             forced = min(unfinished, key=lambda one: begins[call_of[position[one]]] + delay[one])
             ready.append(forced)
         thread = ready.popleft()

@@ -34,9 +34,8 @@ NEAR_NS, RARELY = 20_000, 0.1
 """Moments of two ranks that are so close may be in the other order, and few others are chance."""
 
 _SAME_CLOCK_NS, _CHANCE = 5_000.0, 0.001
-"""nsys notes the start of its sessions on one node to so many ns (profiles of nsys 2023.4 and 2025.3).
-
-So few messages and collectives may say otherwise.
+"""Precision in ns of sessions' starts that nsys notes on one node (in profiles of 2023.4 and 2025.3), and
+maximum share of messages and collectives that may contradict it.
 """
 
 
@@ -159,7 +158,7 @@ class MatchedOperations:
 
     @property
     def completes(self) -> Ints:
-        """The call in which each operation ends, else the one in which it begins."""
+        """The call that ends each operation, else the call that begins it."""
         return np.where(self.end == NONE, self.begin, self.end)
 
 
@@ -273,7 +272,7 @@ def match_window(lists: RunLists, window: RowWindow) -> RunMpi:
     match, partner, lost = _match_messages(found)
     together, lost_together, absent = _match_collectives(found)
     match = np.where(together == NONE, match, together + match.max(initial=NONE) + 1)
-    # What a window shares with the one before counts there.
+    # Calls that a window shares with the one before count there.
     return RunMpi(calls, replace(found, match=match, partner=partner), Unmatched(lost, lost_together, absent))
 
 

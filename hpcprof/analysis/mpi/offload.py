@@ -32,8 +32,8 @@ _BRANCHES = (
 def offload(timeline: Timeline) -> Outcome:
     """Return the time of the main thread and of the GPUs of a rank in the run, its steps and its phases.
 
-    The main thread is the one with the most calls of MPI. The times of several GPUs are added. What a GPU
-    does counts where it happens, not where it was launched. Without calls of MPI in one step of ten, there
+    The main thread is the one with the most calls of MPI. The times of several GPUs are added. Work of a
+    GPU counts where it happens, not where it was launched. Without calls of MPI in one step of ten, there
     are no rows: these efficiencies say nothing about such a program, and take a while.
     """
     if not len(timeline.mpi_calls):
@@ -76,7 +76,7 @@ def offload(timeline: Timeline) -> Outcome:
 
 
 def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
-    """Yield the intervals in which each device computes, and those in which it does anything."""
+    """Yield for each device the intervals of compute, and the intervals of any work."""
     start, end, on, category = timeline.of_operations("start", "end", "device", "category")
     for device in numbered(on)[0].tolist():
         own = on == device

@@ -145,12 +145,12 @@ class RunLists:
     """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order."""
 
     most_calls: int = MOST_CALLS
-    """A window has about so many calls of all ranks, if the program lets it end there."""
+    """Usual number of calls of all ranks in a window, if the program lets it end there."""
     names: NumberedTexts = field(default_factory=NumberedTexts)
     ranges: NumberedTexts = field(default_factory=NumberedTexts)
     ops: NumberedTexts = field(default_factory=NumberedTexts)
     comms: NumberedTexts = field(default_factory=NumberedTexts)
-    """Of calls, the ranges around and before them, operations and communicators."""
+    """Texts of calls, the ranges around and before them, operations and communicators."""
     _added: dict[int, _RankRows] = field(default_factory=dict)
 
     def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:

@@ -286,10 +286,10 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
 
 
 def modules(timeline: Timeline) -> Outcome:
-    """Summarize the calls of each module: time on the host and the GPU, with that of the modules inside.
+    """Summarize the calls of each module: time on the host and the GPU, inner modules included.
 
     ``gpu_ns`` is the time of the operations that its thread launched during the calls, and
-    ``backward_gpu_ns`` that of the operators which compute the gradients of those executed in the calls.
+    ``backward_gpu_ns`` the time of the operators that compute the calls' gradients.
     ``gpu_pct`` is the sum of both in percent of all work on the GPU.
     """
     table = timeline.modules
@@ -337,7 +337,7 @@ def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     start, link = (column[of_operators.order] for column in (table.start, table.link))
     linked = np.flatnonzero(link != NO_LINK)
     linked = linked[np.lexsort((start[linked], link[linked]))]
-    # Of the two operators of a link, the forward one begins first.
+    # The forward operator of a link begins first.
     first = np.flatnonzero(link[linked][1:] == link[linked][:-1])
     forward, backward = linked[first], linked[first + 1]
     rows = of_operators.order[forward]

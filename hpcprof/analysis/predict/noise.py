@@ -103,7 +103,7 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
     if units > 1 and steps > 2:
         common = _correlation(own)
         if common * np.sqrt(steps) > _SIGNIFICANT:
-            # What the units have in common in a step does not make one of them the slowest.
+            # Noise that units share in a step does not make one of them the slowest.
             shared = rest.mean(axis=1, keepdims=True) - rest.mean(axis=(1, 2), keepdims=True)
             rest = rest - shared
             rest *= np.sqrt(units / (units - 1))

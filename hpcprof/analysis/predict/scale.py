@@ -473,7 +473,7 @@ def _changed(unit: Unit, changes: Sequence[Change]) -> Unit:
 
 
 def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
-    """Return where efficiency breaks, and from which ranks on a part of the step dominates it."""
+    """Return where efficiency breaks, and the smallest number of ranks at which a part dominates the step."""
     notes = []
     if len(curve) > 2:
         ranks = np.log2([one.ranks for one in curve])

@@ -41,9 +41,9 @@ def with_recorded_calls(
 ) -> dict[int, RankEvidence]:
     """Return the evidence with the last calls of each profile, and the collectives of each communicator.
 
-    The collectives are left out where they cannot be counted: a rank that runs has no profile from the start
-    of MPI on, or it is not known in which communicator a rank waits, or which ranks that has. A profile's
-    last call hangs if it takes ``stall_ns``.
+    The collectives are left out where they cannot be counted: a running rank has no profile from the start of
+    MPI on, or the communicator in which a rank waits, or its ranks, are unknown. A profile's last call hangs
+    if it takes ``stall_ns``.
     """
     known = {rank: _CallsOfRank(rank, profile, stall_ns) for rank, profile in profiles.items()}
     found = {

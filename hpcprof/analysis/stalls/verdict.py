@@ -266,7 +266,7 @@ def _sizes(operation: Entered) -> tuple[tuple[int, ...], ...]:
 
 
 def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
-    """Return the verdict from which rank waits for which."""
+    """Return the verdict that follows from the waits of ranks for ranks."""
     waits = operations.waits()
     for rank, one in ranks.items():
         # A rank that is stopped or gone waits for nobody, whatever it has entered.
@@ -296,7 +296,7 @@ def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> S
 
 
 def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallKind, list[int]]:
-    """Return why ranks do not come, and those of them for which that is so."""
+    """Return the reason why ranks do not come, and the ranks with that reason."""
     states = {rank: ranks[rank].state if rank in ranks else ProcessState.UNREACHABLE for rank in culprits}
     for kind, wanted in (
         (StallKind.DEAD, _LOST),
@@ -343,9 +343,9 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
 def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     """Return the verdict from the calls of libraries in which ranks are; None if no rank is in one.
 
-    Native stacks show those of MPI, NCCL and CUDA; Python stacks those of PyTorch in which ranks meet before
-    the first collective. Nothing tells the communicators, so that ranks in another call than most count as
-    those to blame.
+    Native stacks show calls of MPI, NCCL and CUDA; Python stacks show the calls of PyTorch in which ranks
+    meet before the first collective. Nothing tells the communicators, so ranks in another call than most are
+    to blame.
     """
     running = {rank: one for rank, one in ranks.items() if one.state is ProcessState.RUNNING}
     calls = {rank: call for rank, one in running.items() if (call := _call(one))}
@@ -353,7 +353,7 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
         return None
     absent = ranks.keys() - running.keys()
     absent |= {rank for rank, one in running.items() if rank not in calls and (one.native or one.stack)}
-    # Of a rank that has not imported PyTorch yet, and that nothing can look into, there are no stacks.
+    # A rank that has not imported PyTorch yet, and that nothing can look into, has no stacks.
     absent = absent or running.keys() - calls.keys()
     alike = _alike(calls)
     most = max(alike, key=lambda call: len(alike[call]))

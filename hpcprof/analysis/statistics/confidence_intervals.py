@@ -120,9 +120,9 @@ def own_correlation(series: Floats) -> Floats:
 
 
 def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
-    """Return how many times that of independent values the variance of the mean of n such values is.
+    """Return the variance of the mean of n correlated values, in variances of the mean of independent ones.
 
-    The variance of the values is that of the sample, which is too small for a few alike values.
+    The variance of the values is the sample's; it is too small for a few alike values.
     """
     apart = 1 - correlation
     found = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
@@ -156,8 +156,8 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     """Return the ends of a confidence interval of the level of a series whose neighbours are alike.
 
     It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
-    outliers do not widen it. Of more than 20 values more are left out, because the mean of skewed values is
-    not their median, which many values would show. Its width is that of an autoregressive series of first
+    outliers do not widen it. More are left out of more than 20 values, because the mean of skewed values is
+    not their median, as many values would show. Its width is that of an autoregressive series of first
     order: such values tell less than as many independent ones about their mean, and also their variance.
 
     Parameters

@@ -51,7 +51,7 @@ def _gamma_step(x: Floats) -> Floats:
     """Return the logarithm of the gamma function at ``x + 1 / 2`` less that at ``x``."""
     small = np.minimum(x, _LARGE)
     difference = np.asarray(_log_gamma(small + 0.5) - _log_gamma(small), np.float64)
-    # Of large numbers, the difference would have few digits (DLMF 5.11.8).
+    # The difference of large numbers would have few digits (DLMF 5.11.8).
     series = np.log(x) / 2 - 1 / (8 * x) + 1 / (192 * x**3) - 1 / (640 * x**5)
     found: Floats = np.where(x < _LARGE, difference, series)
     return found

@@ -36,8 +36,8 @@ _USUAL, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
 """The share of the intervals, and of their time, that are alike, or of those that a period repeats."""
 
 _EXPLAINED, _ALTERNATING, _UNLIKE = 0.9, (2, 3, 4), 1.5
-"""Equal calls alternate if their place in a period explains this share of the variance of the times, of which
-one is so many times another."""
+"""For equal calls that alternate: minimum share of the times' variance that their place in a period explains,
+lengths of the period, minimum ratio of two of the times."""
 
 _SAID = 8
 """So many different calls of a step are named."""
@@ -46,8 +46,8 @@ _SAME_LENGTH, _LONGER = 1.1, 4.0
 """Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
 
 _BEFORE, _MOST = 1.25, 0.9
-"""The time before the first call of the kind is a step up to so many times most of the others: programs
-prepare their loops in it, and profilers do some work. After a barrier the loop has begun."""
+"""For the time before the first call of a kind to be a step: maximum ratio to most others, and their share.
+Programs prepare their loops in it, and profilers do some work. After a barrier the loop has begun."""
 
 _SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
 """All ranks call these with one size."""
@@ -147,7 +147,7 @@ def _begun(timeline: Timeline) -> _Begun:
 
 
 def _kinds(values: Ints) -> Ints:
-    """Return values, or zeros if they are so many that they count messages or tell how much there was."""
+    """Return values, or zeros if there are too many for kinds: counts of messages or amounts."""
     return values if len(distinct(values)) <= _MOST_KINDS else np.zeros_like(values)
 
 
@@ -300,8 +300,8 @@ def _alone(timeline: Timeline) -> tuple[_Sequence, Ints]:
 def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     """Return the possible steps that calls of MPI mark, the best first.
 
-    That is the one with the shortest period. Of equal ones, a call in which all ranks wait for each other is
-    best, and then the one that comes last.
+    The best has the shortest period. Among equals, a call in which all ranks wait for each other is best,
+    then the last call.
     """
     found = [*_joined_candidates(timeline)]
     if not any(one.regular for one in found):
@@ -354,9 +354,9 @@ def _own_candidate(timeline: Timeline) -> list[MpiStep]:
 
 @computed_once
 def _own_marks(timeline: Timeline) -> _Marks | None:
-    """Return the calls that mark the sequence which a rank repeats; None if it does not repeat any.
+    """Return the calls that mark the repeated sequence of a rank; None if it does not repeat any.
 
-    Of the kinds of calls with the shortest period the one that comes last is taken.
+    The last of the kinds of calls with the shortest period is taken.
     """
     sequence, kind = _alone(timeline)
     count = np.bincount(kind)

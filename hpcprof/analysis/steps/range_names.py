@@ -17,7 +17,7 @@ from hpcprof.profiles.timeline import NO_NAME, Ints, Mask, Ranges, Timeline
 PROFILER_STEP = "ProfilerStep#N"
 """The one name of the steps that the PyTorch profiler marks."""
 
-# What torch.autograd.profiler.emit_nvtx appends to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
+# Suffixes of torch.autograd.profiler.emit_nvtx to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
 _EMITTED = re.compile(
     r"(?:, seq = \d+)?(?:, op_id = \d+)(?:, sizes = .*)?(?:, input_op_ids = .*)?$", re.DOTALL
 )

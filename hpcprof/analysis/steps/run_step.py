@@ -28,7 +28,7 @@ _APART = 0.1
 """Kinds differ by at least this share of the mean step."""
 
 _LEAST_SHARE, _FEWEST = 1 / 8, 3
-"""A kind has at least this share of the steps, and so many of them; fewer are exceptions."""
+"""Minimum share and minimum number of the steps of a kind; fewer are exceptions."""
 
 _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
 """The least emptiness of the valley between two kinds: 0.4 + 1.4 / √steps of the distance of their medians.
@@ -293,7 +293,7 @@ def _parts(rows: pd.DataFrame, elapsed: float) -> dict[str, int | None]:
     """Return the mean of each part over some steps and ranks, and what is left of their elapsed time."""
     unknown = bool(rows["wait_for_peer_ns"].isna().all())
     means = {name: round(float(rows[name].fillna(0).astype(float).mean())) for name in PARTS}
-    # Of one kind, the slowest rank may take less than the others.
+    # Within one kind, the slowest rank may take less than the others.
     elapsed = max(elapsed, float(rows["wall_ns"].mean()))
     whole, uneven = round(elapsed), round(elapsed - float(rows["wall_ns"].mean()))
     # The largest part takes what rounding leaves.

@@ -33,7 +33,7 @@ _LISTED, _JUDGED = 8, 32
 """The most repeating ranges listed, and the most unknown ranges looked at."""
 
 _MIN_MARKERS = 3
-"""With the last step, which may be incomplete, so many markers make two steps."""
+"""Minimum markers: with the last step, which may be incomplete, they make two steps."""
 
 _LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:")
 
@@ -127,8 +127,8 @@ def known_range(name: str) -> KnownRange | None:
 def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
     """Return the name of the range that is the step of all ranks, empty if there is none.
 
-    Known ranges come first, in the order of `KNOWN`: the one that most ranks have. An unknown range has to
-    qualify on every rank. Of several the one that covers most of the capture is taken. Calls of MPI count if
+    Known ranges come first, in the order of `KNOWN`: the range of most ranks. An unknown range has to qualify
+    on every rank. Among several, the range that covers most of the capture is taken. Calls of MPI count if
     no range does; every rank finds its steps by the name that most of them have. Launches count last, if
     every rank has a period of them. ``candidates`` are what `step_candidates` returns for each rank that has
     a timeline.
@@ -218,7 +218,7 @@ def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[Step
     """Let an unknown range qualify only if most of its instances lie outside the others that qualify."""
     rows = {one.name: marking_rows(timeline, one.name) for one in found if one.source == AUTOMATIC}
     inner: set[str] = set()
-    # Of two that lie inside each other, the one with fewer instances is the outer one.
+    # If two lie inside each other, the one with fewer instances is the outer one.
     for outer in sorted(rows, key=lambda name: len(rows[name])):
         if outer not in inner:
             others = rows.keys() - inner - {outer}

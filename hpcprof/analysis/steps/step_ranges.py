@@ -90,11 +90,11 @@ class Steps:
 
 @computed_once
 def steps_of(timeline: Timeline) -> Steps:
-    """Return the steps of a timeline: those that were chosen for its run, else those that are found in it.
+    """Return the steps of a timeline: the range chosen for its run, else the steps found in it.
 
-    A step that is still open when the profile ends does not count: its time would be too short. Of ranges
-    inside each other the outermost is the step. If several threads or processes mark steps at the same time,
-    those that take the most time in all count.
+    A step that is still open when the profile ends does not count: its time would be too short. The outermost
+    of nested ranges is the step. If several threads or processes mark steps at the same time, the steps that
+    take the most time in all count.
     """
     chosen = timeline.step_range
     name = chosen.name if chosen else common_step_range({0: step_candidates(timeline)})

@@ -43,7 +43,7 @@ _MOST_ROWS, _MOST_SERIES = 100, 4000
 _FEWEST_OTHERS, _APART = 3, 5.0
 _NEAR = 4
 _OF_GAP, _NEXT_TO, _LEAST_BESIDE_S = 0.35, 0.3, 0.1
-"""Of the time between long steps: the most that counts, where its middle is, and the least, in seconds."""
+"""Time between long steps: maximum share that counts, position of its middle, minimum in seconds."""
 _ALIKE = 2.0
 """Units are about as long as long steps up to this many times these."""
 _MOSTLY = 0.9
@@ -318,9 +318,9 @@ def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Test
 def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
     """Return how many of the cores of some ranks others use in each unit; None where that is unknown.
 
-    It is unknown of cores that other ranks share: these are no strangers. Ranks are sampled more often than
-    cores. What they use counts when the cores were sampled: else the use of a rank that pauses within a
-    second would be that of others before and after it.
+    It is unknown for cores that other ranks share: these are no strangers. Ranks are sampled more often than
+    cores. The ranks' use counts when the cores were sampled: else others would seem to use the cores before
+    and after a rank that pauses within a second.
     """
     cores = sorted({core for rank in ranks for core in node.ranks[rank].cores})
     shared = any(set(cores) & set(place.cores) for rank, place in node.ranks.items() if rank not in ranks)
@@ -473,9 +473,9 @@ def _ranks(values: Floats) -> Floats:
 def _block(one: Floats, other: Floats, local: bool) -> int:
     """Return the length of blocks, a power of 2, that leave two series as much like their neighbours.
 
-    A sum of products of them varies as if there were so many times fewer of them
-    (Bartlett): 1 + 2 Σ of the products of both correlations. With ``local``, these end where the first one is
-    not positive: long steps may be periodic.
+    A sum of products of n of them varies like a sum of n / length independent ones, with length 1 + 2 Σ of
+    the products of both correlations (Bartlett). With ``local``, the sum ends where the first product is not
+    positive: long steps may be periodic.
     """
     lags = max(1, len(one) // 4)
     # Values that alternate are not alike.

@@ -36,7 +36,7 @@ _LEAST_S = 1.0
 _UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
 _CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
 _IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
-"""From which share of a resource that idles, and from which length of a job on, there is advice."""
+"""Minimum idle share of a resource in percent, and minimum minutes of a job, for advice."""
 
 
 class StepMark(NamedTuple):
@@ -50,7 +50,7 @@ class StepMark(NamedTuple):
 class Requested:
     """The resources that a job asked for; None for what it left to the site.
 
-    ``cores`` and ``gpus`` are those of all ranks, ``memory_bytes`` is that of a node.
+    ``cores`` and ``gpus`` are for all ranks together, ``memory_bytes`` is for a node.
     """
 
     cores: int | None = None

@@ -29,7 +29,7 @@ def _allocations(scene: Scene, place: str) -> Candidate:
     time = calls.end[chosen] - calls.start[chosen]
     where = place
     if place == WHOLE_STEP and len(chosen):
-        # What is freed in one place has to be allocated again elsewhere: the former is the cause.
+        # Memory freed in one place has to be allocated again elsewhere: the former is the cause.
         freed = np.where(calls.kind[chosen] == CallKind.FREE, time, 0)
         where = scene.mostly(calls.place[chosen], freed if freed.any() else time)
 

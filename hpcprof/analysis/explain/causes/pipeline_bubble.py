@@ -42,8 +42,8 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def _balanced(scene: Scene, times: Times) -> Times:
     """Give every stage of a pipeline as much work in a step as the mean of the stages.
 
-    The work of a stage is that of its median rank; a rank that is slower than it stays so. What the host
-    takes to launch the work moves with it.
+    The work of a stage is its median rank's; a slower rank stays slower. The host's time to launch the work
+    moves with it.
     """
     graph, work = scene.graph, scene.graph.work
     rows = np.flatnonzero(work.category == Category.COMP)

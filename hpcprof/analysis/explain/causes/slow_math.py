@@ -23,10 +23,10 @@ _PLAIN = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
 _TENSOR = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.IGNORECASE)
 
 _TF32 = (8, 0)
-"""The compute capability from which on products in single precision can use tensor cores."""
+"""Minimum compute capability for products in single precision on tensor cores."""
 
 _REACHED = 0.8
-"""Of the ratio of the peaks so much is reached: the ordinary cores come closer to theirs."""
+"""Reached share of the ratio of the peaks: the ordinary cores come closer to theirs."""
 
 _USUAL_GAIN = 4.0
 """The gain on a GPU whose peaks are unknown."""
