@@ -283,7 +283,7 @@ def has_manifest(folder: Path) -> bool:
     """Return whether a folder has a manifest, which `open_run` may not be able to read."""
     try:
         (folder / MANIFEST).lstat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a zero byte
         return False
     except OSError:
         pass  # the folder may be another user's
