@@ -6,6 +6,8 @@ Such are the set-up of a communicator, a first compilation, and a single checkpo
    of the other steps (by their median absolute deviation).
 2. A long step happens once if no other long step has an excess within a factor of `ALIKE` of its own.
    Several of a kind are a rate, such as a checkpoint in each tenth step.
+3. A step is not long if another one is shorter than the median by half of its excess or more: the moments
+   that divide the steps are late, as where a profile lacks their first kernels.
 
 It needs no numpy, which takes longer to load than a list of runs.
 """
@@ -52,7 +54,7 @@ def happened_once(walls: Sequence[float]) -> list[int]:
         return []
     middle = median(walls)
     spread = MAD_TO_DEVIATION * median(abs(wall - middle) for wall in walls)
-    least = max(MIN_EXCESS * middle, MIN_DEVIATIONS * spread)
+    least = max(MIN_EXCESS * middle, MIN_DEVIATIONS * spread, 2 * (middle - min(walls)))
     long = sorted((wall - middle, place) for place, wall in enumerate(walls) if wall - middle > least)
     return sorted(
         place

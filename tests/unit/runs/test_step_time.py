@@ -16,6 +16,7 @@ USUAL = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
         ([*USUAL, 200, *USUAL, 210], []),  # a checkpoint now and then
         ([*USUAL, 140], []),  # a spike of less than half a step
         ([*USUAL[:4], 5000], []),  # too few steps
+        ([*USUAL, 151, 100, 49], []),  # two steps whose first kernels the profile lacks
     ],
 )
 def test_a_long_step_happens_once_if_no_other_is_alike(steps: list[int], once: list[int]) -> None:
