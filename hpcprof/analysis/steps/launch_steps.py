@@ -3,8 +3,8 @@
 1. A launch is a call with what it launched: a kernel by its name, a copy by its kind and size, a whole CUDA
    graph by its first node. The launches of the process that launches most are one sequence.
 2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
-   lies between two of its launches is usually alike: the same kinds about as often. Other work between
-   periods, warm-up and phases are allowed.
+   lies between two of its launches is usually alike: the same kinds about as often, whatever the tiles of
+   matrix products. Other work between periods, warm-up and phases are allowed.
 3. The outermost period wins: the kind that occurs least. Of kinds that occur equally often, the one with the
    longest pause of the host before it marks the boundary.
 4. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
@@ -29,6 +29,9 @@ KERNEL, COPY, GRAPH = PREFIXES = ("kernel:", "copy:", "graph:")
 """The names of steps begin with one of them that launches mark; the rest names the launch."""
 
 _GRAPH_LAUNCH = "GraphLaunch"
+
+_TILE = re.compile(r"\d+x\d+")
+"""The sizes of tiles in the names of matrix products: ``nvjet_sm90_tst_192x208_64x4``."""
 
 _EVERY = re.compile(r"(?P<launch>.+)/(?P<every>[1-9]\d*)", re.DOTALL)
 """A name of every n-th launch."""
@@ -71,6 +74,8 @@ class _Launched(Table):
     end: Ints
     thread: Ints
     kind: Ints
+    family: Ints
+    """The kind without the tile of a product: libraries choose another one where sizes grow."""
     front: Ints
     """Start of the first operation."""
     work: Ints
@@ -131,9 +136,10 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     keys, kind = numbered_rows(*_described(timeline, calls, operation))
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
-    launching = timeline.calls.take(calls)
+    _, family = np.unique([_TILE.split(name)[0] for name in names], return_inverse=True)
+    launching, kind = timeline.calls.take(calls), merged[kind]
     launched = _Launched(
-        launching.start, launching.end, launching.thread, merged[kind], start[operation], work
+        launching.start, launching.end, launching.thread, kind, family[kind], start[operation], work
     )
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
@@ -192,7 +198,7 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
 
 def _kept(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
-    alike, length = _alike(launched.kind, marks), np.diff(launched.start[marks])
+    alike, length = _alike(launched.family, marks), np.diff(launched.start[marks])
     if not alike.any():
         return marks[:0]
     usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike])))

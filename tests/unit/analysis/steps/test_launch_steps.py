@@ -64,6 +64,15 @@ def test_a_loop_after_a_long_setup_covers_the_time_of_kernels() -> None:
     assert steps_of(launching(*setup, *TOKEN * 12)).name == "kernel:embed"
 
 
+def test_products_that_change_their_tiles_as_sizes_grow_are_one_kind() -> None:
+    tokens = (
+        (name if name != "gemm" else f"nvjet_sm90_tst_{64 + 8 * step}x208_64x4", pause)
+        for step in range(12)
+        for name, pause in TOKEN
+    )
+    assert steps_of(launching(*SETUP, *tokens)).name == "kernel:embed"
+
+
 @pytest.mark.parametrize(
     "launches",
     [
