@@ -12,7 +12,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Category, Ints, Mask
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
@@ -22,7 +22,16 @@ _LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
 """Calls of the drivers that load or link new kernels."""
 
 _FEWEST, _LEAST_SHARE = 3, 0.1
-"""Minimum number of steps that load kernels, and their minimum share of all steps."""
+"""Minimum number of steps that load kernels, and their minimum share of all steps.
+
+Half as many lie in the second half of the steps: drivers load what a program has once, at its first use.
+"""
+
+_ATTENTION_OF_CUDNN = re.compile(r"cudnn_generated\w*_sdpa_|cudnn::fusion::")
+"""Kernels of fused attention for which cuDNN builds a plan; source: kernel names of cuDNN 9 under PyTorch."""
+
+_MOSTLY = 0.5
+"""Minimum share of the time before such kernels for advice about them."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -32,8 +41,10 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         return
     calls = np.array([call for rank in scene.ranks for call in _loading(scene, rank).tolist()], np.int64)
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
-    steps = {*graph.calls.step[np.concatenate((gaps, inside))].tolist()}
-    if len(steps) < max(_FEWEST, _LEAST_SHARE * graph.steps):
+    both = np.concatenate((gaps, inside))
+    steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
+    fewest = max(_FEWEST, _LEAST_SHARE * graph.steps)
+    if len(steps) < fewest or 2 * np.count_nonzero(2 * steps >= graph.steps) < fewest:
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
@@ -42,10 +53,24 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         quick = removals.less_before(times, np.where(mine, less, 0))
         return removals.call_time(quick, inside[mine[inside]])
 
-    both = np.concatenate((gaps, inside))
     time = np.concatenate((less[gaps], removals.call_times[inside]))
     own = scene.per_step(graph.call_rank[both], time)
-    yield Candidate(RECOMPILATION, scene.mostly(graph.calls.place[both], time), scene.ranks, remove, *own)
+    advice = _PLANS if time[_before_attention(scene, both)].sum() >= _MOSTLY * time.sum() else ""
+    where = scene.mostly(graph.calls.place[both], time)
+    yield Candidate(RECOMPILATION, where, scene.ranks, remove, *own, advice=advice)
+
+
+def _before_attention(scene: Scene, calls: Ints) -> Mask:
+    """Return after which calls the next kernel of the rank is attention of cuDNN."""
+    graph, work = scene.graph, scene.graph.work
+    attention = np.array([*map(bool, map(_ATTENTION_OF_CUDNN.search, graph.names)), False])[work.name]
+    order = np.flatnonzero(work.category == Category.COMP)
+    if not len(order):
+        return np.zeros(len(calls), bool)
+    order = order[np.argsort(work.call[order], kind="stable")]
+    following = order[np.searchsorted(work.call[order], calls).clip(max=len(order) - 1)]
+    found: Mask = attention[following] & (graph.work_rank[following] == graph.call_rank[calls])
+    return found
 
 
 def _loading(scene: Scene, rank: int) -> Ints:
@@ -65,14 +90,21 @@ def _loading(scene: Scene, rank: int) -> Ints:
     return following
 
 
+_PLANS = (
+    "cuDNN builds a plan of its attention for each new shape in {where}: choose another backend "
+    "(torch.backends.cuda.enable_cudnn_sdp(False)), or pad inputs to few lengths."
+)
+
 RECOMPILATION = CauseDeclaration(
     name="recompilation",
     title="repeated compilation",
     meaning="kernels are compiled and loaded anew in steady steps",
-    about="the host compiles, and loads new kernels, in at least three steps and a tenth of all: shapes or "
-    "values that a compiler takes for constants change",
+    about="the host compiles, and loads new kernels, in at least three steps and a tenth of all, also in the "
+    "second half of the capture: shapes or values that a compiler takes for constants change. So does cuDNN "
+    "where it builds a plan for each shape",
     advice="`torch._dynamo.config.recompile_limit` and `TORCH_LOGS=recompiles`, "
-    "`torch.compile(dynamic=True)`, padding to few shapes; in JAX `jax_log_compiles`",
+    "`torch.compile(dynamic=True)`, padding to few shapes; for attention of cuDNN "
+    "`torch.backends.cuda.enable_cudnn_sdp(False)`; in JAX `jax_log_compiles`",
     remedy="Find what changes in {where}: TORCH_LOGS=recompiles names the guard that fails. Pad inputs to "
     "few shapes, mark them dynamic (torch.compile(dynamic=True)), and pass changing numbers as tensors; "
     "leave torch.backends.cudnn.benchmark off where sizes vary.",
