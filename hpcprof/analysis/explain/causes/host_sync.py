@@ -34,9 +34,11 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     if scene.graph.is_of_host:
         return
     removals, graph, copies = scene.removals, scene.graph, scene.waiting_copies
+    # Where ranks wait for each other, a pause until the GPU has run dry may be a wait for them.
+    waits = (CallKind.WAIT,) if graph.is_coupled else (CallKind.WAIT, CallKind.PAUSE)
     for place in scene.places:
         waiting = np.union1d(
-            removals.calls_in(place, (CallKind.WAIT,)),
+            removals.calls_in(place, waits),
             copies[removals.inside(place)[graph.calls.place[copies]]],
         )
         held = np.intersect1d(waiting, graph.blocked)

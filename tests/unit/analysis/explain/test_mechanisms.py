@@ -9,7 +9,7 @@ import pytest
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.causes.kernels import loads_in_parts
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import (
     MS,
@@ -20,8 +20,10 @@ from tests.unit.analysis.explain.programs import (
     Launch,
     Once,
     Place,
+    Wait,
     inputs_of,
     simulate,
+    without_waits,
 )
 
 LAYERS = 4
@@ -165,8 +167,39 @@ def test_kernels_that_are_compiled_in_several_steps_are_a_finding() -> None:
     assert Cause.RECOMPILATION in {one.cause for one in found.findings} | {
         other.cause for one in found.findings for other in one.alternatives
     }
-    once = [Place("forward", (product(4 * MS), Once(2, (Compile(9 * MS),)), CHECK[1]))]
-    assert Cause.RECOMPILATION not in {one.cause for one in explained(once, steps=14).findings}
+    # Drivers load each kernel at its first use: in one step, or in the first ones.
+    for steps in ((2,), (0, 1, 2, 3)):
+        loads = (Once(step, (Compile(9 * MS),)) for step in steps)
+        once = [Place("forward", (product(4 * MS), *loads, CHECK[1]))]
+        assert Cause.RECOMPILATION not in {one.cause for one in explained(once, steps=14).findings}
+
+
+def test_plans_of_cudnn_for_each_length_are_advised_against_by_name() -> None:
+    def first(kernel: str) -> Finding:
+        planning = (Host(40 * MS), Compile(5 * US), Launch(50 * US, name=kernel), CHECK[1])
+        layer = (*(product(200 * US) for _ in range(9)), Launch(50 * US, name=kernel))
+        program: list[Instruction] = [*layer * 3, *(Once(step, planning) for step in range(12))]
+        return explained(program, steps=12).shown()[0]
+
+    of_cudnn, of_triton = first("cudnn_generated_fort_native_sdpa_sm90_knob_7"), first("triton_per_fused_1")
+    assert of_cudnn.cause == of_triton.cause == Cause.RECOMPILATION
+    assert "enable_cudnn_sdp(False)" in of_cudnn.remedy and "TORCH_LOGS" in of_triton.remedy
+
+
+def test_a_wait_that_no_call_records_is_offered_beside_the_work_that_it_keeps_from_overlapping() -> None:
+    read = Launch(3 * US, name="[CUDA memcpy Device-to-Host]", category=Category.MEM)
+    program: list[Instruction] = [
+        *(Launch(MS, name="fusion") for _ in range(10)),
+        Wait(),
+        read,
+        Host(30 * MS),
+    ]
+    timelines = {0: without_waits(simulate([program], 30)[0])}
+    first = explain_run(inputs_of(timelines))[0].shown()[0]
+    assert first.cause == Cause.HOST_WORK and first.saving_ns == pytest.approx(30 * MS, rel=0.1)
+    (instead,) = (one for one in first.alternatives if one.cause == Cause.HOST_SYNC)
+    # Host and GPU then work at the same time.
+    assert instead.saving_ns == pytest.approx(10 * MS, rel=0.1)
 
 
 def test_a_rank_whose_experts_have_more_tokens_is_one_cause_and_balance_is_its_price() -> None:
