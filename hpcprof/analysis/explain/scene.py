@@ -70,7 +70,12 @@ class Scene:
         return self._computed[compute]  # type: ignore[return-value]
 
     def of_operations(
-        self, cause: CauseDeclaration, rows: Ints, time: Ints | Floats, less: Ints | Floats | None = None
+        self,
+        cause: CauseDeclaration,
+        rows: Ints,
+        time: Ints | Floats,
+        less: Ints | Floats | None = None,
+        advice: str = "",
     ) -> Iterator[Candidate]:
         """Yield a cause in operations, which take ``less`` ns without it: by default all of their time.
 
@@ -87,7 +92,7 @@ class Scene:
             return times.with_alone(alone)
 
         own = self.per_step(self.graph.work_rank[rows], time)
-        yield Candidate(cause, where, self.ranks, remove, *own)
+        yield Candidate(cause, where, self.ranks, remove, *own, advice=advice)
 
     @cached_property
     def places(self) -> list[str]:

@@ -10,6 +10,11 @@
   share. Of elementwise kernels that follow each other with equal grids, so over equally large tensors, only
   the longest is left. No profile records which tensors they share: places whose products take longer than
   their elementwise kernels are left alone.
+  So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
+  parameters, the gradients and the moments.
+- **Repeated indices**: PyTorch adds the gradients of one row one after another. Without repetition it would
+  read the gradients, and read and write rows, each about as long as the gather takes. Source: PyTorch,
+  ``indexing_backward_kernel`` in ``ATen/native/cuda/Indexing.cu``.
 - **Layout conversions**: tensors are moved between channels first and last around convolutions.
 - **Odd shapes**: matrix products whose rows do not begin at multiples of 16 bytes. The libraries name the
   alignment of the operands in their kernels, in elements (``…_align2``). Such a kernel loads less than 16
@@ -148,6 +153,48 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
     gone = np.concatenate([elementwise[:0], *spare])
     yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
+    passes = np.flatnonzero(_named(scene, _LIST_PASS))
+    longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_PASSES_OF_FUSED:]
+    gone = passes[~np.isin(work.name[passes], longest)]
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone], advice=_FUSED_OPTIMIZER)
+
+
+_LIST_PASS = re.compile("multi_tensor_apply_kernel(?!.*LpNorm)")
+"""PyTorch's pass over a list of tensors, as of an optimizer or a scaler; norms have to come before it."""
+
+_PASSES_OF_FUSED = 2
+"""The passes that take as long as a fused one."""
+
+_FUSED_OPTIMIZER = (
+    "Update the parameters of {where} in one pass: fused=True for Adam, AdamW or SGD. Where a step needs few "
+    "rows of a large embedding, let only these change: sparse=True with SparseAdam or SGD."
+)
+
+
+def _named(scene: Scene, pattern: re.Pattern[str]) -> Mask:
+    """Return which operations compute and have a name with a pattern."""
+    names = np.array([*map(bool, map(pattern.search, scene.graph.names)), False])
+    named: Mask = names[scene.graph.work.name] & (scene.graph.work.category == Category.COMP)
+    return named
+
+
+_INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
+"""PyTorch's gradient of an index, and its gather."""
+
+_OF_GATHER = 3
+"""Times of its gather that the gradient of an index takes where no index is repeated."""
+
+
+def _repeated(scene: Scene) -> Iterator[Candidate]:
+    """Yield the gradients of indices that take longer than their gathers let expect, as one cause."""
+    work = scene.graph.work
+    time = work.end - work.start
+    gradients, gathers = (np.flatnonzero(_named(scene, one)) for one in (_INDEX_GRADIENT, _GATHER))
+    least = _OF_GATHER * float(time[gathers].sum())
+    if 0 < least < float(time[gradients].sum()):
+        share = 1 - least / float(time[gradients].sum())
+        longer: Floats = np.multiply(time[gradients], share, dtype=np.float64)
+        yield from scene.of_operations(REPEATED_INDICES, gradients, time[gradients], longer)
 
 
 def _moves_bytes(scene: Scene) -> Mask:
@@ -170,11 +217,8 @@ _CONVOLUTION = re.compile("fprop|dgrad|wgrad|convolve|conv2d|implicit_convolve",
 
 def _conversions(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
-    graph, work = scene.graph, scene.graph.work
-    copies, convolves = (
-        np.array([*map(bool, map(one.search, graph.names)), False])[work.name]
-        for one in (_STRIDED_COPY, _CONVOLUTION)
-    )
+    work = scene.graph.work
+    copies, convolves = (_named(scene, one) for one in (_STRIDED_COPY, _CONVOLUTION))
     # A copy to other strides converts a layout where the place has convolutions.
     copies &= np.isin(work.place, work.place[convolves])
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
@@ -252,18 +296,35 @@ ELEMENTWISE_CHAIN = _declare(
     meaning="elementwise kernels in a row move the same bytes again and again",
     about="three or more elementwise kernels (casts, masks, activations) in a row over equally large "
     "tensors, of 10 µs or more, in a place whose elementwise kernels take longer than its products: each "
-    "reads and writes what one could keep. The saving is that of all but the longest",
+    "reads and writes what one could keep. The saving is that of all but the longest. In an optimizer that "
+    "passes over lists of tensors, it is that of all but the two longest passes",
     advice="`torch.compile`, fused operators (fused dropout and residual, fused activations), no casts back "
-    "and forth",
+    "and forth; `fused=True` for optimizers",
     remedy="Fuse the elementwise kernels of {where}: torch.compile, or one operator instead of several "
     "(fused bias, activation, dropout and residual); keep one precision instead of casting back and forth.",
     remedies={
         "jax": "Let XLA fuse {where}: jit all of it together, without values that leave the program between."
     },
     candidates=_chains,
-    figures=(Figures("kernels", "total_ns", named("elementwise|triton_poi|fusion")),),
-    kernels=lambda name: "elementwise" in name,
+    figures=(Figures("kernels", "total_ns", named("elementwise|triton_poi|fusion|multi_tensor")),),
+    kernels=lambda name: "elementwise" in name or "multi_tensor" in name,
     without="with fused elementwise kernels",
+)
+
+REPEATED_INDICES = _declare(
+    name="repeated_indices",
+    title="gradients of repeated indices",
+    meaning="the gradients of rows that an index repeats are added one after another",
+    about="the gradient of an index (`table[index]`) in PyTorch takes longer than three times the gathers of "
+    "the step, as where many indices are equal: it adds the gradients of one row one after another. The "
+    "saving is what exceeds that",
+    advice="`torch.index_select`, `torch.nn.functional.embedding`, or a product with a one-hot matrix",
+    remedy="Gather in {where} with table.index_select(0, index.flatten()) or nn.functional.embedding instead "
+    "of table[index]: their gradients add equal rows at once. For few rows, multiply by a one-hot matrix.",
+    candidates=_repeated,
+    figures=(Figures("kernels", "total_ns", named("indexing_backward_kernel")),),
+    kernels=lambda name: bool(_INDEX_GRADIENT.search(name)),
+    without="without repeated indices",
 )
 
 LAYOUT_CONVERSION = _declare(

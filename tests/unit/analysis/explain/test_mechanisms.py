@@ -68,6 +68,10 @@ STRIDED = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda(T
 ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align1>(Params)"
 """A product over rows of an odd length."""
 
+LISTS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<3>, "
+GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*)"
+INDEX_GRADIENT = "void (anonymous namespace)::indexing_backward_kernel_small_stride<float>(long const*)"
+
 PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
     "attention without a fused kernel": (
         Cause.SLOW_ATTENTION,
@@ -98,6 +102,16 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.SHAPE_INEFFICIENCY,
         layers(Launch(900 * US, name=ODD)),
         layers(Launch(450 * US, name=ODD.replace("align1", "align8"))),
+    ),
+    "an optimizer in passes over lists of tensors": (
+        Cause.ELEMENTWISE_CHAIN,
+        [*layers(), *(Launch(ns * US, name=f"{LISTS}{ns}>") for ns in (900, 700, 600, 500, 400))],
+        [*layers(), Launch(1600 * US, name=f"{LISTS}FusedAdamMathFunctor>")],
+    ),
+    "a gradient that adds equal rows one after another": (
+        Cause.REPEATED_INDICES,
+        layers(Launch(100 * US, name=GATHER), Launch(2 * MS, name=INDEX_GRADIENT)),
+        layers(Launch(100 * US, name=GATHER), Launch(300 * US, name=INDEX_GRADIENT)),
     ),
     "a residual that is checked ten times": (
         Cause.HOST_SYNC,
