@@ -263,6 +263,12 @@ def _nothing(explanation: Explanation) -> str:
         nothing += (
             f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis roofline)."
         )
+    if kernel := explanation.step.kernel:
+        nothing += (
+            f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it, mostly in "
+            f"{visible(kernel.where) or 'the step'}: submit --profiler ncu --profiler-option "
+            f"kernel={visible(kernel.name)} --profiler-option launch-count=3 measures why."
+        )
     waiting = (visible(one.reason) for one in explanation.not_judged if one.what == WAITING)
     return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
 

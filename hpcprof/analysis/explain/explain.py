@@ -32,7 +32,14 @@ from hpcprof.analysis.explain.arrangement import (
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, is_a
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words
-from hpcprof.analysis.explain.explanation import Explanation, Finding, NotJudged, StepKind, StepSummary
+from hpcprof.analysis.explain.explanation import (
+    Explanation,
+    Finding,
+    MainKernel,
+    NotJudged,
+    StepKind,
+    StepSummary,
+)
 from hpcprof.analysis.explain.findings import Search
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
@@ -56,7 +63,11 @@ from hpcprof.analysis.explain.whole_run import (
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.profiles.timeline import Floats, Timeline
+from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.timeline import Category, Floats, Timeline
+
+_MAIN_PCT = 50.0
+"""Minimum share of a step, in percent, of kernels that are named even if nothing is found."""
 
 
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
@@ -178,6 +189,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         once=once,
         compute_pct=_compute_pct(inputs),
         source=built.source,
+        kernel=_main_kernel(scene, recorded_elapsed),
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
@@ -210,6 +222,24 @@ def _weights(
         NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
         for kind in absent
     ]
+
+
+def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
+    """Return the kernels of one name that take half of the step or more, on the mean of the ranks."""
+    work, graph = scene.graph.work, scene.graph
+    # Work without a name has the last one.
+    names, number = np.unique(
+        [*(short_name(one).split("<")[0] for one in graph.names), ""], return_inverse=True
+    )
+    step = work.step - graph.calls.step[graph.front_call[0, 0]]
+    counts = (work.category == Category.COMP) & (step >= 0) & (step < graph.steps)
+    time, name = np.where(counts, work.end - work.start, 0), number[work.name]
+    total = np.bincount(name, time, len(names))
+    share = 100 * float(total.max()) / (elapsed * graph.steps * len(graph.ranks))
+    if share < _MAIN_PCT:
+        return None
+    where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
+    return MainKernel(str(names[total.argmax()]), round(min(share, 100.0), 1), where)
 
 
 def _compute_pct(inputs: ExplainInputs) -> float | None:

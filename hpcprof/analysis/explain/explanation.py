@@ -207,6 +207,18 @@ class CallCost:
 
 
 @dataclass(frozen=True)
+class MainKernel:
+    """The kernels of one name, without their template arguments, that take most of the time of a step.
+
+    ``share_pct`` is their share of the elapsed time, and ``where`` the place with most of it.
+    """
+
+    name: str
+    share_pct: float
+    where: str
+
+
+@dataclass(frozen=True)
 class OnceStep:
     """A step that takes long once (`hpcprof.runs.step_time`).
 
@@ -255,6 +267,8 @@ class StepSummary:
     once : tuple of OnceStep
         The steps that take long once, such as for the set-up of a communicator; the other times and savings
         leave them out.
+    kernel : MainKernel or None
+        None if no name takes half of the step.
     """
 
     wall_p50_ns: int | None
@@ -270,6 +284,7 @@ class StepSummary:
     once: tuple[OnceStep, ...] = ()
     compute_pct: float | None = None
     source: str | None = None
+    kernel: MainKernel | None = None
 
     @property
     def is_alone(self) -> bool:

@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
     CallCost,
     Evidence,
     Explanation,
+    MainKernel,
     NotJudged,
     StepAlone,
     StepKind,
@@ -153,6 +154,15 @@ def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
     nothing = "Nothing was found that would shorten a step by 3 % or more."
     assert (said.conclusion[1], said.findings) == (nothing, [])
     assert in_short(explained(finding(2))) == [nothing]
+
+
+def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_measures_it() -> None:
+    kernel = MainKernel("histogram_kernel", 86.2, "backward")
+    said = written(explained(step=replace(STEP, kernel=kernel))).conclusion[1]
+    assert "histogram_kernel takes 86 % of it, mostly in backward: submit --profiler ncu " in said
+    assert "kernel=histogram_kernel --profiler-option launch-count=3" in said
+    of_finding = written(explained(finding(13), step=replace(STEP, kernel=kernel)))
+    assert not any("histogram_kernel" in one for one in of_finding.conclusion)
 
 
 def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once() -> None:

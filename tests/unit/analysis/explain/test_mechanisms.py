@@ -154,6 +154,16 @@ def test_a_product_that_loads_less_than_16_bytes_at_once_is_known_by_its_name(na
     assert loads_in_parts(name) == odd
 
 
+def test_kernels_of_one_name_that_take_half_of_the_step_are_named() -> None:
+    first, second = (f"void histogram_kernel<{bins}>(int)" for bins in (4, 8))
+    kernels = (Launch(MS, name=first), Launch(2 * MS, name=second), product(MS))
+    kernel = explained([Host(10 * US), Place("backward", kernels)]).step.kernel
+    assert kernel and (kernel.name, kernel.where) == ("histogram_kernel", "backward")
+    assert kernel.share_pct == pytest.approx(75, abs=2)
+    even = (Launch(MS, name=first), product(MS), Launch(MS, name="scan"))
+    assert explained([Place("backward", even)]).step.kernel is None
+
+
 def test_a_softmax_between_no_products_is_not_attention() -> None:
     loss = (Launch(400 * US, name=SOFTMAX), Launch(100 * US, name="reduce"))
     logarithm = (product(200 * US), Launch(400 * US, name="cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"))
