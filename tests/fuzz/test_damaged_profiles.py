@@ -127,7 +127,7 @@ def analysed(timeline: Timeline) -> dict[str, AnalysisColumns]:
 
 NSYS_SUBJECTS = {
     "kernels": (Subject.KERNEL,),
-    "memops": (Subject.COPY, Subject.SET),
+    "memops": (Subject.COPY, Subject.SET, Subject.MEMORY),
     "calls": (Subject.CALL,),
     "ranges": (Subject.RANGE,),
 }

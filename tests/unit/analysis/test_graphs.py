@@ -13,6 +13,7 @@ from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overl
 from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.summaries.kernels import kernels
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
+from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
 
 DATA = Path(__file__).parents[2] / "data"
@@ -96,7 +97,7 @@ def test_graphs_that_cannot_be_placed_are_counted(change: Callable[..., Path]) -
         f"DROP TABLE {GRAPHS}",
         f"UPDATE {GRAPHS}_V2 SET start = NULL WHERE rowid <= 3",
     )
-    timeline = read(path)
+    timeline = with_possible_times(read(path))
     assert len(timeline.graphs) == 7
     sentences = [loss.sentence for loss in timeline.origin.losses]
     assert "3 of 10 CUDA graphs have no valid start and are left out" in sentences

@@ -86,7 +86,7 @@ def recorded() -> dict[str, Outcome]:
     """All analyses of two ranks of a real training with gloo; rank 1 sleeps 20 ms in ``data``."""
     ranks = [read(DATA / f"cpu_ddp_rank{rank}.pt.trace.json.gz") for rank in (0, 1)]
     found: dict[str, Outcome] = {}
-    for name, analysis in ANALYSES.items():
+    for name, analysis in sorted(ANALYSES.items(), key=lambda item: item[1].scope is not Scope.RANK):
         if analysis.scope is Scope.RANK:
             ones = [analyze_rank(analysis, timeline, rank) for rank, timeline in enumerate(ranks)]
             found[name] = Outcome(pd.concat([one.rows for one in ones]), ones[0].reason)
