@@ -145,9 +145,11 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     late[late < ODD_NS] = 0
     every = np.arange(len(work))
     after = np.flatnonzero(work.before != NONE)
-    # Operations of a stream before the first known one cannot be replayed.
-    first_step = work.step == work.step.min(initial=0)
-    behind = (late > 0) & ((work.before == NONE) | ((late > _BACKLOG_NS) & first_step))
+    # Operations of a stream before the first known one cannot be replayed, nor what waits for them.
+    prompt, begins = np.cumsum(late <= _BACKLOG_NS), work.before == NONE
+    earlier = np.append(0, prompt)[np.maximum.accumulate(np.where(begins, every, 0))]
+    first_step = (work.step == work.step.min(initial=0)) & (prompt == earlier)
+    behind = (late > 0) & (begins | ((late > _BACKLOG_NS) & first_step))
     behind &= signalled == EARLIEST
     late[behind] = 0
     first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)

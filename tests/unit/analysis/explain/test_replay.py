@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
@@ -257,3 +259,13 @@ def test_random_programs_are_replayed_as_they_were(
     replay = replay_of([program, [Host(MS), *program]])
     observed = replay.walls(replay.graph.observed).tolist()
     assert walls(replay) == pytest.approx(observed, rel=0.03, abs=100 * US)
+
+
+def test_a_late_operation_of_a_stream_that_had_kept_up_is_not_held_to_its_moment() -> None:
+    half = tuple(Launch(MS) for _ in range(3))
+    (timeline,) = simulate([[*half, Wait(), Host(100 * MS), *half]], 1).values()
+    kernels, later = timeline.kernels, np.append(np.zeros(5, np.int64), 10 * MS)
+    late = replace(kernels, start=kernels.start + later, end=kernels.end + later)
+    first = explain_run(inputs_of({0: replace(timeline, kernels=late)}))[0].shown()[0]
+    assert first.cause == Cause.HOST_WORK
+    assert first.saving_ns == pytest.approx(100 * MS, rel=0.1)
