@@ -16,7 +16,7 @@ from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Timeline
+from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Mask, Timeline
 
 _LEAST_SHARE = 0.01
 """Minimum share of a step that a cause takes by itself to be a candidate."""
@@ -68,6 +68,12 @@ class Scene:
         if compute not in self._computed:
             self._computed[compute] = compute(self)
         return self._computed[compute]  # type: ignore[return-value]
+
+    def named(self, fits: Callable[[str], object]) -> Mask:
+        """Return which operations have a name that fits, shape (operations,)."""
+        names = np.array([*map(bool, map(fits, self.graph.names)), False])
+        mask: Mask = names[self.graph.work.name]
+        return mask
 
     def of_operations(
         self,

@@ -59,8 +59,8 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
     before it launches more.
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
-    to_host = np.array([bool(re.search(_TO_HOST, name)) for name in (*graph.names, "")])[work.name]
-    small = (work.category == Category.MEM) & to_host & (work.end - work.start < _SMALL_NS)
+    short = (work.category == Category.MEM) & (work.end - work.start < _SMALL_NS)
+    small = short & scene.named(lambda name: re.search(_TO_HOST, name))
     copies = np.flatnonzero(small & removals.inside(place)[work.place])
     last = np.append(np.diff(work.step[copies]) + np.diff(graph.work_rank[copies]) != 0, True)[: len(copies)]
     often = len(copies) >= _CHECKS * graph.steps * len(scene.ranks)

@@ -153,7 +153,7 @@ def _chains(scene: Scene) -> Iterator[Candidate]:
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
     gone = np.concatenate([elementwise[:0], *spare])
     yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
-    passes = np.flatnonzero(_named(scene, _LIST_PASS))
+    passes = np.flatnonzero(scene.named(_LIST_PASS.search))
     longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_PASSES_OF_FUSED:]
     gone = passes[~np.isin(work.name[passes], longest)]
     yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone], advice=_FUSED_OPTIMIZER)
@@ -171,13 +171,6 @@ _FUSED_OPTIMIZER = (
 )
 
 
-def _named(scene: Scene, pattern: re.Pattern[str]) -> Mask:
-    """Return which operations compute and have a name with a pattern."""
-    names = np.array([*map(bool, map(pattern.search, scene.graph.names)), False])
-    named: Mask = names[scene.graph.work.name] & (scene.graph.work.category == Category.COMP)
-    return named
-
-
 _INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
 """PyTorch's gradient of an index, and its gather."""
 
@@ -189,7 +182,7 @@ def _repeated(scene: Scene) -> Iterator[Candidate]:
     """Yield the gradients of indices that take longer than their gathers let expect, as one cause."""
     work = scene.graph.work
     time = work.end - work.start
-    gradients, gathers = (np.flatnonzero(_named(scene, one)) for one in (_INDEX_GRADIENT, _GATHER))
+    gradients, gathers = (np.flatnonzero(scene.named(one.search)) for one in (_INDEX_GRADIENT, _GATHER))
     least = _OF_GATHER * float(time[gathers].sum())
     if 0 < least < float(time[gradients].sum()):
         share = 1 - least / float(time[gradients].sum())
@@ -218,7 +211,7 @@ _CONVOLUTION = re.compile("fprop|dgrad|wgrad|convolve|conv2d|implicit_convolve",
 def _conversions(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
     work = scene.graph.work
-    copies, convolves = (_named(scene, one) for one in (_STRIDED_COPY, _CONVOLUTION))
+    copies, convolves = (scene.named(one.search) for one in (_STRIDED_COPY, _CONVOLUTION))
     # A copy to other strides converts a layout where the place has convolutions.
     copies &= np.isin(work.place, work.place[convolves])
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
@@ -255,7 +248,7 @@ def loads_in_parts(name: str) -> bool:
 def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     """Yield all such products: they are mostly those of one tensor."""
     work = scene.graph.work
-    slow = np.flatnonzero(np.array([*map(loads_in_parts, scene.graph.names), False])[work.name])
+    slow = np.flatnonzero(scene.named(loads_in_parts))
     time = (work.end - work.start)[slow]
     gain: Floats = np.multiply(time, _GAIN, dtype=np.float64)
     yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time, gain)

@@ -63,7 +63,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def _before_attention(scene: Scene, calls: Ints) -> Mask:
     """Return after which calls the next kernel of the rank is attention of cuDNN."""
     graph, work = scene.graph, scene.graph.work
-    attention = np.array([*map(bool, map(_ATTENTION_OF_CUDNN.search, graph.names)), False])[work.name]
+    attention = scene.named(_ATTENTION_OF_CUDNN.search)
     order = np.flatnonzero(work.category == Category.COMP)
     if not len(order):
         return np.zeros(len(calls), bool)

@@ -46,8 +46,8 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     if graph.is_of_host:
         return
     able = np.array([_has_tf32(scene.gpus.get(rank, ())) for rank in graph.ranks], bool)
-    plain = np.array([*map(runs_without_tensor_cores, graph.names), False])
-    slow = np.flatnonzero((work.category == Category.COMP) & plain[work.name] & able[graph.work_rank])
+    plain = scene.named(runs_without_tensor_cores) & able[graph.work_rank]
+    slow = np.flatnonzero(plain & (work.category == Category.COMP))
     if not len(slow):
         return
     gain = tensor_core_gain(scene.gpus)
