@@ -21,7 +21,6 @@ BUILT_IN: dict[str, str] = {
     "slow_attention": "kernels",
     "elementwise_chain": "kernels",
     "layout_conversion": "kernels",
-    "shape_inefficiency": "kernels",
     "repeated_indices": "kernels",
     "recompilation": "recompilation",
     # A rank that is short of memory reads pages from files again.

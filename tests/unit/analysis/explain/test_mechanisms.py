@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
-from hpcprof.analysis.explain.causes.kernels import loads_in_parts
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.profiles.timeline import Category
@@ -65,7 +64,6 @@ COMPILING = [
 STRIDED = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda(TensorIteratorBase &)>"
 """PyTorch's copy between tensors of other strides."""
 
-ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align1>(Params)"
 """A product over rows of an odd length."""
 
 LISTS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<3>, "
@@ -97,11 +95,6 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.LAYOUT_CONVERSION,
         layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm"), Launch(200 * US, name=STRIDED)),
         layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm")),
-    ),
-    "a vocabulary of an odd size": (
-        Cause.SHAPE_INEFFICIENCY,
-        layers(Launch(900 * US, name=ODD)),
-        layers(Launch(450 * US, name=ODD.replace("align1", "align8"))),
     ),
     "an optimizer in passes over lists of tensors": (
         Cause.ELEMENTWISE_CHAIN,
@@ -137,21 +130,6 @@ def test_the_cause_is_the_first_finding_at_its_price(name: str) -> None:
     assert first.saving_ns == pytest.approx(cost, rel=0.1)
     assert cause not in {one.cause for one in without.shown()}
     assert first.evidence and "{" not in first.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "odd"),
-    [
-        (ODD, True),
-        ("void cutlass::Kernel2<cutlass_75_tensorop_f16_s1688gemm_f16_64x64_nn_align4>(Params)", True),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>(Params)", False),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x32_16x4_nn_align1>(Params)", True),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_tn_align1>(Params)", False),
-        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_TNN", False),
-    ],
-)
-def test_a_product_that_loads_less_than_16_bytes_at_once_is_known_by_its_name(name: str, odd: bool) -> None:
-    assert loads_in_parts(name) == odd
 
 
 def test_kernels_of_one_name_that_take_half_of_the_step_are_named() -> None:
