@@ -75,7 +75,7 @@ class Steps:
 
     @property
     def source(self) -> str:
-        """What marks them, as in `hpcprof.analysis.explain.explanation.StepSummary`."""
+        """Marker of the steps, as in `hpcprof.analysis.explain.explanation.StepSummary`."""
         if self.by_mpi or is_launch_step(self.name):
             return "mpi" if self.by_mpi else "graph" if self.name.startswith("graph:") else "kernels"
         if self.by_hook or self.name == CAPTURE:
