@@ -49,7 +49,7 @@ _PICKLES = [
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\x80\x04\x95", b"PK\x03\x04", b"null", b'{"entries": 3}', *_PICKLES],
+    [b"", b"{", b"{}", b"\x80\x04\x95", b"PK\x03\x04", b"null", b'{"entries": 3}', *_PICKLES],
 )
 @pytest.mark.parametrize("cut", [0, 1, 3])
 def test_a_dump_that_cannot_be_read_is_no_evidence_against_its_rank(
@@ -91,6 +91,8 @@ def _with_last(folder: Path, rank: int, **changes: object) -> None:
         {"collective_seq_id": 2**63},
         {"collective_seq_id": 10**18 * 10**18},
         {"collective_seq_id": -5},
+        {"collective_seq_id": None},
+        {"input_sizes": [[-8, 8]]},
         {"input_sizes": [[8] * 100_000]},
     ],
 )
@@ -116,8 +118,8 @@ def test_one_dump_that_claims_countless_ranks_of_a_group_is_outvoted(tmp_path: P
     assert judged(tmp_path).ranks == (2,)
 
 
-@pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "/nowhere"])
-def test_a_device_in_place_of_a_dump_is_one_that_cannot_be_read(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "/nowhere", "/"])
+def test_a_device_or_folder_in_place_of_a_dump_is_one_that_cannot_be_read(target: str, tmp_path: Path) -> None:
     dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
     path = tmp_path / "nccl_trace_rank_0"
     path.unlink()

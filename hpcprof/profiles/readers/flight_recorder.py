@@ -30,7 +30,7 @@ _DUMP = re.compile(
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Shape = Annotated[list[int], msgspec.Meta(max_length=64)]
+_Shape = Annotated[list[_Number], msgspec.Meta(max_length=64)]
 
 
 class CodeLine(msgspec.Struct, frozen=True):
@@ -48,10 +48,11 @@ class Entered(msgspec.Struct, frozen=True):
     """The name and the description of its group."""
     profiling_name: str
     """Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``."""
-    pg_id: int = -1
-    collective_seq_id: _Number = 0
+    collective_seq_id: _Number
+    """Its number in the group, counted from 1."""
     p2p_seq_id: _Number = 0
-    """Its number in the group, counted from 1. For messages the second counts, and differs between ranks."""
+    """The number of a message in the group, which differs between ranks."""
+    pg_id: int = -1
     record_id: int = 0
     is_p2p: bool = False
     input_sizes: list[_Shape] = []
@@ -109,14 +110,10 @@ def rank_of_dump(path: Path) -> int | None:
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
-    """Return the dumps in a folder by rank; a pipe or device in place of one is one that cannot be read."""
-    found = {}
+    """Return the dumps in a folder by rank, with whatever is in place of one; none if all are folders."""
     with reading(folder):
-        for path in sorted(folder.iterdir()):
-            rank = rank_of_dump(path)
-            if rank is not None and not path.is_dir():
-                found[rank] = path
-    return found
+        dumps = {rank: path for path in sorted(folder.iterdir()) if (rank := rank_of_dump(path)) is not None}
+        return {} if all(path.is_dir() for path in dumps.values()) else dumps
 
 
 def read_flight_record(path: Path) -> FlightRecord:
@@ -163,6 +160,8 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     values = plain_values(data)
     if not isinstance(values, dict) or not isinstance(values.get("entries", []), (list, tuple)):
         raise ValueError("it has no list of entries")
+    if not values.keys() & {"version", "entries"}:
+        raise ValueError("it has neither a version nor entries")
     groups, descriptions = _groups(values.get("pg_config"))
     operations, damaged = [], 0
     for entry in values.get("entries", []):

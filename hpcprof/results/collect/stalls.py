@@ -6,6 +6,7 @@ nodes have no hpcprof. Whoever looks first judges it, and writes ``state/stall.j
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -232,7 +233,7 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     with suppress(OSError, msgspec.MsgspecError):
         statement = from_json(_read(folder / f"{stem}.json"), _Told)
     dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
-    dump = next((path for path in dumps if path.is_file()), None)
+    dump = next((path for path in dumps if os.path.lexists(path)), None)
     record, loss = _record(dump) if dump is not None else (None, "")
     stack = next((tuple(thread.frames) for thread in statement.threads if thread.main), ())
     names = [f"{stem}.{kind}" for kind in ("flight.json", "flight.pickle", "json", "stack", "process")]
