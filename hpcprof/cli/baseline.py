@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.units import visible
@@ -38,7 +38,7 @@ def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> No
     from hpcprof.results.store.store import open_store
 
     found = set_baseline(name, runs, open_store(db, runs_dir), runs_dir)
-    click.echo(f"{found.name}: {', '.join(found.runs)}")
+    echo(f"{found.name}: {', '.join(found.runs)}")
 
 
 @command.command("list", epilog=examples("hpcprof baseline list --format json"))
@@ -51,7 +51,7 @@ def list_(runs_dir: Path, db: str | None, form: str) -> None:
 
     found = named_baselines(open_store(db, runs_dir))
     if not found and form == "table":
-        click.echo("no baselines: name one with hpcprof baseline set NAME RUN")
+        echo("no baselines: name one with hpcprof baseline set NAME RUN")
         return
     write_rows(form, ("name", "runs", "set"), [(one.name, " ".join(one.runs), one.created) for one in found])
 
@@ -65,4 +65,4 @@ def rm(runs_dir: Path, db: str | None, name: str) -> None:
     from hpcprof.results.store.store import open_store
 
     remove_baseline(name, open_store(db, runs_dir))
-    click.echo(f"removed baseline {visible(name)}")
+    echo(f"removed baseline {visible(name)}")

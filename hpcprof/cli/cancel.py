@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.results.collect.jobs import find_jobs
 from hpcprof.submit.remote.mirror import connect
@@ -26,4 +26,4 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     connect(found)
     states = cancel_and_wait(found)
     for run in found:
-        click.echo(f"{run.id} {states[run.id].state.value}")
+        echo(f"{run.id} {states[run.id].state.value}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
@@ -31,9 +31,9 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
         raise UsageError(f"{run} means {counted(len(found), 'run')}: name one.")
     request, asked = request_capture(found[0], steps, ranks)
     last = request.first + request.steps - 1
-    click.echo(f"recording steps {request.first} to {last} on {counted(len(asked), 'rank')}", err=True)
+    echo(f"recording steps {request.first} to {last} on {counted(len(asked), 'rank')}", err=True)
     answers = await_capture(found[0], request, asked)
     last = min(answer.last for answer in answers.values())
     name = typed_name(found[0].path)
-    click.echo(f"recorded steps {request.first} to {last} on {counted(len(asked), 'rank')}")
-    click.echo(f"hpcprof collect {name} && hpcprof explain {name}")
+    echo(f"recorded steps {request.first} to {last} on {counted(len(asked), 'rank')}")
+    echo(f"hpcprof collect {name} && hpcprof explain {name}")

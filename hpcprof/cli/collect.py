@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.options import flag, push_option, store_options, with_default
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.cli.pushing import push_each, pushing_to
@@ -154,7 +154,7 @@ def command(
     else:
         found = find_runs_to_collect(runs or ("last",), runs_dir, store)
     for sentence in told_apart(found):
-        click.echo(f"hpcprof: {sentence}", err=True)
+        echo(f"hpcprof: {sentence}", err=True)
     if submit:
         from hpcprof.results.collect.host_collect import submit_there
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
@@ -165,10 +165,10 @@ def command(
             if (host := host_of(run)) is not None:
                 submit_there(run, host, where.options())
                 name = typed_name(run.path)
-                click.echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
+                echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
         if here := [run for run in found if host_of(run) is None]:
             started = submit_collect(here, store.url, where, typed_command())
-            click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
+            echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     store.prepare()
     if executor == "dask":
@@ -244,7 +244,7 @@ class _Dask:
         from hpcprof.results.collect.rank_task import work_of
 
         with self._cluster(runs) as dask:
-            click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
+            echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
             yield _Pool(replace(dask, work=work_of), dask.workers)
 
     def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
@@ -332,8 +332,8 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
                 progress(done, len(read), path)
         note_collected(run, runs_dir)
         for sentence in (*update_files(run), *losses):
-            click.echo(f"hpcprof: {sentence}", err=True)
-        click.echo(_summary(run, 0, len(read), 0, store))
+            echo(f"hpcprof: {sentence}", err=True)
+        echo(_summary(run, 0, len(read), 0, store))
     return True
 
 
@@ -348,7 +348,7 @@ def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:
         except HpcprofError as error:
             if len(runs) == 1:
                 raise
-            click.echo(f"hpcprof: skipped: {error}", err=True)
+            echo(f"hpcprof: skipped: {error}", err=True)
             complete = False
     return complete
 
@@ -380,10 +380,10 @@ def collect_and_tell(
         options = [word for name, value in given.items() if value for word in (name, value)]
         said = collect_there(run, host, store, options)
         for sentence in said if said is not None else bring_profiles(run):
-            click.echo(sentence if said is not None else f"hpcprof: {sentence}", err=True)
+            echo(sentence if said is not None else f"hpcprof: {sentence}", err=True)
         if said is not None:
             profiles = counted(len(store.profiles(run.id)), "profile")
-            click.echo(f"{run.id}: {profiles} collected on {host.name}, into {store}", err=aside)
+            echo(f"{run.id}: {profiles} collected on {host.name}, into {store}", err=aside)
             return not any("skipped: " in sentence for sentence in said)
     if is_unprofiled(run, store):
         collect(run, store, program=program)
@@ -393,7 +393,7 @@ def collect_and_tell(
             if store.has_run(run.id)
             else "there is nothing to collect"
         )
-        click.echo(f"{run.id}: not profiled, so {there}; {known}", err=aside)
+        echo(f"{run.id}: not profiled, so {there}; {known}", err=aside)
         return True
     jobs = cpus or usable_cpus()
     with (
@@ -401,18 +401,18 @@ def collect_and_tell(
         readable(run) as (run_to_read, unpacked),
     ):
         if unpacked.files:
-            click.echo(f"hpcprof: {run.id}: {unpacked.sentence}", err=True)
+            echo(f"hpcprof: {run.id}: {unpacked.sentence}", err=True)
         if not run_to_read.files and unpacked.skipped:
             raise HpcprofError(" ".join(unpacked.skipped))
         with ProgressBar(unpacked.named) as progress:
             summary = collect(run_to_read, store, progress, reading, jobs, step_range, program)
     skipped = [*unpacked.skipped, *summary.skipped]
     for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {one}" for one in skipped)):
-        click.echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
+        echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
-        click.echo("".join(summary.tracebacks), err=True, nl=False)
+        echo("".join(summary.tracebacks), err=True, nl=False)
     counts = len(summary.read), len(summary.unchanged), len(skipped)
-    click.echo(_summary(run, *counts, store), err=aside)
+    echo(_summary(run, *counts, store), err=aside)
     return not skipped
 
 
@@ -434,7 +434,7 @@ class ProgressBar(ProgressLine):
         """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
         if not self.drawn:
             if done % max(1, ranks // 100) == 0 or done == ranks:
-                click.echo(f"{visible(self._named(str(path)))} ({done} of {ranks})", err=True)
+                echo(f"{visible(self._named(str(path)))} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
         left = format_duration((ranks - done) / rate)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import (
     FiniteFloat,
     flag,
@@ -140,9 +140,9 @@ def command(
 
         with writing(html):
             write_atomically(html, html_comparison(compared, store))
-        click.echo(f"wrote {html}", err=form != "table")
+        echo(f"wrote {html}", err=form != "table")
     if conclusion := compared.conclusion():
-        click.echo(conclusion, err=True)
+        echo(conclusion, err=True)
     if compared.regressed:
         _tell(told, compared)
     if fail_on_regression and compared.regressed:
@@ -176,22 +176,22 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
     }
     failed = send_at_once(targets, lambda name: send(targets[name], document))
     for name, why in failed.items():
-        click.echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
+        echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
 
 
 def _write(form: str, compared: Comparison, store: Store) -> None:
     """Write a comparison in the form that the user chose."""
     if form == "json":
-        click.echo(json.dumps(compared.as_json(), indent=1))
+        echo(json.dumps(compared.as_json(), indent=1))
     elif form == "github":
         from hpcprof.report.ci import github_annotation, job_address, markdown_summary
 
-        click.echo(github_annotation(compared))
+        echo(github_annotation(compared))
         _summarize(markdown_summary(compared, job_address(os.environ)))
     elif form == "junit":
         from hpcprof.report.ci import junit_report
 
-        click.echo(junit_report(compared, datetime.now(timezone.utc)))
+        echo(junit_report(compared, datetime.now(timezone.utc)))
     elif form == "table":
         show_comparison(compared, store)
     else:
@@ -202,7 +202,7 @@ def _summarize(text: str) -> None:
     """Add a text to the summary of the GitHub job, or outside of one print it."""
     path = os.environ.get(_SUMMARY)
     if not path:
-        click.echo(text)
+        echo(text)
         return
     with writing(Path(path)), Path(path).open("a", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -211,7 +211,7 @@ def _summarize(text: str) -> None:
 def show_comparison(compared: Comparison, store: Store) -> None:
     """Print the sides, what explains the difference of the step, and the metrics."""
     for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
-        click.echo(f"{label} {', '.join(run.id for run in runs)}")
+        echo(f"{label} {', '.join(run.id for run in runs)}")
     out = console()
     out.print(compared.explanation(store, out.width), crop=False)
     out.print(f"\n{compared.analysis.title}", style="bold")

@@ -3,7 +3,7 @@
 import click
 
 from hpcprof.cli.completion import complete_config_keys, complete_config_values
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import flag
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.masking import MASK
@@ -30,7 +30,7 @@ def show_(form: str) -> None:
     # Lines, which are never cut: a path may be longer than a terminal is wide.
     keys, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, source in rows:
-        click.echo(f"{key:{keys}}  {value:{values}}  {source}")
+        echo(f"{key:{keys}}  {value:{values}}  {source}")
 
 
 @command.command(
@@ -60,13 +60,13 @@ def set_(local: bool, key: str, value: str) -> None:
     kept = set_value(path, key, value)
     shown = MASK if key.startswith("notify.") else value
     done = f"{key} = {shown}" if value else f"removed {key}"
-    click.echo(f"wrote {shown_path(path)}: {done}")
+    echo(f"wrote {shown_path(path)}: {done}")
     if not kept:
-        click.echo(f"hpcprof: note: {shown_path(path)} was written anew, without its comments.", err=True)
+        echo(f"hpcprof: note: {shown_path(path)} was written anew, without its comments.", err=True)
 
 
 @command.command("path", epilog=examples("hpcprof config path"))
 def path() -> None:
     """Print the paths of both files, the one that takes precedence first."""
     for file in (local_file().absolute(), user_file()):
-        click.echo(f"{file}{'' if file.is_file() else '  (does not exist)'}")
+        echo(f"{file}{'' if file.is_file() else '  (does not exist)'}")

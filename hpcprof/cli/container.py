@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcprof.cli.completion import complete_files
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import FOLDER, flag, repeatable, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
@@ -91,10 +91,10 @@ def render(output: Path | None, **options: Any) -> None:
     image = Image(**{field.name: options[field.name] for field in fields(Image)})
     texts = images.render(image, shlex.join(["hpcprof", *sys.argv[1:]]))
     if output is None:
-        click.echo(texts[DOCKERFILE], nl=False)
+        echo(texts[DOCKERFILE], nl=False)
         return
     paths = images.write_build_files(texts, output)
-    click.echo(f"wrote {', '.join(map(str, paths))}")
+    echo(f"wrote {', '.join(map(str, paths))}")
 
 
 @command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
@@ -168,7 +168,7 @@ def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
         engines.run_checks(found, image, setup)
         return
     for argv in engines.checks(found, image, setup).values():
-        click.echo(masked_command(argv))
+        echo(masked_command(argv))
 
 
 @command.command("stop", epilog=examples("hpcprof container stop"))
@@ -186,6 +186,6 @@ def _terminal() -> bool:
 def _call(argv: list[str], dry_run: bool) -> None:
     """Run a command in this terminal and exit with its exit code, or print it."""
     if dry_run:
-        click.echo(masked_command(argv))
+        echo(masked_command(argv))
     elif code := run_in_terminal(argv):
         sys.exit(code)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcprof.common import logs
-from hpcprof.common.errors import unknown
+from hpcprof.common.errors import WRITTEN_OUT, unknown
 
 _EXAMPLE_WIDTH = 78
 """An example fits a terminal of 80 columns, which would break it where a shell does not."""
@@ -94,10 +94,15 @@ def _continued(command: str) -> str:
     return " \\\n      ".join(lines)
 
 
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text; control characters of names in it are written out, since they would steer a terminal."""
+    click.echo(text.translate(WRITTEN_OUT), err=err, nl=nl)
+
+
 def exit_naming(skipped: Sequence[str]) -> None:
     """Print a sentence for each skipped input and exit with 1; return if nothing was skipped."""
     for sentence in skipped:
-        click.echo(f"hpcprof: skipped: {sentence}", err=True)
+        echo(f"hpcprof: skipped: {sentence}", err=True)
     if skipped:
         sys.exit(1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, format_among, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
@@ -64,7 +64,7 @@ def command(
     with ExplainingLine() as progress:
         explanation = explain(found, store, progress, on_all_cpus, as_recorded=as_recorded)
     if form == "json":
-        click.echo(json.dumps(explanation.in_short().as_json(), indent=1))
+        echo(json.dumps(explanation.in_short().as_json(), indent=1))
     else:
         from hpcprof.cli.tables import console
         from hpcprof.report.explanation import explanation_text
@@ -83,8 +83,8 @@ def _broken(gates: list[Gate], explanation: Explanation) -> bool:
     broken = False
     for gate in gates:
         if reason := gate.unknown_in(explanation):
-            click.echo(f"hpcprof: --fail-on {gate.cause} could not be judged: {reason}", err=True)
+            echo(f"hpcprof: --fail-on {gate.cause} could not be judged: {reason}", err=True)
         for finding in gate.broken_by(explanation):
-            click.echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding)}", err=True)
+            echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding)}", err=True)
             broken = True
     return broken

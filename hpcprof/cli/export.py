@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
@@ -55,12 +55,12 @@ def command(
         folder,
         database=db,
         runs_dir=runs_dir,
-        progress=lambda path: click.echo(f"writing {path}", err=True),
+        progress=lambda path: echo(f"writing {path}", err=True),
         chosen=Chosen(ranks, steps),
         names=names,
     )
     for note in exported.notes:
-        click.echo(f"hpcprof: {note}", err=True)
+        echo(f"hpcprof: {note}", err=True)
     if not exported.written:
         raise HpcprofError(f"nothing written to {folder}: {run} has no readable timeline.")
-    click.echo(f"{run}: {counted(len(exported.written), 'file')} in {folder}")
+    echo(f"{run}: {counted(len(exported.written), 'file')} in {folder}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.rm import carry_out, confirm, describe, yes_option
 from hpcprof.common.errors import UsageError
@@ -39,17 +39,17 @@ def command(
     removals = old_removals(datetime.now(timezone.utc) - age, runs_dir, db, kept) if age is not None else []
     removals += missing_removals(runs_dir, db, kept) if missing else []
     if kept:
-        click.echo(f"kept {counted(len(kept), 'run')} in a baseline: {', '.join(sorted(kept))}", err=True)
+        echo(f"kept {counted(len(kept), 'run')} in a baseline: {', '.join(sorted(kept))}", err=True)
     if not removals:
-        click.echo("nothing to remove")
+        echo("nothing to remove")
         return
     if dry_run:
         for removal in removals:
-            click.echo(f"would remove {describe(removal)}")
+            echo(f"would remove {describe(removal)}")
         size = format_bytes(sum(removal.bytes for removal in removals))
-        click.echo(f"{counted(len(removals), 'run')}, {size}")
+        echo(f"{counted(len(removals), 'run')}, {size}")
         return
     confirm(removals, yes)
     carry_out(removals, runs_dir, db)
     if shrunk := compact_store(removals, runs_dir, db):
-        click.echo(f"the results database is {format_bytes(shrunk)} smaller")
+        echo(f"the results database is {format_bytes(shrunk)} smaller")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
-from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import flag, html_option, repeatable, store_options, with_default
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
@@ -101,18 +101,18 @@ def command(
 
         with writing(html):
             write_atomically(html, html_history(found, skipped))
-        click.echo(f"wrote {html}", err=form != "table")
+        echo(f"wrote {html}", err=form != "table")
     if alone := sum(not one.program_known for one in found):
-        click.echo(
+        echo(
             f"The program of {counted(alone, 'run')} is not known, so that each is alone: name it with "
             "hpcprof collect RUN --program NAME.",
             err=True,
         )
     for sentence in filter(None, [left_out(without, metric), *unjudged]):
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
     worse = regressions(found) if fail_on_regression or gates else []
     if worse:
-        click.echo(regression_sentence(worse), err=True)
+        echo(regression_sentence(worse), err=True)
     exit_naming(skipped)
     if fail_on_regression and worse:
         sys.exit(_REGRESSION_EXIT)
@@ -127,13 +127,13 @@ def _show(found: Sequence[History]) -> None:
         out.print(apart, end="\n\n")
     for history in found:
         if whole:
-            click.echo()
+            echo()
         # One run is no course.
         whole = len(history.points) > 1 or len(found) == 1
         for sentence in in_words(history):
             out.print(sentence)
         if whole:
-            click.echo(sparkline([point.value for point in history.points], out.width))
+            echo(sparkline([point.value for point in history.points], out.width))
             _show_runs(history)
 
 
@@ -146,4 +146,4 @@ def _show_runs(history: History) -> None:
         del columns["change"]
     left_out = show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")
     if left_out:
-        click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+        echo(f"not shown in this width: {', '.join(left_out)}", err=True)

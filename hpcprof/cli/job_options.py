@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcprof.cli import completion
+from hpcprof.cli.conventions import echo
 from hpcprof.cli.options import EXISTING_FILE, runs_dir_option
 from hpcprof.common import logs
 from hpcprof.common.errors import UsageError
@@ -108,7 +109,7 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     known = [facts] if facts and is_due(facts) else []
     said = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
     for sentence in filter(None, dict.fromkeys([*known, *said])):
-        click.echo(f"hpcprof: note: {sentence}.", err=True)
+        echo(f"hpcprof: note: {sentence}.", err=True)
 
 
 def log_origins(request: JobSpec, site: Site, job: Job) -> None:

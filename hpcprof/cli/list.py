@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_sites
-from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
@@ -58,7 +58,7 @@ def command(
     elif rows:
         _show(rows)
     elif not skipped:
-        click.echo("no run matches" if states or sites or tags or since else f"no runs in {runs_dir}")
+        echo("no run matches" if states or sites or tags or since else f"no runs in {runs_dir}")
     exit_naming(skipped)
 
 
@@ -82,4 +82,4 @@ def _show(rows: Sequence[ListedRun]) -> None:
     texts = {name: [visible(str(value or "–")) for value in values] for name, values in columns.items()}
     left_out = show_what_fits(texts, [name for name in _BY_IMPORTANCE if name in texts], shortened="command")
     if left_out:
-        click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+        echo(f"not shown in this width: {', '.join(left_out)}", err=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.results.collect.jobs import find_job
 from hpcprof.runs.directory import log_files
@@ -23,8 +23,8 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
     """
     found = find_job(run, runs_dir)
     for sentence in refresh(found):
-        click.echo(f"hpcprof: {sentence}", err=True)
+        echo(f"hpcprof: {sentence}", err=True)
     for path in log_files(found, rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):
-            click.echo(f"==> {path.name}")
+            echo(f"==> {path.name}")
             click.echo(text, nl=not text.endswith("\n"))

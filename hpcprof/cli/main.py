@@ -13,12 +13,11 @@ from pathlib import Path
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from hpcprof.cli.conventions import Group, examples, verbose_option
+from hpcprof.cli.conventions import Group, echo, examples, verbose_option
 from hpcprof.cli.options import flag
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, InformationRequested
 from hpcprof.common.logs import log_invocation
-from hpcprof.common.units import visible
 
 # One file per command, imported on first use; the sentences are here so that --help imports none of them.
 SECTIONS = {
@@ -128,7 +127,7 @@ def main() -> None:
         log_invocation(__version__, sys.argv[1:])
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except InformationRequested as request:
-        click.echo(request.text)
+        echo(request.text)
         sys.exit()
     except HpcprofError as error:
         _fail(error, f"{error}", error.exit_code, debug)
@@ -215,5 +214,5 @@ def _system_sentence(error: OSError) -> str:
 def _fail(error: BaseException, sentence: str, code: int, debug: bool) -> None:
     if debug:
         raise error
-    click.echo("\n".join(map(visible, f"hpcprof: {sentence}".split("\n"))), err=True)
+    echo(f"hpcprof: {sentence}", err=True)
     sys.exit(code)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_files
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import StepTime, flag, store_options
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
@@ -82,7 +82,7 @@ def command(
     if step_time is not None and len(runs) > 1:
         raise UsageError(f"--step-time is about one run: {len(runs)} were found.")
     for sentence in told_apart(runs):
-        click.echo(f"hpcprof: {sentence}", err=True)
+        echo(f"hpcprof: {sentence}", err=True)
     store.prepare()
     as_page = can_show_pages() and not terminal
 
@@ -92,7 +92,7 @@ def command(
             if step_time is not None:
                 explain(run, store, step_ns=step_time)
             if run is not runs[0] and not as_page:
-                click.echo()
+                echo()
             _show(run, store, runs_dir, as_page)
         return complete
 
@@ -120,7 +120,7 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
     shown = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
     made = report_of_run(shown, store, explain_first(shown, store), html=page)
     if page is not None and open_page(page):
-        click.echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
+        echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
     else:
         show_report(made)
 

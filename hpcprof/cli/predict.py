@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from hpcprof.cli.completion import complete_runs, complete_sites
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, format_among, repeatable, store_options
 from hpcprof.cli.report import collect_first
 from hpcprof.common.errors import UsageError
@@ -150,7 +150,7 @@ def command(
         predictions.keep(runs_dir, named[0], curve)
     if form == "json":
         values = [one.as_json() for one in curve]
-        click.echo(json.dumps(values[0] if len(values) == 1 else values, indent=1))
+        echo(json.dumps(values[0] if len(values) == 1 else values, indent=1))
         return
     from hpcprof.analysis.predict.scale import curve_notes
     from hpcprof.cli.tables import console
@@ -188,14 +188,14 @@ def _show_pipeline(
 
     prediction = predict_pipeline(operations, stages, microbatches, schedule, chunks)
     text = json.dumps(asdict(prediction), indent=1) if form == "json" else pipeline_text(prediction)
-    click.echo(text)
+    echo(text)
 
 
 def _show_kept(found: list[Kept], form: str) -> None:
     import msgspec
 
     if form == "json":
-        click.echo(json.dumps(msgspec.to_builtins(found), indent=1))
+        echo(json.dumps(msgspec.to_builtins(found), indent=1))
         return
     from hpcprof.cli.tables import console
     from hpcprof.report.scale_prediction import kept_table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcprof.cli.conventions import echo
 from hpcprof.common.units import format_duration
 from hpcprof.submit.jobs.walltime import format_walltime
 
@@ -50,12 +51,13 @@ class ProgressLine:
     def __enter__(self) -> Self:
         if self.drawn:
             # Imported here: rich takes longer to load than most commands run.
-            from rich.console import Console
             from rich.live import Live
+
+            from hpcprof.cli.tables import console
 
             self._live = Live(
                 get_renderable=self._line,
-                console=Console(stderr=self._on_error_output),
+                console=console(stderr=self._on_error_output),
                 auto_refresh=self._ticking,
                 refresh_per_second=2,
                 transient=not self._kept,
@@ -88,7 +90,7 @@ class ProgressLine:
         If a program redraws the line, only its end is shown.
         """
         if self._live is None:
-            click.echo(text, nl=nl, err=err)
+            click.echo(text, nl=nl, err=err)  # which may be output of a program, as it is
             return
         for line in text.removesuffix("\n").split("\n"):
             self._live.console.out(line.rstrip("\r").rpartition("\r")[2], highlight=False)
@@ -141,7 +143,7 @@ class WaitingLine(ProgressLine):
         if self.drawn:
             self.refresh()
         else:
-            click.echo(describe_change(status, seconds))
+            echo(describe_change(status, seconds))
 
     def show_message(self, message: Message) -> None:
         """Show a message of a study, a warning on standard error."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
+from hpcprof.cli.conventions import echo
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.common.errors import HpcprofError
 
@@ -47,10 +46,10 @@ def push_each(
             with PushingLine(run.id) as line:
                 address = push_run(run, store, hub, line.show, scrub)
         except HpcprofError as error:
-            click.echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
+            echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
             complete = False
         else:
-            click.echo(f"{run.id}: {address}")
+            echo(f"{run.id}: {address}")
     return complete
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import UsageError
@@ -77,7 +77,7 @@ def command(
         complete_tables(sql, store, runs_dir, on_all_cpus)
         answer = query.query(store, sql)
         for sentence in incomplete_tables(sql, store):
-            click.echo(f"hpcprof: {sentence}", err=True)
+            echo(f"hpcprof: {sentence}", err=True)
     write_rows(form, answer.columns, answer.rows)
 
 
@@ -103,6 +103,6 @@ def _ask_events(
     with ProgressBar() as progress:
         found = find_events(runs, store, Processes(len(os.sched_getaffinity(0)), PRELOAD), progress)
     for sentence in found.missing:
-        click.echo(f"hpcprof: {sentence}", err=True)
+        echo(f"hpcprof: {sentence}", err=True)
     with asking(sql, found, limit) as asked:
         write_rows(form, asked.columns, asked.rows)

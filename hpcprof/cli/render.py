@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins
 from hpcprof.cli.options import FILE, FOLDER
 from hpcprof.common.atomic import write_atomically
@@ -39,7 +39,7 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     site, job = resolve(request, draft=True)
     log_origins(request, site, job)
     for sentence in missing_requirements(job, site):
-        click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
+        echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
     directory = output or draft_directory(site, request.runs_dir)
     render = render_masked if output is None else render_scripts
     texts = render(site, job, directory, typed_command(), template=request.template)
@@ -49,10 +49,10 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
         with writing(save):
             write_atomically(save, dump_job_file(merged(request)), private_mode())
     if output is None:
-        click.echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
+        echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
         return
     for name, text in texts.items():
         with writing(output / name):
             (output / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(output / name, text, private_mode(script=text.startswith("#!")))
-    click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
+    echo(f"wrote {', '.join(str(output / name) for name in texts)}")

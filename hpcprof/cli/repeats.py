@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import click
-
 from hpcprof.cli.compare import show_comparison
+from hpcprof.cli.conventions import echo
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
 
@@ -34,14 +33,12 @@ def repeat(
     """
     if baseline is None:
         ids = [run_job(site, job).id for _ in range(count)]
-        click.echo(f"{counted(len(ids), 'run')}: {' '.join(ids)}")
+        echo(f"{counted(len(ids), 'run')}: {' '.join(ids)}")
         return
     jobs = {"A": _job_of(baseline, job, store, runs_dir), "B": (site, job)}
     sides: dict[str, list[str]] = {"A": [], "B": []}
     for side in in_turns(count):
-        click.echo(
-            f"{side} ({'baseline' if side == 'A' else 'candidate'}), {len(sides[side]) + 1} of {count}:"
-        )
+        echo(f"{side} ({'baseline' if side == 'A' else 'candidate'}), {len(sides[side]) + 1} of {count}:")
         sides[side].append(run_job(*jobs[side]).id)
     from hpcprof.report.comparison import compare_runs
     from hpcprof.results.collect.missing import find_collected_sides
@@ -50,7 +47,7 @@ def repeat(
     compared = compare_runs(a, b, store)
     show_comparison(compared, store)
     if conclusion := compared.conclusion():
-        click.echo(conclusion, err=True)
+        echo(conclusion, err=True)
 
 
 def in_turns(count: int) -> str:
@@ -85,5 +82,5 @@ def check(count: int, baseline: str | None, here: bool) -> None:
 def exit_with(code: int, run_id: str) -> None:
     """End the repeats because a job failed."""
     if code:
-        click.echo(f"hpcprof: the repeats end here, since {run_id} did not succeed", err=True)
+        echo(f"hpcprof: the repeats end here, since {run_id} did not succeed", err=True)
         sys.exit(code)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
-from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
@@ -116,7 +116,7 @@ def command(
     else:
         _show(made, form, everything)
     if html is not None:
-        click.echo(f"wrote {html}", err=form != "table")
+        echo(f"wrote {html}", err=form != "table")
 
 
 def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: float | None) -> None:
@@ -145,7 +145,7 @@ def _show(made: Contents, form: str, everything: bool) -> None:
             "analyses": rows,
             "losses": losses,
         }
-        click.echo(json.dumps(values, indent=1))
+        echo(json.dumps(values, indent=1))
     else:
         show_report(made, everything)
 
@@ -178,7 +178,7 @@ def collect_first(run: Run, store: Store) -> None:
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
     why = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
-    click.echo(f"hpcprof: {why}: collecting it first", err=True)
+    echo(f"hpcprof: {why}: collecting it first", err=True)
     store.prepare()
     collect_and_tell(run, store, aside=True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import repeated
 from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.submit.jobs.checks import check_resubmission
@@ -24,6 +24,6 @@ def command(runs_dir: Path, wait: bool, run: str) -> None:
     if not wait:
         check_resubmission(site, job)
     again = submit(site, job, runs_dir, typed_command())
-    click.echo(f"submitted {again.id}")
+    echo(f"submitted {again.id}")
     if wait:
         wait_for(again)

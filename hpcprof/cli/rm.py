@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_bytes
@@ -39,7 +39,7 @@ def confirm(removals: Sequence[Removal], yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError("nobody can confirm here, since standard input is not a terminal: give --yes.")
     for removal in removals:
-        click.echo(describe(removal))
+        echo(describe(removal))
     if not click.confirm(f"Remove {'it' if len(removals) == 1 else 'all of them'}?"):
         raise HpcprofError("nothing was removed.")
 
@@ -47,10 +47,10 @@ def confirm(removals: Sequence[Removal], yes: bool) -> None:
 def carry_out(removals: Sequence[Removal], runs_dir: Path, db: str | None) -> None:
     """Remove, and name what is gone."""
     for removal in remove(removals, runs_dir, db):
-        click.echo(f"removed {describe(removal)}")
+        echo(f"removed {describe(removal)}")
     freed = sum(removal.bytes for removal in removals)
     if len(removals) > 1:
-        click.echo(f"{counted(len(removals), 'run')} removed, {format_bytes(freed)} freed")
+        echo(f"{counted(len(removals), 'run')} removed, {format_bytes(freed)} freed")
 
 
 def describe(removal: Removal) -> str:

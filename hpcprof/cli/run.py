@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_baselines
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option, flag, push_option, with_default
 from hpcprof.cli.pushing import push_each, pushing_to
@@ -87,7 +87,7 @@ def command(
     def run_job(site: Site, job: Job) -> tuple[Run, JobStatus, bool]:
         """Submit a job, wait for it, collect it, and return whether it left profiles."""
         run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
-        click.echo(f"submitted {run.id}")
+        echo(f"submitted {run.id}")
         run, status = follow(run, request.template)
         # Imported here: a job is submitted without what reads profiles.
         from hpcprof.profiles.readers.discovery import find_profiles
@@ -122,7 +122,7 @@ def command(
         why = "its ranks left no profile, and"
         if job.profiler == "none":
             why = "nothing was recorded, since it ran without a profiler (--profiler nsys or torch), and"
-        click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
+        echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
     pushed = push(run, profiled)
     sys.exit(exit_code(status) or pushed)
 

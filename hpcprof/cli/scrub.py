@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import EXISTING_FILE, FOLDER
 
 
@@ -30,11 +30,11 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     """
     from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 
-    done = scrub_files(files, output, lambda path: click.echo(f"reading {path}", err=True))
+    done = scrub_files(files, output, lambda path: echo(f"reading {path}", err=True))
     for path, left_out in done.written:
-        click.echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
+        echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
     for sentence in done.warnings:
-        click.echo(f"hpcprof: {sentence}", err=True)
+        echo(f"hpcprof: {sentence}", err=True)
     if done.written:
-        click.echo(f"hpcprof: {REMAINS}", err=True)
+        echo(f"hpcprof: {REMAINS}", err=True)
     exit_naming(done.skipped)

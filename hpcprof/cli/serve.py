@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import FILE, flag, repeatable, runs_dir_option, store_options, with_default
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -108,7 +108,7 @@ def command(
     serving = Serving(
         host, port, names, token, accept, user_header or "", proxy or "", unix and unix.absolute(), https
     )
-    serve(serving, runs_dir, db, lambda address: click.echo(address))
+    serve(serving, runs_dir, db, lambda address: echo(address))
 
 
 def _is_address(text: str) -> bool:
@@ -156,7 +156,7 @@ def create(
     most = parse_memory(quota, "--quota") if quota else None
     quota_bytes = int(mebibytes(most) * 2**20) if most else DEFAULT_QUOTA
     made = create_grant(runs_dir, name, project, may, quota_bytes, proxied, days)
-    click.echo(made or f"{name} may {may} {project} where the proxy names that user.")
+    echo(made or f"{name} may {may} {project} where the proxy names that user.")
 
 
 @token_group.command("list", epilog=examples("hpcprof serve token list"))
@@ -190,4 +190,4 @@ def remove(runs_dir: Path, name: str) -> None:
     from hpcprof.serve.grants import remove_grant
 
     remove_grant(runs_dir, name)
-    click.echo(f"removed {name}")
+    echo(f"removed {name}")

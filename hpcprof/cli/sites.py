@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from hpcprof.cli.completion import complete_files, complete_sites
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import default_site, flag
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import unknown
@@ -41,7 +41,7 @@ def show_(name: str) -> None:
     shown = msgspec.to_builtins(site)
     if keys := shown.pop("scheduler_keys", {}):
         shown[site.scheduler] = keys
-    click.echo(msgspec.yaml.encode(shown).decode(), nl=False)
+    echo(msgspec.yaml.encode(shown).decode(), nl=False)
 
 
 @command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))
@@ -52,7 +52,7 @@ def check(file: str) -> None:
     if path is None:
         raise unknown("site", file, site_files(), ", and there is no such file")
     site = load_site_file(path)
-    click.echo(f"{path}: site {site.name} is valid")
+    echo(f"{path}: site {site.name} is valid")
 
 
 @command.command(
@@ -66,7 +66,7 @@ def schema(job: bool) -> None:
     """Print the JSON Schema of a site file, for editors."""
     from hpcprof.submit.sites.schema import job_schema, site_schema
 
-    click.echo(json.dumps(job_schema() if job else site_schema(), indent=2))
+    echo(json.dumps(job_schema() if job else site_schema(), indent=2))
 
 
 @command.command("new", epilog=examples("hpcprof sites new mycluster --probe"))
@@ -96,5 +96,5 @@ def new(name: str, template: str | None, probe: bool) -> None:
     if scheduler.installed:
         check_answers(scheduler, parent, "no site was written")
     path = new_site(name, parent.name, Path("site_configs"), environment=os.environ)
-    click.echo(f"MPI: {add_mpi(path, Inspected(load_site_file(path), Path('runs'), probe=probe))}")
-    click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")
+    echo(f"MPI: {add_mpi(path, Inspected(load_site_file(path), Path('runs'), probe=probe))}")
+    echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, push_option, runs_dir_option
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
@@ -58,11 +58,11 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
         show_states(found, states)
     for run in found:
         if staged := describe_staging(run):
-            click.echo(f"{run.id}: environment: {staged}")
+            echo(f"{run.id}: environment: {staged}")
         if old := describe_old_pythons(run):
-            click.echo(f"{run.id}: Python {old}")
+            echo(f"{run.id}: Python {old}")
         if failed := not_told(run):
-            click.echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
+            echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
     pushed = address is None or push_ended(address, found, runs_dir)
     if watching and any(map(ended_by_stall, found)):
         sys.exit(STALL_EXIT_CODE)

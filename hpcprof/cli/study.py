@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import Group, examples, typed_command
+from hpcprof.cli.conventions import Group, echo, examples, typed_command
 from hpcprof.cli.job_options import job_options
 from hpcprof.cli.options import FILE, db_option, runs_dir_option, with_default
 from hpcprof.cli.progress import WaitingLine
@@ -65,17 +65,17 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
             request, top=top, db=db, progress=line.show_message, command_line=command_line
         )
     used = study.profiler_options
-    click.echo(
+    echo(
         f"ncu: rank {study.rank}, replay mode {used['replay-mode']}, clock control {used['clock-control']}, "
         f"{'set ' + used['set'] if used['set'] else 'sections ' + used['sections']}"
     )
     folder = study.counted_run.path / "study"
     for name, table in study.tables.items():
         analysis = ANALYSES.get(name) or ACROSS_RUNS[name]
-        click.echo(f"\n{analysis.title}")
+        echo(f"\n{analysis.title}")
         show_analysis(analysis, table)
         write_csv(folder / f"{name}.csv", [column.name for column in analysis.columns], table.rows)
-    click.echo(f"runs {study.timed_run.id} (nsys) and {study.counted_run.id} (ncu); tables in {folder}")
+    echo(f"runs {study.timed_run.id} (nsys) and {study.counted_run.id} (ncu); tables in {folder}")
 
 
 @command.command(
@@ -115,9 +115,7 @@ def network(request: JobSpec, db: str | None) -> None:
         for one in segments
     ]
     show(rows, ["operation", "ranks on", "up to bytes", "hops", "latency us", "GB/s"])
-    click.echo(
-        f"Typical error of the fit: {100 * study.network.error:.0f} %. Kept with the site: {study.path}"
-    )
+    echo(f"Typical error of the fit: {100 * study.network.error:.0f} %. Kept with the site: {study.path}")
 
 
 @command.command(
@@ -150,11 +148,11 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     table = merging.training_table(merging.read_slowdown(of_slowdown), merging.read_metrics(of_metrics))
     file = output or of_slowdown.with_name("training.csv")
     write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
-    click.echo(merging.what_is_in(table))
+    echo(merging.what_is_in(table))
     if kernels := merging.kernels_to_measure(table):
         again = merging.measuring_command(of_metrics, kernels)
         option = (
             f"repeat the study of kernel metrics with --profiler-option {shlex.quote(f'kernel={kernels}')}"
         )
-        click.echo(f"to measure the others: {again or option}")
-    click.echo(f"wrote {file}")
+        echo(f"to measure the others: {again or option}")
+    echo(f"wrote {file}")

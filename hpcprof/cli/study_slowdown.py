@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options
 from hpcprof.cli.options import db_option, repeatable, with_default
 from hpcprof.cli.progress import WaitingLine
@@ -115,17 +115,17 @@ def _show(study: SlowdownStudy) -> None:
     for table in tables.parts():
         write_csv(folder / f"{table.name}.csv", [column.name for column in table.columns], table.rows)
     columns = [column.name for column in tables.parts()[0].columns]
-    click.echo("")
+    echo("")
     headers = [key if key in tables.keys else header(key) for key in columns]
     show([[cell(key, row[key]) for key in columns] for row in tables.by_point], headers)
     if tables.sentence:
-        click.echo(tables.sentence)
+        echo(tables.sentence)
     for comparison in study.comparisons:
-        click.echo(f"\n{' at '.join(filter(None, (pairs.title, label(comparison.point))))}")
+        echo(f"\n{' at '.join(filter(None, (pairs.title, label(comparison.point))))}")
         show_analysis(pairs, comparison.pairs)
-    click.echo(f"runs and tables of the study: {folder}")
+    echo(f"runs and tables of the study: {folder}")
     try:
         write_atomically(folder / "study.html", html_study(tables))
-        click.echo(f"charts: {folder / 'study.html'}")
+        echo(f"charts: {folder / 'study.html'}")
     except HpcprofError as error:
-        click.echo(f"hpcprof: no charts: {error}", err=True)
+        echo(f"hpcprof: no charts: {error}", err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options
 from hpcprof.cli.options import db_option, repeatable, with_default
 from hpcprof.cli.progress import WaitingLine
@@ -101,9 +101,9 @@ def _show(study: ValidationStudy) -> None:
     rows = [one.row() for one in study.found]
     names = [column.name for column in COLUMNS]
     write_csv(study.folder / "validation.csv", names, rows)
-    click.echo("")
+    echo("")
     order = [*_FIRST, *(name for name in names if name not in _FIRST)]
     shown = {header(name): [cell(name, row[name]) for row in rows] for name in names}
     show_what_fits(shown, [header(name) for name in order], header("finding_range"))
-    click.echo(summary(study.found))
-    click.echo(f"runs and table of the study: {study.folder}")
+    echo(summary(study.found))
+    echo(f"runs and table of the study: {study.folder}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.cli.options import EXISTING_FILE, flag, push_option, repeatable
 from hpcprof.cli.push import push_ended
@@ -111,8 +111,8 @@ def command(
     if dry_run:
         folder = draft_directory(site, runs_dir)
         texts = render_masked(site, job, folder, command_line, template=template, script=script)
-        click.echo(_summary(site, job))
-        click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
+        echo(_summary(site, job))
+        echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return
     # Imported here: --dry-run needs neither a scheduler nor a run directory, and is to be quick.
     from hpcprof.submit.submission import submit
@@ -120,8 +120,8 @@ def command(
     run = submit(site, job, runs_dir, command_line, template, script, sync=copied)
     if copied is not None:
         size = format_bytes(copied.size)
-        click.echo(f"copied {counted(copied.files, 'file')} ({size}) of {copied.folder} to {site.host}")
-    click.echo(f"submitted {run.id}")
+        echo(f"copied {counted(copied.files, 'file')} ({size}) of {copied.folder} to {site.host}")
+    echo(f"submitted {run.id}")
     if wait:
         wait_for(run, template, script, address)
 
@@ -185,7 +185,7 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
     status = _follow(run)
     if runs_again(run):
         run = submit_again(run, template, script)
-        click.echo(f"submitted it again as {run.id}")
+        echo(f"submitted it again as {run.id}")
         status = _follow(run)
     return run, status
 
@@ -204,14 +204,14 @@ def _follow(run: Run) -> JobStatus:
             status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
     except KeyboardInterrupt:
         name = typed_name(run.path)
-        click.echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
+        echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
         sys.exit(130)
     if status.state is JobState.COMPLETED:
-        click.echo(str(status))
+        echo(str(status))
         for lost in filter(None, (*preparation_failures(run), nothing_recorded(run), ranks_apart(run))):
-            click.echo(f"hpcprof: warning: {lost}.", err=True)
+            echo(f"hpcprof: warning: {lost}.", err=True)
     elif ended_by_stall(run):
-        click.echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
+        echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:
-        click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
+        echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
     return status

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
@@ -85,7 +85,7 @@ def command(
         show([(str(i), masked_command(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
         if as_array:
             script, _ = render_array(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
-            click.echo(f"\n{script}", nl=False)
+            echo(f"\n{script}", nl=False)
         return
     from hpcprof.submit.submission import submit, submit_array, submit_in_turn
 
@@ -98,10 +98,10 @@ def command(
     runs = []
     for run, point in zip(submitted, combinations, strict=True):
         runs.append(run)
-        click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
+        echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
     if (sweep := sweep_of(run.id)) is not None:
         kind = "job array" if as_array else "sweep"
-        click.echo(f"the runs are one {kind}: hpcprof status {typed_name(run.path.with_name(sweep))}")
+        echo(f"the runs are one {kind}: hpcprof status {typed_name(run.path.with_name(sweep))}")
     if wait:
         _wait_for(runs)
 
@@ -116,7 +116,7 @@ def _wait_for(runs: Sequence[Run]) -> None:
         for states in watch(runs):
             show_states(runs, states)
     except KeyboardInterrupt:
-        click.echo("\nleft the runs running: hpcprof status and hpcprof cancel take their names", err=True)
+        echo("\nleft the runs running: hpcprof status and hpcprof cancel take their names", err=True)
         sys.exit(130)
     if any(map(ended_by_stall, runs)):
         sys.exit(STALL_EXIT_CODE)

@@ -6,15 +6,16 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
+from hpcprof.cli.conventions import echo
 from hpcprof.cli.options import format_among
+from hpcprof.common.errors import WRITTEN_OUT
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
 
     from hpcprof.analysis.framework.declaration import Analysis
     from hpcprof.report.contents import Contents
@@ -122,7 +123,7 @@ def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     notes = [f"not shown: {', '.join(hidden)}"] if hidden else []
     notes += [f"shortened: {', '.join(shortened)}"] if shortened else []
     if notes:
-        click.echo(f"{'; '.join(notes)} (whole with --format csv)", err=True)
+        echo(f"{'; '.join(notes)} (whole with --format csv)", err=True)
 
 
 def _cell(value: object) -> str:
@@ -146,11 +147,17 @@ def _columns_that_fit(
     return kept
 
 
-def console(width: int | None = None) -> Console:
-    """Return standard output as a terminal; names in a profile are neither markup nor emoji."""
+def console(width: int | None = None, stderr: bool = False) -> Console:
+    """Return a terminal; names in a profile are neither markup nor emoji there, and do not steer it."""
     from rich.console import Console
 
-    return Console(width=width, markup=False, emoji=False, highlight=False)
+    class Terminal(Console):
+        def render(self, *given: Any) -> Iterator[Segment]:
+            for segment in super().render(*given):
+                text = segment.text if segment.control else segment.text.translate(WRITTEN_OUT)
+                yield segment._replace(text=text)
+
+    return Terminal(width=width, stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def show_analysis(analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:
@@ -180,7 +187,7 @@ def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples:
     columns = [column.name for column in analysis.columns]
     write_rows(form, columns, [list(row.values()) for row in table.rows])
     for line in remarks(table):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -189,9 +196,9 @@ def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object
         texts = (json.dumps(dict(zip(columns, row, strict=True)), indent=1) for row in rows)
         separator = "[\n "
         for text in texts:
-            click.echo(separator + text.replace("\n", "\n "), nl=False)
+            echo(separator + text.replace("\n", "\n "), nl=False)
             separator = ",\n "
-        click.echo("[]" if separator.startswith("[") else "\n]")
+        echo("[]" if separator.startswith("[") else "\n]")
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)

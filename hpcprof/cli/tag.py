@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.runs.tags import change_tags, check_tags
 
@@ -28,4 +28,4 @@ def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> No
 
     for found in find_known_runs([run], runs_dir, open_store(None, runs_dir)):
         after = change_tags(found, runs_dir, tags, remove)
-        click.echo(f"{found.id}: {' '.join(after) or 'no tags'}")
+        echo(f"{found.id}: {' '.join(after) or 'no tags'}")

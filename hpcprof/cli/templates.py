@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_templates
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import EXISTING_FILE, FOLDER, with_default
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
@@ -44,7 +44,7 @@ def export(output: Path, name: str) -> None:
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, files[name].read_text(encoding="utf-8"))
-    click.echo(f"wrote {target}")
+    echo(f"wrote {target}")
 
 
 @command.command("check", epilog=examples("hpcprof templates check mine.sh.j2"))
@@ -58,4 +58,4 @@ def check(file: Path) -> None:
         check_array_template(file)
     else:
         check_template(file)
-    click.echo(f"{file} renders")
+    echo(f"{file} renders")

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_CONTROLS = {code: repr(chr(code))[1:-1] for code in {*range(32), *range(127, 160)} - {ord("\n")}}
+_CONTROLS = (*range(9), *range(11, 32), *range(127, 160), 0x200E, 0x200F, *range(0x2028, 0x202F))
+WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*_CONTROLS, *range(0x2066, 0x206A))}
+"""Replacements of characters that steer a terminal or reorder its line, all but tabs and line breaks."""
 
 
 class HpcprofError(Exception):
@@ -18,7 +20,7 @@ class HpcprofError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return super().__str__().translate(_CONTROLS)
+        return super().__str__().translate(WRITTEN_OUT)
 
 
 class UsageError(HpcprofError):

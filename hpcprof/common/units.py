@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import WRITTEN_OUT, UsageError
 
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
-_WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+_ON_ONE_LINE = WRITTEN_OUT | {ord("\t"): "\\t", ord("\n"): "\\n"}
 _MEMORY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
@@ -82,7 +82,7 @@ def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> 
 
 def visible(text: str) -> str:
     """Return a text with its control characters escaped: a name in a profile may not steer a terminal."""
-    return text.translate(_WRITTEN_OUT)
+    return text.translate(_ON_ONE_LINE)
 
 
 def format_flops(per_second: float) -> str:

@@ -119,7 +119,7 @@ def test_one_dump_that_claims_countless_ranks_of_a_group_is_outvoted(tmp_path: P
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "/nowhere", "/"])
-def test_a_device_or_folder_in_place_of_a_dump_is_one_that_cannot_be_read(target: str, tmp_path: Path) -> None:
+def test_a_device_or_folder_in_place_of_a_dump_cannot_be_read(target: str, tmp_path: Path) -> None:
     dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
     path = tmp_path / "nccl_trace_rank_0"
     path.unlink()
