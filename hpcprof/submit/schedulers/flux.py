@@ -29,7 +29,13 @@ from hpcprof.submit.schedulers.command import (
     run_scheduler_command,
     run_submission,
 )
-from hpcprof.submit.schedulers.scheduler import directive_path, directive_value, gpus_per_node
+from hpcprof.submit.schedulers.scheduler import (
+    JOB_SCRIPT,
+    FurtherFile,
+    directive_path,
+    directive_value,
+    gpus_per_node,
+)
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
 
@@ -61,6 +67,9 @@ _SHORT = {
     "-t": "--time-limit",
     "-x": "--exclusive",
 }
+
+
+_RULES = "flux.lua"
 
 
 class FluxKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +124,13 @@ class FluxScheduler(BatchScheduler):
     def own_settings(self, site: Site) -> dict[str, str]:
         """Return the options that hpcprof sets."""
         return _OWN_OPTIONS
+
+    def further_files(
+        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
+    ) -> Sequence[FurtherFile]:
+        """Return the rules for signals to the job, if job.sh names them."""
+        named = f"/{_RULES}" in scripts[JOB_SCRIPT]
+        return [FurtherFile(_RULES, "job/flux.lua.j2", {})] if named else []
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

@@ -107,7 +107,21 @@ def directives(text: str, folder: Path, **options: object) -> list[str]:
     job = make_job(site, arguments=["true"], name="j", walltime="5m", nodes=2, ranks_per_node=2, **options)  # type: ignore[arg-type]
     lines = render_scripts(site, job, Path("/r"), ["hpcprof"])["job.sh"].splitlines()
     found = [line.removeprefix("#flux: ") for line in lines if line.startswith("#flux: ")]
-    return [line for line in found if not line.startswith(("--job-name", "--time", "--out", "--err"))]
+    assert found[:2] == _SIGNALS
+    return [line for line in found[2:] if not line.startswith(("--job-name", "--time", "--out", "--err"))]
+
+
+_SIGNALS = ["--broker-opts=-Sbroker.rc2_pgrp=1", "--setopt=userrc=/r/flux.lua"]
+"""Directives of jobs of several nodes, by which signals to the job reach each rank once."""
+
+
+def test_brokers_of_further_nodes_leave_signals_alone_by_a_file_of_the_run(tmp_path: Path) -> None:
+    site = load_site("generic-flux")
+    for nodes in (1, 2):
+        job = make_job(site, arguments=["true"], name="j", walltime="5m", nodes=nodes)
+        scripts = render_scripts(site, job, tmp_path, ["hpcprof"])
+        assert ("flux.lua" in scripts) == ("userrc" in scripts["job.sh"]) == (nodes > 1)
+    assert "rank > 0" in scripts["flux.lua"] and '"kill_event_handler"' in scripts["flux.lua"]
 
 
 def test_jobs_take_whole_nodes_or_what_their_ranks_need(tmp_path: Path) -> None:
