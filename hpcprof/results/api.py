@@ -36,11 +36,6 @@ class Results:
     """The collected results of a run.
 
     Every analysis is a method without arguments, as in ``results.kernels()``; `analysis` accepts its name.
-
-    Parameters
-    ----------
-    run : Run
-    store : Store
     """
 
     def __init__(self, run: Run, store: Store) -> None:

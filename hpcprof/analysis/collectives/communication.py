@@ -55,17 +55,10 @@ def communication(
 ) -> Communication:
     """Match the rows of ``rank_collectives``, and align the clocks of their ranks.
 
-    Parameters
-    ----------
-    batches : iterable of DataFrame
-        All rows of some ranks, of the next ones, and so on, in the order of the ranks. The rows of all ranks
-        of a large communicator at once would take several times the memory of what is kept of them.
-    communicators : collection of str
-        Those to match; all of them if empty.
-    exchanging : collection of str
-        Those of them in which there are sends and receives.
-    profiled : int, optional
-        How many ranks of the program have a profile; by default those in the rows.
+    ``batches`` has all rows of some ranks, of the next ones, and so on, in the order of the ranks: the rows
+    of all ranks of a large communicator at once would take several times the memory of what is kept of them.
+    ``communicators`` are those to match, all if empty, and ``exchanging`` those with sends and receives.
+    ``profiled`` is the number of ranks of the program with a profile, by default that in the rows.
     """
     found, exchanged, exposed = [], [], []
     ranks: set[int] = set()

@@ -30,43 +30,34 @@ _BY_RANK = {
 
 @dataclass(frozen=True)
 class MatchedCollectives:
-    """The m collectives of one operation in one communicator, matched across n ranks.
-
-    Attributes
-    ----------
-    comm_id : str or None
-        None if the communicator is unknown.
-    ranks : ndarray of int64, shape (n,)
-    size : int or None
-        The number of ranks of the communicator, profiled or not; None if unknown.
-    seq, fused, part : ndarray of int64, shape (m,)
-    message : ndarray of float64, shape (m,)
-        In bytes; NaN if unknown.
-    row : ndarray of int64, shape (m, n)
-        The position of each in the rows of its rank.
-    start, end : ndarray of int64, shape (m, n)
-        On each rank's own clock.
-    exposed : ndarray of int64, shape (m, n)
-    before : ndarray of int64, shape (m, n)
-        How long each rank communicated exposed before in all communicators, since the capture began, in ns.
-    step : ndarray of float64, shape (m, n)
-        NaN outside steps.
-    """
+    """The m collectives of one operation in one communicator, matched across n ranks."""
 
     op: str
     comm_id: str | None
+    """None if the communicator is unknown."""
     ranks: Ints
+    """Shape (n,)."""
     size: int | None
+    """The number of ranks of the communicator, profiled or not; None if unknown."""
     seq: Ints
+    """Shape (m,), like `fused` and `part`."""
     message: Floats
+    """In bytes; NaN if unknown; shape (m,)."""
     fused: Ints
     part: Ints
     row: Ints
+    """The position of each in the rows of its rank; shape (m, n)."""
     start: Ints
     end: Ints
+    """On each rank's own clock; shape (m, n)."""
     exposed: Ints
+    """Shape (m, n)."""
     before: Ints
+    """How long each rank communicated exposed before in all communicators, since the capture began, in ns;
+    shape (m, n).
+    """
     step: Floats
+    """NaN outside steps; shape (m, n)."""
 
 
 @dataclass(frozen=True)

@@ -109,18 +109,9 @@ def rank_intervals(
     late. A rank whose lateness changes once is judged by its weaker level too
     (`hpcprof.analysis.statistics.level_changes`).
 
-    Parameters
-    ----------
-    series, late : ndarray of float64, shape (..., ranks, steps)
-        What is judged, and the lateness that it is a part of.
-    judged : int
-        How many intervals hold together.
-    usual : ndarray of float64, optional
-        The correlation that the lateness of all ranks lets expect, where these are only some of them.
-
-    Returns
-    -------
-    low, high : ndarray of float64, shape (..., ranks)
+    ``series`` is judged, and ``late`` is the lateness that it is a part of, both of shape (..., ranks,
+    steps); ``judged`` intervals hold together. ``usual`` is the correlation that the lateness of all ranks
+    lets expect, where these are only some of them. The ends have shape (..., ranks).
     """
     ranks, steps = series.shape[-2:]
     if usual is None:

@@ -86,16 +86,10 @@ def compare(
     ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
     other rows explain.
 
-    Parameters
-    ----------
-    earlier : sequence of RunData
-        Earlier runs of the baseline, oldest first. Runs of both sides that took turns count as pairs, and
-        these tell only their noise. Otherwise they become part of the baseline in the metric that decides, if
-        they are like it and do not drift.
-    margin_pct : float
-        The margin of equivalence.
-    gates : sequence of str
-        Which of `GATES` decide too: their metrics follow the first row, and are judged as it is.
+    ``earlier`` are runs of the baseline before it, oldest first. Runs of both sides that took turns count as
+    pairs, and these tell only their noise. Otherwise they become part of the baseline in the metric that
+    decides, if they are like it and do not drift. ``margin_pct`` is the margin of equivalence, and ``gates``
+    are those of `GATES` that decide too: their metrics follow the first row, and are judged as it is.
     """
     per_step = all(map(has_steps, (*runs, *against)))
     per_launch = not per_step and not _equally_long((*runs, *against))
@@ -608,16 +602,9 @@ def continues(before: Floats, places: Floats, values: Floats, of_values: Floats)
 def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | None:
     """Return the difference of the levels of the last two blocks, if all drift (analysis of covariance).
 
-    Parameters
-    ----------
-    blocks : sequence of (values, places)
-        The values of each block, of shape (n,) and at least two in all but one, and their places in time.
-
-    Returns
-    -------
-    Estimate or None
-        The level of the last block less that of the one before it, at one place; None if the slope within the
-        blocks may be none, or there are too few values.
+    Each of ``blocks`` has values, at least two in all blocks but one, and their places in time, both of shape
+    (n,). The result is the level of the last block less that of the one before it, at one place; None if the
+    slope within the blocks may be none, or there are too few values.
     """
     if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
         return None

@@ -30,23 +30,15 @@ _OPTIONAL = SIZES | SHAPES | _LAUNCHES | {"srcKind", "dstKind", "memKind"}
 
 @dataclass(frozen=True)
 class Events:
-    """The events that an analysis reads itself.
-
-    Attributes
-    ----------
-    subjects : frozenset of Subject
-    launches : bool
-        Whether it joins operations with the calls that launched them.
-    steps : bool
-        Whether a step that the capture cuts is missing in it.
-    fields : frozenset of str
-        The optional fields that it reads: `SIZES`, `SHAPES`.
-    """
+    """The events that an analysis reads itself."""
 
     subjects: frozenset[Subject]
     launches: bool = False
+    """True if it joins operations with the calls that launched them."""
     steps: bool = False
+    """True if a step that the capture cuts is missing in it."""
     fields: frozenset[str] = frozenset()
+    """The optional fields that it reads: `SIZES`, `SHAPES`."""
 
     def read_field(self, name: str) -> bool:
         """Return whether the analysis reads a field of the rows that it reads."""
@@ -143,99 +135,78 @@ class Column:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The declaration of an analysis, known without importing it.
-
-    Parameters
-    ----------
-    name : str
-        The name that users give; also the name of its table in the store.
-    title : str
-        The heading of its table in a report.
-    scope : Scope
-        What it reads, and so how its function is called.
-    columns : tuple of Column
-        The columns of its rows, in order.
-    function : str
-        ``module:name``. It returns an `hpcprof.analysis.framework.outcome.Outcome` with these columns, as
-        arrays or lists by name (quicker for each rank) or as a DataFrame; for
-        the scope RANK without ``rank``, which the framework adds. The scope decides about its arguments:
-
-        - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.
-        - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks. With ``map``
-          it is ``f(parts, results)``, where ``parts`` are the values that ``map`` returned.
-          Empty if that returned outcomes by the names of analyses, one of which is its own.
-        - PAIR: ``f(runs, against)`` with two sequences of `hpcprof.analysis.framework.run_data.RunData`.
-        - STORE: ``f(runs)`` with one such sequence.
-    map : str
-        For RUN, ``module:name`` of what computes the analysis of one part of the run, so that the rows of all
-        ranks are never in one process: ``g(communication)`` with a
-        `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS`
-        ``g(tables, waits, clocks)`` with the tables ``map_needs`` of some ranks, the waits of each
-        (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
-        (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.MPI`
-        ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
-        ``mpi_regions``, and the clocks and nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
-        `hpcprof.analysis.telemetry.tables.RunTelemetry`, or for `Part.MEMORY` ``g(run)`` with a
-        `hpcprof.analysis.memory.tables.RunMemory`, or for `Part.LOGS` ``g(run)`` with a
-        `hpcprof.analysis.telemetry.darshan.RunLogs`. It returns a value that can be pickled.
-    absent : str
-        The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome.
-    map_over : Part
-        The parts that ``map`` is called for.
-    map_needs : tuple of str
-        The analyses of scope RANK that ``map`` reads.
-    needs : tuple of str
-        For RUN, the analyses whose rows and reasons it takes over: of scope RANK, or of scope RUN and
-        declared before it. For PAIR and STORE, the tables of each run that it reads.
-    reads : ProfileContent
-        The kind of profile that it is computed from.
-    events : Events or None
-        The events that it reads; their losses are named by its table. None stands for all. An analysis that
-        is computed from others is affected by their losses.
-    sort_by : tuple of str
-        The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These
-        hold numbers and no null. Rows that compare equal keep the order in which the function returns them.
-    main_columns : tuple of str
-        The columns that a report shows where not all have room, the most telling first; all if empty.
-    report_position : int or None
-        Its position in the full report, lowest first; None if a report shows it only by name.
-    only_with_several : str
-        A column: the full report shows the analysis only if a rank has several values of it.
-    about : Activity or None
-        The full report leaves it out, and does not say why it has no rows, if no rank has such activity.
-    first_rank_only : bool
-        Whether the full report shows the first rank alone: for long lists that are much alike on every rank.
-    compared_by : str
-        The column by which a report of many ranks compares them; by default the first main column of times.
-    sample_basis : SampleBasis
-    memory_heavy : bool
-        Whether it takes so much memory that a collect runs such analyses one after another.
-    policy : Policy
-        When it is computed, and where its rows are kept; `Policy.EACH_TIME` for any of a plug-in.
-    """
+    """The declaration of an analysis, known without importing it."""
 
     name: str
+    """The name that users give; also the name of its table in the store."""
     title: str
+    """The heading of its table in a report."""
     scope: Scope
+    """What it reads, and so how its function is called."""
     columns: tuple[Column, ...]
+    """The columns of its rows, in order."""
     function: str
+    """``module:name``. It returns an `hpcprof.analysis.framework.outcome.Outcome` with these columns, as
+    arrays or lists by name (quicker for each rank) or as a DataFrame; for the scope RANK without ``rank``,
+    which the framework adds. The scope decides about its arguments:
+
+    - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.
+    - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks. With ``map`` it is
+      ``f(parts, results)``, where ``parts`` are the values that ``map`` returned. Empty if that returned
+      outcomes by the names of analyses, one of which is its own.
+    - PAIR: ``f(runs, against)`` with two sequences of `hpcprof.analysis.framework.run_data.RunData`.
+    - STORE: ``f(runs)`` with one such sequence.
+    """
     map: str = field(default="", kw_only=True)
+    """For RUN, ``module:name`` of what computes the analysis of one part of the run, so that the rows of all
+    ranks are never in one process: ``g(communication)`` with a
+    `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS` ``g(tables, waits,
+    clocks)`` with the tables ``map_needs`` of some ranks, the waits of each
+    (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
+    (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.MPI` ``g(lists, regions, clocks,
+    nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of ``mpi_regions``, and the clocks and
+    nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
+    `hpcprof.analysis.telemetry.tables.RunTelemetry`, or for `Part.MEMORY` ``g(run)`` with a
+    `hpcprof.analysis.memory.tables.RunMemory`, or for `Part.LOGS` ``g(run)`` with a
+    `hpcprof.analysis.telemetry.darshan.RunLogs`. It returns a value that can be pickled.
+    """
     absent: str = field(default="", kw_only=True)
+    """The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome."""
     map_over: Part = field(default=Part.COMMUNICATORS, kw_only=True)
+    """The parts that ``map`` is called for."""
     map_needs: tuple[str, ...] = field(default=(), kw_only=True)
+    """The analyses of scope RANK that ``map`` reads."""
     needs: tuple[str, ...] = field(default=(), kw_only=True)
+    """For RUN, the analyses whose rows and reasons it takes over: of scope RANK, or of scope RUN and declared
+    before it. For PAIR and STORE, the tables of each run that it reads.
+    """
     reads: ProfileContent = field(default=ProfileContent.TIMELINE, kw_only=True)
+    """The kind of profile that it is computed from."""
     events: Events | None = field(default=None, kw_only=True)
+    """The events that it reads; their losses are named by its table. None stands for all. An analysis that is
+    computed from others is affected by their losses.
+    """
     sort_by: tuple[str, ...] = field(default=(), kw_only=True)
+    """The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These hold
+    numbers and no null. Rows that compare equal keep the order in which the function returns them.
+    """
     main_columns: tuple[str, ...] = field(default=(), kw_only=True)
+    """The columns that a report shows where not all have room, the most telling first; all if empty."""
     report_position: int | None = field(default=None, kw_only=True)
+    """Its position in the full report, lowest first; None if a report shows it only by name."""
     only_with_several: str = field(default="", kw_only=True)
+    """A column: the full report shows the analysis only if a rank has several values of it."""
     about: Activity | None = field(default=None, kw_only=True)
+    """The full report leaves it out, and does not say why it has no rows, if no rank has such activity."""
     first_rank_only: bool = field(default=False, kw_only=True)
+    """True if the full report shows the first rank alone: for long lists that are alike on every rank."""
     compared_by: str = field(default="", kw_only=True)
+    """The column by which a report of many ranks compares them; by default the first main column of times."""
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
+    """True if it takes so much memory that a collect runs such analyses one after another."""
     policy: Policy = field(default=Policy.COLLECTED, kw_only=True)
+    """When it is computed, and where its rows are kept; `Policy.EACH_TIME` for any of a plug-in."""
     kept_with_events: InitVar[bool] = field(default=False, kw_only=True)
     when_asked: InitVar[bool] = field(default=False, kw_only=True)
 

@@ -29,16 +29,10 @@ Values = NDArray[Any] | ExtensionArray | list[Any]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Rows, and one sentence if there are none or if a value in them is null.
-
-    Attributes
-    ----------
-    table : DataFrame or mapping of str to ndarray or list
-        The columns by name, all of one length. A DataFrame of a few rows takes ten times as long.
-    reason : str
-    """
+    """Rows, and one sentence if there are none or if a value in them is null."""
 
     table: pd.DataFrame | Mapping[str, Values]
+    """The columns by name, all of one length. A DataFrame of a few rows takes ten times as long."""
     reason: str = ""
 
     def __len__(self) -> int:

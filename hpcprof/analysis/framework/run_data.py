@@ -16,41 +16,27 @@ ENVIRONMENT = "environment "
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run: what ran where, and its results.
-
-    Attributes
-    ----------
-    id : str
-    facts : mapping
-        What ran and on what hardware, by name (workload, ranks, GPU…); None if it is unknown.
-    parameters : mapping
-        The parameters that the workload recorded; may be empty.
-    own_step_ns : ndarray of int64, shape (n,)
-        The steps by the workload's own clock; each is the time of its slowest rank.
-    tables : mapping
-        The analyses that were asked for, by name, as the store has them.
-    timeline_ranks : tuple of int
-        The ranks that have a timeline.
-    read : callable
-        Returns the timeline of one of these ranks.
-    submitted : datetime or None
-        When the run was submitted, with its time zone; None if it is unknown.
-    options : mapping
-        The options on the command line by name, as texts; empty if the command is unknown.
-    collect_command : str
-        The command that collects the run again, for hints.
-    """
+    """One run: what ran where, and its results."""
 
     id: str
     facts: Mapping[str, str | int | None]
+    """What ran and on what hardware, by name (workload, ranks, GPU…); None if it is unknown."""
     parameters: Mapping[str, Scalar]
+    """The parameters that the workload recorded; may be empty."""
     own_step_ns: Ints
+    """The steps by the workload's own clock; each is the time of its slowest rank; shape (n,)."""
     tables: Mapping[str, pd.DataFrame]
+    """The analyses that were asked for, by name, as the store has them."""
     timeline_ranks: tuple[int, ...]
+    """The ranks that have a timeline."""
     read: Callable[[int], Timeline]
+    """Returns the timeline of one of these ranks."""
     submitted: datetime | None = None
+    """When the run was submitted, with its time zone; None if it is unknown."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
+    """The options on the command line by name, as texts; empty if the command is unknown."""
     collect_command: str = "hpcprof collect"
+    """The command that collects the run again, for hints."""
 
     @property
     def own_p50_ns(self) -> float | None:

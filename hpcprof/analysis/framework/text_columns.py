@@ -14,19 +14,9 @@ def number_texts(
 ) -> tuple[NDArray[np.object_], Ints]:
     """Assign numbers to the texts that occur, in ascending order with None first.
 
-    Parameters
-    ----------
-    ids : ndarray of int64, shape (n,)
-        The id of each row's text in the timeline's string table. Several ids may have the same text.
-    shown : callable
-        Changes each text before the texts are compared.
-
-    Returns
-    -------
-    texts : ndarray of object
-        The distinct texts.
-    number : ndarray of int64, shape (n,)
-        The index of each row's text in ``texts``.
+    ``ids`` has the place of each row's text in the timeline's string table, shape (n,); several may have the
+    same text. ``shown`` changes each text before they are compared. Returned are the distinct texts, and for
+    each row the place of its text among them, shape (n,).
     """
     used = distinct(ids)
     names = [shown(name) for name in timeline.names(used)]

@@ -243,13 +243,9 @@ class RunMpi:
 def with_matches(lists: RunLists, match: Ints, peer: Ints, known: Mask) -> RunMpi:
     """Return the calls of a part of a run, whose messages and collectives were matched in the whole of it.
 
-    Parameters
-    ----------
-    match, peer : ndarray of int64, shape (operations,)
-        The number of what each operation of all ranks, in their order, has in common with others in this
-        part, and the other rank of a message, or `NONE`.
-    known : ndarray of bool, shape (operations,)
-        Whether the operation is matched in the whole run.
+    The arrays have shape (operations,), for the operations of all ranks in their order: ``match`` is the
+    number of what each has in common with others in this part, and ``peer`` the other rank of a message, or
+    `NONE`; ``known`` tells whether it is matched in the whole run.
     """
     (whole,) = lists.windows()
     calls, found = _calls(lists, whole), _operations(lists, whole)

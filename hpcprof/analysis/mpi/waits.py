@@ -294,14 +294,9 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
 class _Since:
     """The work and the waits of threads from some moments until each begins a call; arrays of shape (n,).
 
-    Attributes
-    ----------
-    first : ndarray of int64
-        The last call that begins before the moment, else the first one of the thread.
-    worked, waited : ndarray of int64
-        In ns. The wait in the call itself, which may be for another partner, does not count.
-    left : ndarray of int64
-        The wait in the first call after the moment.
+    ``first`` is the last call that begins before the moment, else the first one of the thread. ``worked`` and
+    ``waited`` are in ns; the wait in the call itself, which may be for another partner, does not count.
+    ``left`` is the wait in the first call after the moment.
     """
 
     def __init__(self, run: RunMpi, gap: Ints, waited: Ints, call: Ints, moment: Ints) -> None:

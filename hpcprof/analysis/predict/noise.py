@@ -36,25 +36,19 @@ _LEAST_CHI = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """The distribution of the times of a unit's operations.
-
-    Attributes
-    ----------
-    mean : ndarray of float64, shape (operations,)
-    rest : ndarray of float64, shape (operations, draws)
-        Differences from the mean in ns, in steps that were drawn.
-    measured, within : float
-        Variance of the mean steps of the units, over that of the mean step, and what the rest explains of it.
-    units, steps : int
-        Number of units and of steps that it was measured on.
-    """
+    """The distribution of the times of a unit's operations."""
 
     mean: Floats
+    """Shape (operations,)."""
     rest: Floats
+    """Differences from the mean in ns, in steps that were drawn; shape (operations, draws)."""
     measured: float
     within: float
+    """Variance of the mean steps of the units, over that of the mean step, and what the rest explains of it.
+    """
     units: int
     steps: int
+    """Number of units and of steps that it was measured on."""
 
     def between(self, generator: np.random.Generator | None = None) -> float:
         """Return the standard deviation of the units' means, over the mean step.

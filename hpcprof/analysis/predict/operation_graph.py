@@ -56,27 +56,19 @@ def in_order(waits: Mapping[int, Collection[int]]) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class OperationGraph:
-    """Steps with the same operations on the same ranks.
-
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (steps,)
-    rows : DataFrame
-        One row per operation of a step: rank, name, kind, stage, microbatch, chunk, replica.
-    start, end : ndarray of float64, shape (operations, steps)
-        Measured times in ns, from the first start of the step.
-    before : list of ndarray of int64
-        The operations that each one waits for, by position.
-    group : ndarray of int64, shape (operations,)
-        Operations that wait for each other have a number in common, others -1.
-    """
+    """Steps with the same operations on the same ranks."""
 
     steps: Ints
+    """Shape (steps,)."""
     rows: pd.DataFrame
+    """One row per operation of a step: rank, name, kind, stage, microbatch, chunk, replica."""
     start: Floats
     end: Floats
+    """Measured times in ns, from the first start of the step; shape (operations, steps)."""
     before: Sequence[Ints]
+    """The operations that each one waits for, by position."""
     group: Ints
+    """Operations that wait for each other have a number in common, others -1; shape (operations,)."""
 
     @cached_property
     def members(self) -> list[Ints]:

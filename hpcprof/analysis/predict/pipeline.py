@@ -37,60 +37,43 @@ _MODEL_ERROR = 0.01
 
 @dataclass(frozen=True)
 class PipelinePrediction:
-    """The step of a pipeline; times in ns.
-
-    Attributes
-    ----------
-    schedule : str
-    stages, microbatches, chunks, ranks : int
-        Chunks are those of each stage.
-    value, low, high : int
-        The mean step with its interval of 90 %.
-    bubble_pct : float
-        Mean share of the time between the first and the last block in which a stage computes nothing.
-    measured_ns : int
-    rebuilt_error_pct : float
-        The measured schedule rebuilt from its blocks, against the measured step.
-    not_modelled : tuple of str
-    """
+    """The step of a pipeline; times in ns."""
 
     schedule: Schedule
     stages: int
     microbatches: int
     chunks: int
     ranks: int
+    """Chunks are those of each stage."""
     value: int
     low: int
     high: int
+    """The mean step with its interval of 90 %."""
     bubble_pct: float
+    """Mean share of the time between the first and the last block in which a stage computes nothing."""
     measured_ns: int
     rebuilt_error_pct: float
+    """The measured schedule rebuilt from its blocks, against the measured step."""
     not_modelled: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PipelineBlocks:
-    """The measured blocks of a pipeline.
-
-    Attributes
-    ----------
-    times, delays : dict of str to ndarray of float64, shape (virtual stages, microbatches, replicas, steps)
-        Times in ns of forward and backward blocks, and their delays after what they wait for.
-    message : float
-        Time in ns of a message after both ends have begun.
-    rest : ndarray of float64, shape (steps,)
-        Time in ns of a step before its first and after its last block.
-    stages, ranks : int
-    measured : ndarray of float64, shape (steps,)
-    """
+    """The measured blocks of a pipeline."""
 
     times: dict[str, Floats]
     delays: dict[str, Floats]
+    """Times in ns of forward and backward blocks, and their delays after what they wait for; shape (virtual
+    stages, microbatches, replicas, steps).
+    """
     message: float
+    """Time in ns of a message after both ends have begun."""
     rest: Floats
+    """Time in ns of a step before its first and after its last block; shape (steps,)."""
     stages: int
     ranks: int
     measured: Floats
+    """Shape (steps,)."""
 
     @property
     def chunks(self) -> int:

@@ -72,48 +72,33 @@ class Interval:
 
 @dataclass(frozen=True)
 class ScalePrediction:
-    """The step of a program on other ranks.
-
-    Attributes
-    ----------
-    ranks, nodes : int
-    scaling : str
-        ``weak`` (the size per rank stays) or ``strong`` (the whole size stays).
-    step : Interval
-    account : dict of str to int
-        Parts of the step in ns that add up to it: ``compute_ns``, ``communication_ns``,
-        ``wait_for_peer_ns`` and ``other_ns`` (delays between operations).
-    limits : str
-        The part that grows most from the measured ranks to these; ``compute`` if none grows.
-    efficiency_pct : float
-        The speedup over the measured step, over the ratio of ranks.
-    node_hours_per_1000_steps : float
-    baselines : dict of str to int
-        ``unchanged`` is the measured step, ``log2`` the line a + b log2 p through two measured rank counts,
-        or through the step without communication (one rank) and the measured one.
-    mesh : dict of str to int
-    network : str
-        Source of the model of the network.
-    not_modelled : tuple of str
-    measured_ranks, measured_ns : int
-    replay_error_pct : float
-        The replay on the measured ranks against the measured step.
-    """
+    """The step of a program on other ranks."""
 
     ranks: int
     nodes: int
     scaling: Scaling
+    """``weak`` (the size per rank stays) or ``strong`` (the whole size stays)."""
     step: Interval
     account: dict[str, int]
+    """Parts of the step in ns that add up to it: ``compute_ns``, ``communication_ns``, ``wait_for_peer_ns``
+    and ``other_ns`` (delays between operations).
+    """
     limits: str
+    """The part that grows most from the measured ranks to these; ``compute`` if none grows."""
     efficiency_pct: float
+    """The speedup over the measured step, over the ratio of ranks."""
     node_hours_per_1000_steps: float
     baselines: dict[str, int]
+    """``unchanged`` is the measured step, ``log2`` the line a + b log2 p through two measured rank counts, or
+    through the step without communication (one rank) and the measured one.
+    """
     mesh: dict[str, int]
     network: str
+    """Source of the model of the network."""
     measured_ranks: int
     measured_ns: int
     replay_error_pct: float
+    """The replay on the measured ranks against the measured step."""
     not_modelled: tuple[str, ...] = NOT_MODELLED
 
     def as_json(self) -> dict[str, Any]:
@@ -151,20 +136,11 @@ class _Model:
 class Predictor:
     """Predicts steps of a program from the operations of one or more runs on few ranks.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Operations of the run (`hpcprof.profiles.readers.operations.table`).
-    others : sequence of DataFrame
-        Operations of runs of the program on other ranks, which tell more of the network.
-    keep : int
-        The ranks of a group that does not grow.
-    ranks_per_node : int, optional
-        By default as many as were measured.
-    changes : sequence of Change
-        Changes of the measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``.
-    site : Network, optional
-        The measured network of the site, instead of that of the run's own communication.
+    ``table`` has the operations of the run (`hpcprof.profiles.readers.operations.table`), and ``others`` have
+    those of runs of the program on other ranks, which tell more of the network. Groups of ``keep`` ranks do
+    not grow; ``ranks_per_node`` are by default as many as were measured. ``changes`` are changes of the
+    measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured
+    network of the site, instead of that of the run's own communication.
     """
 
     def __init__(

@@ -48,31 +48,22 @@ class Joint:
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """The operations of a unit in a step.
-
-    Attributes
-    ----------
-    keys : DataFrame
-        One row per operation: stage, name, number, kind, bytes.
-    own, lag : ndarray of float64, shape (operations, units, steps)
-        Time after the last peer has come, and delay after what the operation waits for, in ns; NaN where a
-        unit does not have the operation.
-    before : sequence of ndarray of int64
-        The operations of the same unit that each one waits for.
-    joints : tuple of Joint
-    ranks : int
-        The number of ranks of a unit.
-    step_ns : ndarray of float64, shape (steps,)
-        The measured time of each step.
-    """
+    """The operations of a unit in a step."""
 
     keys: pd.DataFrame
+    """One row per operation: stage, name, number, kind, bytes."""
     own: Floats
     lag: Floats
+    """Time after the last peer has come, and delay after what the operation waits for, in ns; NaN where a
+    unit does not have the operation; shape (operations, units, steps).
+    """
     before: Sequence[Ints]
+    """The operations of the same unit that each one waits for."""
     joints: tuple[Joint, ...]
     ranks: int
+    """The number of ranks of a unit."""
     step_ns: Floats
+    """The measured time of each step; shape (steps,)."""
 
     @property
     def units(self) -> int:

@@ -274,14 +274,9 @@ class StepRatios:
 class _Side:
     """The runs of a side that have steps of the kernels and of the control.
 
-    Attributes
-    ----------
-    runs : list of list of (steps, ratios)
-        For each run the ratios of the kernels and, if there is a control, its ratios.
-    levels : ndarray of float64, shape (runs,)
-        The logarithm of each run's median, less that of the control.
-    enough : bool
-        Whether each run has enough steps for an interval.
+    ``runs`` has the ratios of the kernels of each run and, if there is a control, its ratios. ``levels`` is
+    the logarithm of each run's median, less that of the control, shape (runs,). ``enough`` tells whether each
+    run has enough steps for an interval.
     """
 
     def __init__(

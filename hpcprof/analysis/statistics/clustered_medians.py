@@ -93,15 +93,9 @@ class ClusteredMedians:
         that carry the row. An interval is never narrower than with independent values, because few values in
         few clusters can cancel by chance. It is NaN if one cluster has nearly all values of a side.
 
-        Parameters
-        ----------
-        row : ndarray of int64, shape (groups,)
-            The row that each group belongs to, from 0.
-        gradient : ndarray of float64, shape (groups,)
-        first_side : ndarray of bool, shape (groups,), optional
-            Which of the two sides of a row each group is on; by default the sign of ``gradient`` tells.
-        begins : ndarray of int64, shape (series,), optional
-            The first cluster of each series of clusters, as of a run; by default all are one series.
+        ``row`` is the row that each group belongs to, from 0, and ``first_side`` tells which of the two sides
+        of the row it is on, by default the sign of ``gradient``; all have shape (groups,). ``begins`` is the
+        first cluster of each series of clusters, as of a run, by default of a single one; shape (series,).
         """
         cells, cell = numbered_rows(row[self.part_group], self.part_cluster)
         owner = np.ascontiguousarray(cells[:, 0])

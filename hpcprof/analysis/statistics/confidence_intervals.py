@@ -160,18 +160,8 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     not their median, as many values would show. Its width is that of an autoregressive series of first
     order: such values tell less than as many independent ones about their mean, and also their variance.
 
-    Parameters
-    ----------
-    series : ndarray of float, shape (..., n)
-        Series of at least two values.
-    confidence : float
-        For example 0.95.
-    correlation : ndarray of float, shape (...)
-        That of neighbouring values, less than 1.
-
-    Returns
-    -------
-    low, high : ndarray of float, shape (...)
+    ``series`` has at least two values each, shape (..., n); ``confidence`` is for example 0.95, and
+    ``correlation`` that of neighbouring values, less than 1. This and the ends have shape (...).
     """
     n = series.shape[-1]
     # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.

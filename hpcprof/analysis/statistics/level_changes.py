@@ -40,21 +40,11 @@ def lower_bound(
 ) -> Floats:
     """Return a lower bound of the level of each series, which may change once.
 
-    Parameters
-    ----------
-    series, split_by : ndarray of float64, shape (..., series, n)
-        The values, and those that say where the level changes and how neighbours correlate; n is at least
-        `MIN_VALUES`.
-    confidence : float
-        Of a two-sided interval, for example 0.95.
-    weight, assumed : float
-        The assumed correlation of neighbours, and its weight as a number of values (`expected_correlation`).
-    errors : sequence of two floats
-        The standard errors added to the correlation of all series, and to that of a single one.
-
-    Returns
-    -------
-    ndarray of float64, shape (..., series)
+    ``series`` are the values, and ``split_by`` those that say where the level changes and how neighbours
+    correlate, both of shape (..., series, n) with n of at least `MIN_VALUES`. ``confidence`` is that of a
+    two-sided interval, for example 0.95. ``assumed`` is the assumed correlation of neighbours, and ``weight``
+    its weight as a number of values (`expected_correlation`). ``errors`` are the standard errors added to the
+    correlation of all series, and to that of a single one. The bounds have shape (..., series).
     """
     count, n = series.shape[-2:]
     split = _split(split_by)

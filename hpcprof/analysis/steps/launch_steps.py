@@ -93,20 +93,13 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class LaunchStep:
-    """A possible step, from every launch of a kind to the next.
-
-    Attributes
-    ----------
-    name : str
-        Its name as a step range.
-    instances : int
-    coverage_pct : float
-        The share of the capture, or of the time of kernels and graphs, whichever is more.
-    """
+    """A possible step, from every launch of a kind to the next."""
 
     name: str
+    """Its name as a step range."""
     instances: int
     coverage_pct: float
+    """The share of the capture, or of the time of kernels and graphs, whichever is more."""
 
 
 def is_launch_step(name: str) -> bool:

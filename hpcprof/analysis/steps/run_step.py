@@ -194,21 +194,11 @@ def steady_series(account: pd.DataFrame) -> StepSeries:
 def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[dict[str, Any]]:
     """Return the account of all steps that all ranks have, and of each kind of them where there are several.
 
-    Parameters
-    ----------
-    account : DataFrame
-        The rows of ``step_account``.
-    start : ndarray of int64, shape (rows,)
-        The front of each row: on the common clock for the ranks in ``aligned``, else on the rank's own.
+    ``account`` has the rows of ``step_account``, and ``start`` the front of each row, shape (rows,): on the
+    common clock for the ranks in ``aligned``, else on the rank's own. The rows have the columns of the
+    analysis ``step_kinds``. A part is its mean over the steps and ranks; ``uneven_ns`` is the rest of
+    ``elapsed_ns``.
 
-    Returns
-    -------
-    rows : list of dict
-        With the columns of the analysis ``step_kinds``. A part is its mean over the steps and ranks;
-        ``uneven_ns`` is the rest of ``elapsed_ns``.
-
-    Notes
-    -----
     Where steps end at the front of the next one, the last one has no end: what the host does before a next
     step is missing. Its times count only in a kind without any other step, and so do those of steps that take
     long once (`hpcprof.runs.step_time`).

@@ -48,14 +48,9 @@ def wall_intervals(
     operation or of its range on the host, whichever is later, and so does a step before one without work on
     the GPU, but not beyond the next front. A step without work on the GPU is its range on the host.
 
-    Parameters
-    ----------
-    front, last : ndarray of int64, shape (n,)
-        The start of the first and the end of the last operation of each step, in the order of the steps.
-    on_gpu : ndarray of bool, shape (n,)
-        Whether a step has operations; ``front`` and ``last`` of the others are ignored.
-    host_start, host_end : ndarray of int64, shape (n,)
-        The range of each step on the host, by start.
+    ``front`` and ``last`` are the start of the first and the end of the last operation of each step; they are
+    ignored of steps without any, which ``on_gpu`` tells. ``host_start`` and ``host_end`` are the ranges of
+    the steps on the host, by start. All have shape (n,).
     """
     # A damaged profile may have ranges that end before they start.
     start, end = host_start.copy(), np.maximum(host_start, host_end)

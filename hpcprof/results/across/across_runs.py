@@ -54,24 +54,13 @@ def compare_sides(
 ) -> AnalysisTable:
     """Run ``compare`` over two sides of runs, with the earlier runs of the baseline.
 
-    Parameters
-    ----------
-    runs, against : sequence of Run
-        The candidate and the baseline.
-    margin_pct : float
-        Both sides are equivalent if the interval of their ratio is within this margin.
-    force : bool
-        Compare different programs, different numbers of ranks, or runs with themselves.
-    gates : sequence of str
-        What decides beside the step (`hpcprof.analysis.comparison.compare.GATES`).
+    ``runs`` are the candidate and ``against`` the baseline. Both are equivalent if the interval of their
+    ratio is within ``margin_pct``; ``gates`` decide beside the step
+    (`hpcprof.analysis.comparison.compare.GATES`). With ``force``, different programs, numbers of ranks, or
+    runs with themselves are compared.
 
-    Raises
-    ------
-    UsageError
-        If a run is listed twice on one side, the runs are of different programs or numbers of ranks, or both
-        sides are the same runs.
-    HpcprofError
-        As `over_pair`.
+    Raises UsageError if a run is listed twice on one side, the runs are of different programs or numbers of
+    ranks, or both sides are the same runs, and HpcprofError as `over_pair`.
     """
     analysis = ACROSS_RUNS["compare"]
     candidate, baseline = _two_sides(runs, against, store)

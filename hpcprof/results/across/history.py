@@ -55,56 +55,35 @@ _LISTED = 40
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """A run in a history.
-
-    Attributes
-    ----------
-    run : str
-    time : datetime or None
-        When it was submitted or, for other profiles, recorded.
-    value : float
-        The metric, in the unit of its suffix.
-    tags : tuple of str
-    commit : str or None
-    change_probability : float or None
-        The probability that the level changes with this run or one beside it; None if it is not marked.
-    change_pct : float or None
-        By how much the level is higher from this run on.
-    clocks : str
-        What tells the clocks of the runs from this one on from those before, if they differ.
-    """
+    """A run in a history."""
 
     run: str
     time: datetime | None
+    """When it was submitted or, for other profiles, recorded."""
     value: float
+    """The metric, in the unit of its suffix."""
     tags: tuple[str, ...]
     commit: str | None
     change_probability: float | None = None
+    """The probability that the level changes with this run or one beside it; None if it is not marked."""
     change_pct: float | None = None
+    """By how much the level is higher from this run on."""
     clocks: str = ""
+    """What tells the clocks of the runs from this one on from those before, if they differ."""
 
 
 @dataclass(frozen=True)
 class History:
-    """A series: runs of one program with like arguments, ranks, site, GPU and profiler, oldest first.
-
-    Attributes
-    ----------
-    metric : str
-    setup : str
-        What the runs have in common; of the arguments, those that other series have otherwise.
-    points : tuple of HistoryPoint
-    apart : mapping of str to str
-        What tells the series from the others, by the name of the fact or argument.
-    program_known : bool
-        Whether the program is known; else the run is alone, with its id as the program.
-    """
+    """A series: runs of one program with like arguments, ranks, site, GPU and profiler, oldest first."""
 
     metric: str
     setup: str
+    """What the runs have in common; of the arguments, those that other series have otherwise."""
     points: tuple[HistoryPoint, ...]
     apart: Mapping[str, str] = field(default_factory=dict)
+    """What tells the series from the others, by the name of the fact or argument."""
     program_known: bool = True
+    """False if the program is unknown: the run is alone, with its id as the program."""
 
     @property
     def regressed(self) -> bool:
@@ -124,25 +103,10 @@ def histories(
 ) -> list[History]:
     """Return the histories of a metric, the longest first.
 
-    Parameters
-    ----------
-    store : Store
-    runs_dir : Path
-    program : str, optional
-        The program; by default that of all runs.
-    metric : str
-        `ANY_STEP`, or a metric of the analysis ``compare``.
-    tags : sequence of str
-        Only runs that have one of them; by default all.
-    skipped : list of str, optional
-        Gets a sentence for each run that cannot be read.
-    without : list of str, optional
-        Gets the runs of the program that do not have the metric.
-
-    Raises
-    ------
-    UsageError
-        If no run has the program or the metric, or there are several programs and none is named.
+    ``program`` is by default that of all runs, and ``metric`` is `ANY_STEP` or one of the analysis
+    ``compare``. With ``tags``, only runs with one of them count. ``skipped`` gets a sentence for each run
+    that cannot be read, and ``without`` the runs of the program that do not have the metric. Raises
+    UsageError if no run has the program or the metric, or there are several programs and none is named.
     """
     runs = every_run(store, runs_dir, [] if skipped is None else skipped)
     chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir))]

@@ -62,30 +62,20 @@ if TYPE_CHECKING:  # a collect that finds nothing new does without
 
 @dataclass
 class Collected:
-    """The result of a collect: what it did with each profile.
-
-    Attributes
-    ----------
-    read : list of Path
-        Profiles whose results are new in the store.
-    unchanged : list of Path
-        Profiles whose results the store already had.
-    skipped : list of str
-        A sentence for each profile that could not be collected.
-    warnings : list of str
-        Sentences about the others.
-    losses : list of str
-        Sentences about what the profiles of the run lack, each with its ranks.
-    tracebacks : list of str
-        The traceback of each skipped profile whose reading ended in an unexpected exception.
-    """
+    """The result of a collect: what it did with each profile."""
 
     read: list[Path] = field(default_factory=list)
+    """Profiles whose results are new in the store."""
     unchanged: list[Path] = field(default_factory=list)
+    """Profiles whose results the store already had."""
     skipped: list[str] = field(default_factory=list)
+    """A sentence for each profile that could not be collected."""
     warnings: list[str] = field(default_factory=list)
+    """Sentences about the others."""
     losses: list[str] = field(default_factory=list)
+    """Sentences about what the profiles of the run lack, each with its ranks."""
     tracebacks: list[str] = field(default_factory=list)
+    """The traceback of each skipped profile whose reading ended in an unexpected exception."""
 
     def add(self, other: Collected) -> None:
         """Add what a collect of another run did."""
@@ -145,29 +135,14 @@ def collect(
     run without profiles has only the samples of its nodes stored: its step times and its stall are read
     where they are.
 
-    Parameters
-    ----------
-    run : Run
-    store : Store
-    progress : callable, optional
-        See `hpcprof.results.collect.executors.interface.Progress`.
-    executor : Executor
-        Reads and analyzes the ranks. This process alone writes to the store.
-    jobs : int
-        The number of CPUs to use. If there are fewer ranks, the rest serves within the ranks.
-    step_range : str, optional
-        The name of the range that is the step of this run from now on, ``auto`` to have it found. By default
-        what an earlier collect was given, else the step is found.
-    program : str, optional
-        The name of the program that ran, by which ``scaling`` and ``compare`` tell programs apart. By default
-        what an earlier collect was given, else what the job runs.
+    ``executor`` reads and analyzes the ranks on ``jobs`` CPUs, of which the ranks share the rest if there are
+    fewer; this process alone writes to the store. ``step_range`` names the range that is the step of this run
+    from now on, ``auto`` to have it found, and ``program`` the program, by which ``scaling`` and ``compare``
+    tell programs apart. By default both are what an earlier collect was given, else the step is found, and
+    the program is what the job runs.
 
-    Raises
-    ------
-    HpcprofError
-        If there are no profiles, or two have the same rank; then nothing is stored.
-    UsageError
-        If no profile has the range; then no timeline is stored.
+    Raises HpcprofError if there are no profiles, or two have the same rank; then nothing is stored. Raises
+    UsageError if no profile has the range; then no timeline is stored.
     """
     if bring_logs(run) or run.beside:
         store.delete_run_results(run.id)

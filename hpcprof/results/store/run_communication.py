@@ -338,14 +338,9 @@ def _batches(path: Path) -> Iterator[Matches]:
 class RunCommunication:
     """The communication of a run, from the files in a folder.
 
-    Attributes
-    ----------
-    size : int
-        The largest number of ranks that the collectives of a rank tell, profiled or not; 0 if none does.
-    lost : StoreError or None
-        The reason why nothing could be matched.
-    mpi : bool
-        Whether there are messages and collectives of MPI.
+    ``size`` is the largest number of ranks that the collectives of a rank tell, profiled or not, 0 if none
+    does; ``lost`` is the reason why nothing could be matched, None if it could, and ``mpi`` tells whether
+    there are messages and collectives of MPI.
     """
 
     def __init__(
