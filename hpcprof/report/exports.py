@@ -2,10 +2,11 @@
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -163,26 +164,18 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         raise not_collected(run, store)
     write = _parquet if form == "parquet" else _csv
     stored = dict(RunTables(run, store))
-    reasons = [
-        {"rank": rank, "analysis": name, "reason": reason}
-        for name, found in stored.items()
-        for rank, reason in found.reasons.items()
-    ]
-    tables: dict[str, tuple[Sequence[Column], list[Row]]] = {
-        name: (ANALYSES[name].columns, found.rows) for name, found in stored.items()
-    }
-    tables["reasons"] = (_REASONS, reasons)
-    losses = [
-        {"analysis": name, "loss": sentence} for name, found in stored.items() for sentence in found.losses
-    ]
-    tables["losses"] = (_LOSSES, losses)
+    reasons = [(rank, name, why) for name, one in stored.items() for rank, why in one.reasons.items()]
+    losses = [(name, sentence) for name, one in stored.items() for sentence in one.losses]
+    tables = {name: (ANALYSES[name].columns, one.columns) for name, one in stored.items()}
+    for name, columns, rows in (("reasons", _REASONS, reasons), ("losses", _LOSSES, losses)):
+        tables[name] = columns, {one.name: [row[at] for row in rows] for at, one in enumerate(columns)}
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (columns, rows) in tables.items():
+        for name, (columns, values) in tables.items():
             path = folder / f"{name}.{form}"
             with replacing(path) as temporary:
-                write(temporary, columns, rows)
+                write(temporary, columns, values)
             written.append(path)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
@@ -194,25 +187,25 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            _write(temporary, columns, rows)
+            _write(temporary, columns, ([row.get(name, "") for name in columns] for row in rows))
 
 
-def _csv(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
-    _write(path, [column.name for column in columns], rows)
+def _csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]]) -> None:
+    names = [column.name for column in columns]
+    _write(path, names, zip(*(values[name] for name in names), strict=True))
 
 
-def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
         writer.writerows(rows)
 
 
-def _parquet(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
+def _parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]]) -> None:
     # Only this format needs pyarrow, which takes long to load.
     from pyarrow import parquet
 
     from hpcprof.results.store.rank_tables import arrow_table
 
-    values = {column.name: [row[column.name] for row in rows] for column in columns}
     parquet.write_table(arrow_table(columns, values), path)

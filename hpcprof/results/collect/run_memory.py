@@ -20,11 +20,11 @@ from hpcprof.profiles.readers.memory_snapshot import (
     read_memory_snapshot,
 )
 from hpcprof.profiles.readers.telemetry import resident_points
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import step_lines
 
 if TYPE_CHECKING:  # runs without any of it do without
-    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.analysis.memory.tables import RankSnapshot, RunMemory
     from hpcprof.analysis.telemetry.tables import RunTelemetry
     from hpcprof.results.store.store import Store
@@ -53,7 +53,7 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
     from hpcprof.analysis.memory.tables import memory_tables
 
     found = memory_tables(known)
-    return {name: _rows(found[name]) for name in TABLES}
+    return {name: AnalysisTable.from_outcome(found[name]).rows for name in TABLES}
 
 
 def growing_memory(run: Run) -> str:
@@ -92,11 +92,6 @@ def _may_grow(run: Run) -> bool:
         if len(late) >= LEAST_GROWTH_SAMPLES and risen >= LEAST_GROWTH_BYTES:
             return True
     return False
-
-
-def _rows(outcome: Outcome) -> list[dict[str, Any]]:
-    columns = outcome.columns()
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:

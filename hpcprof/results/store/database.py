@@ -93,7 +93,7 @@ class Database:
 
     def __init__(self, url: URL, read_only: bool = False) -> None:
         self.url = url
-        self._read_only = read_only
+        self.read_only = read_only
         self._engine = _reading_engine(url) if read_only else _engine(url)
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class Database:
                 f"{SCHEMA_VERSION}: upgrade hpcprof, or give another --db."
             )
         if found is not None and found < SCHEMA_VERSION:
-            if self._read_only:
+            if self.read_only:
                 raise StoreError(f"{self._earlier()}, and only read here: {self._migrating()}.")
             self._migrate()
         return found is not None
@@ -185,7 +185,7 @@ class Database:
             yield connection
 
     def compact(self) -> int:
-        """Shrink an SQLite file to what its rows need, and return by how many bytes."""
+        """Shrink an SQLite file to what its rows need, and return by how many bytes (0 for PostgreSQL)."""
         if not self._is_sqlite:
             return 0
         path = Path(self.url.database or "")

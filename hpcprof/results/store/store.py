@@ -90,63 +90,40 @@ class RankResults:
         by_device: dict[int, Gpu] = {}
         for gpu in self.gpus:
             by_device.setdefault(gpu.device, gpu)
-        return [GpuRow(*self._key, **asdict(gpu)) for gpu in by_device.values()]
-
-    def fact_rows(self) -> list[FactRow]:
-        """Return a row for each fact."""
-        return [FactRow(*self._key, **asdict(fact)) for fact in self.facts]
-
-    def loss_rows(self) -> list[LossRow]:
-        """Return a row for each loss."""
-        return [_loss_row(*self._key, *numbered) for numbered in enumerate(self.losses)]
+        return [GpuRow(*self.key, **asdict(gpu)) for gpu in by_device.values()]
 
     @property
-    def _key(self) -> tuple[str, int]:
+    def key(self) -> tuple[str, int]:
+        """The run and the rank."""
         return self.profile.run_id, self.profile.rank
 
 
-class Store:
+class Store(Database):
     """The results of runs in one database.
 
-    Every method raises `StoreError` if the database cannot be used; one that writes or deletes has then
-    changed nothing. ``runs_dir`` is the folder of runs that was named with it, for commands in messages.
+    A method that writes or deletes and raises `StoreError` has changed nothing. ``runs_dir`` is the folder of
+    runs that was named with it, for commands in messages.
     """
 
     def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
-        self._database = Database(url, read_only)
-        self.runs_dir, self.read_only = runs_dir, read_only
-
-    def __str__(self) -> str:
-        return str(self._database)
-
-    @property
-    def url(self) -> URL:
-        """The URL of the database."""
-        return self._database.url
-
-    def exists(self) -> bool:
-        """Return whether anything was ever collected into it; the database is not created."""
-        return self._database.exists()
-
-    def prepare(self) -> None:
-        """Create the database and its tables unless they exist."""
-        self._database.prepare()
+        super().__init__(url, read_only)
+        self.runs_dir = runs_dir
 
     def runs(self) -> list[RunRow]:
         """Return the collected runs, by id."""
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return [RunRow(*row) for row in connection.execute(select(RUNS).order_by(RUNS.c.id))]
 
     def run(self, run_id: str) -> RunRow | None:
         """Return what is known of a run; None if nothing of it has been collected."""
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             found = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
         return None if found is None else RunRow(*found)
 
     def gpus(self, run_id: str) -> list[GpuRow]:
         """Return the GPUs that the profiles of a run list, by rank and device."""
         query = select(GPUS).where(GPUS.c.run_id == run_id).order_by(GPUS.c.rank, GPUS.c.device)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return [GpuRow(*row) for row in connection.execute(query)]
 
     def common_facts(self, run_id: str) -> dict[tuple[str, str], str]:
@@ -154,7 +131,7 @@ class Store:
         columns = (FACTS.c.kind, FACTS.c.name, FACTS.c.value)
         query = select(*columns).where(FACTS.c.run_id == run_id).distinct().order_by(*columns)
         found: dict[tuple[str, str], list[str]] = {}
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             for kind, name, value in connection.execute(query):
                 found.setdefault((kind, name), []).append(value)
         return {key: values[0] for key, values in found.items() if len(values) == 1}
@@ -162,7 +139,7 @@ class Store:
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
         query = select(PROFILES).where(PROFILES.c.run_id == run_id).order_by(PROFILES.c.rank)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             rows = [ProfileRow(*row) for row in connection.execute(query)]
         return {row.rank: row for row in rows}
 
@@ -171,7 +148,7 @@ class Store:
         named = or_(PROFILES.c.file == name, PROFILES.c.file.startswith(f"{name}.", autoescape=True))
         alone = select(PROFILES.c.run_id).group_by(PROFILES.c.run_id).having(func.count() == 1)
         query = select(PROFILES.c.run_id).where(named, PROFILES.c.run_id.in_(alone))
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return sorted(connection.scalars(query))
 
     def table(
@@ -189,11 +166,11 @@ class Store:
         declared = ANALYSES[analysis]
         names = [column.name for column in declared.columns] if columns is None else columns
         lost: dict[int, StoreError] = {}
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             if analysis in TABLES:
                 values = _read_rows(connection, run_id, TABLES[analysis], names)
-            reasons = notes.reasons.get(analysis, {}) if notes else read_reasons(connection, run_id, analysis)
-            losses = notes.losses if notes else _read_losses(connection, run_id)
+            known = notes or RunNotes(_reasons(connection, run_id, analysis), _losses(connection, run_id))
+        reasons = dict(known.reasons.get(analysis, {}))
         if analysis not in TABLES:
             from hpcprof.results.store.rank_tables import kept_table
 
@@ -201,7 +178,7 @@ class Store:
             values = {name: rows.column(name).to_pylist() for name in names}
         reasons |= {rank: str(error) for rank, error in lost.items()}
         reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _UNASKED.format(analysis))
-        return AnalysisTable(values, reasons, losses_of(declared, losses))
+        return AnalysisTable(values, reasons, losses_of(declared, known.losses))
 
     def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
         """Return which of some analyses nobody has asked for yet (`Policy.LAZY`).
@@ -216,7 +193,7 @@ class Store:
             for one in profiles
             if one.analysis_version == ANALYSIS_VERSION and content_of(one.kind) is ProfileContent.TIMELINE
         }
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             for name in asked:
                 if ANALYSES[name].scope is Scope.RANK:
                     for rank in sorted(ranks - ranks_with(connection, run_id, name)):
@@ -262,20 +239,20 @@ class Store:
 
     def notes(self, run_id: str) -> RunNotes:
         """Return what is missing in the profiles and the analyses of a run."""
-        with self._database.reading() as connection:
-            return RunNotes(read_all_reasons(connection, run_id), _read_losses(connection, run_id))
+        with self.reading() as connection:
+            return RunNotes(_reasons(connection, run_id), _losses(connection, run_id))
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""
-        with self._database.reading() as connection:
-            return _read_losses(connection, run_id)
+        with self.reading() as connection:
+            return _losses(connection, run_id)
 
     def has_run(self, run_id: str) -> bool:
         """Return whether the analyses that span the ranks of a run are stored.
 
         `put_run` writes them, and `put_profiles` deletes them.
         """
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return has_run_analyses(connection, run_id)
 
     def put_profiles(self, run: RunRow, found: Sequence[RankResults]) -> None:
@@ -284,7 +261,7 @@ class Store:
         It is one transaction, which waits for the disk once. The analyses that span the ranks are deleted:
         they no longer fit.
         """
-        with self._database.writing(run.id) as connection:
+        with self.writing(run.id) as connection:
             for one in found:
                 self._delete_rank(connection, run.id, one.profile.rank)
             delete_run_analyses(connection, run.id)
@@ -292,13 +269,19 @@ class Store:
             insert_rows(connection, RUNS, [run])
             insert_rows(connection, PROFILES, [one.profile for one in found])
             insert_rows(connection, GPUS, [row for one in found for row in one.gpu_rows()])
-            insert_rows(connection, FACTS, [row for one in found for row in one.fact_rows()])
-            insert_rows(connection, LOSSES, [row for one in found for row in one.loss_rows()])
+            facts = [FactRow(*one.key, **asdict(fact)) for one in found for fact in one.facts]
+            insert_rows(connection, FACTS, facts)
+            losses = [
+                LossRow(*one.key, at, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail)
+                for one in found
+                for at, loss in enumerate(one.losses)
+            ]
+            insert_rows(connection, LOSSES, losses)
             insert_analyses(connection, run.id, {one.profile.rank: one.tables for one in found})
 
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
-        with self._database.writing(run.id) as connection:
+        with self.writing(run.id) as connection:
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
 
@@ -308,7 +291,7 @@ class Store:
         ``sha256`` has, by rank, the SHA-256 of the profiles that the analyses were computed from. False if
         the store now holds other profiles, because another collect has replaced one; nothing is written then.
         """
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
                 return False
             delete_run_analyses(connection, run_id)
@@ -322,7 +305,7 @@ class Store:
 
         Nothing is written if a profile that they were computed from, by rank in ``sha256``, is now another.
         """
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             now = _checksums(connection, run_id)
             if sha256 == (now if rank == WHOLE_RUN else {rank: now.get(rank)}):
                 for name in tables:
@@ -332,7 +315,7 @@ class Store:
     def explanation(self, run_id: str) -> ExplanationRow | None:
         """Return the explanation of a run; None if none was computed since a profile of it changed."""
         query = select(EXPLANATIONS).where(EXPLANATIONS.c.run_id == run_id)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(query).one_or_none()
         return ExplanationRow(*row) if row else None
 
@@ -344,7 +327,7 @@ class Store:
         ``text`` is the explanation in JSON, and ``tables`` are the analyses that were computed with it;
         ``sha256`` and the result are as for `put_run`.
         """
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
                 return False
             delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
@@ -357,18 +340,18 @@ class Store:
     def baselines(self) -> list[BaselineRow]:
         """Return the runs of all named baselines, by name and in the order in which they were given."""
         query = select(BASELINES).order_by(BASELINES.c.name, BASELINES.c.position)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return [BaselineRow(*row) for row in connection.execute(query)]
 
     def put_baseline(self, name: str, rows: Sequence[BaselineRow]) -> None:
         """Replace the baseline ``name``; without rows it is removed."""
-        with self._database.writing(f"baseline {name}") as connection:
+        with self.writing(f"baseline {name}") as connection:
             delete(connection, [BASELINES], {"name": name})
             insert_rows(connection, BASELINES, rows)
 
     def delete_ranks(self, run_id: str, ranks: Sequence[int]) -> None:
         """Delete the profiles and the analyses of some ranks, in one transaction."""
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             for rank in ranks:
                 self._delete_rank(connection, run_id, rank)
             delete_run_analyses(connection, run_id)
@@ -377,17 +360,16 @@ class Store:
     def _delete_rank(connection: Connection, run_id: str, rank: int) -> None:
         of_rank = {"run_id": plain(run_id), "rank": rank}
         if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
-            delete(connection, [GPUS, FACTS, LOSSES], of_rank)
-            delete_rank_analyses(connection, run_id, rank)
+            delete(connection, [GPUS, FACTS, LOSSES, REASONS, *RANK_TABLES.values()], of_rank)
 
     def delete_run_results(self, run_id: str) -> None:
         """Delete the analyses that span the ranks of a run: something new is known of it."""
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             delete_run_analyses(connection, run_id)
 
     def delete_run(self, run_id: str) -> None:
         """Delete everything that the store has of a run, in one transaction."""
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             _delete_run(connection, run_id)
 
     def all_rows(self, run_id: str) -> dict[str, dict[str, list[Any]]]:
@@ -396,7 +378,7 @@ class Store:
         A column whose values are all null is left out.
         """
         found = {}
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             for name, kept in OF_RUN.items():
                 names = [column.name for column in kept.table.columns]
                 columns = _read_rows(connection, run_id, kept.table, names, kept.run)
@@ -413,7 +395,7 @@ class Store:
 
         ``rows`` are as `all_rows` returns them.
         """
-        with self._database.writing(run.id) as connection:
+        with self.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
             if pushed and before is not None:
                 known = PushedRow(*before)
@@ -427,21 +409,14 @@ class Store:
 
     def pushed(self) -> dict[str, PushedRow]:
         """Return the runs that were pushed to this store, by id."""
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return {row[0]: PushedRow(*row) for row in connection.execute(select(PUSHED))}
 
     def annotate(self, run_id: str, tags: Sequence[str], note: str) -> None:
         """Replace the tags and the note of a pushed run."""
         values = {"tags": " ".join(tags), "note": note}
-        with self._database.writing(run_id) as connection:
+        with self.writing(run_id) as connection:
             connection.execute(PUSHED.update().where(PUSHED.c.run_id == run_id).values(values))
-
-    def compact(self) -> int:
-        """Give the space of deleted rows back to the file system, and return how many bytes that were.
-
-        PostgreSQL does so by itself.
-        """
-        return self._database.compact()
 
 
 def _delete_run(connection: Connection, run_id: str) -> None:
@@ -456,12 +431,7 @@ def _checksums(connection: Connection, run_id: str) -> dict[int, str]:
     return dict(connection.execute(query).all())
 
 
-def _loss_row(run_id: str, rank: int, position: int, loss: Loss) -> LossRow:
-    kind, subject = loss.kind.value, loss.subject.value
-    return LossRow(run_id, rank, position, kind, subject, loss.count, loss.of, loss.detail)
-
-
-def _read_losses(connection: Connection, run_id: str) -> list[tuple[int, Loss]]:
+def _losses(connection: Connection, run_id: str) -> list[tuple[int, Loss]]:
     query = select(LOSSES).where(LOSSES.c.run_id == run_id).order_by(LOSSES.c.rank, LOSSES.c.position)
     rows = (LossRow(*row) for row in connection.execute(query))
     return [
@@ -481,11 +451,6 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
 
 _BATCH = 10_000
 """The rows of an analysis over the ranks that are turned into Python's values at a time."""
-
-
-def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
-    """Delete the analyses of one rank, with their reasons."""
-    delete(connection, [REASONS, *RANK_TABLES.values()], {"run_id": plain(run_id), "rank": rank})
 
 
 def delete_run_analyses(connection: Connection, run_id: str) -> None:
@@ -545,17 +510,11 @@ def _insert_rows(
     insert_columns(connection, TABLES[name], {**keys, **columns})
 
 
-def read_reasons(connection: Connection, run_id: str, name: str) -> dict[int, str]:
-    """Read why rows or values of an analysis are missing, by rank."""
-    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
-        REASONS.c.run_id == run_id, REASONS.c.analysis == name
-    )
-    return dict(connection.execute(reasons.order_by(REASONS.c.rank)).all())
-
-
-def read_all_reasons(connection: Connection, run_id: str) -> dict[str, dict[int, str]]:
-    """Read the reasons of all analyses of a run at once: a search for one passes over those of all."""
+def _reasons(connection: Connection, run_id: str, name: str | None = None) -> dict[str, dict[int, str]]:
+    """Read why rows or values are missing, by analysis and rank; of all analyses without a name."""
     query = select(REASONS.c.analysis, REASONS.c.rank, REASONS.c.reason).where(REASONS.c.run_id == run_id)
+    if name is not None:
+        query = query.where(REASONS.c.analysis == name)
     found: dict[str, dict[int, str]] = {}
     for name, rank, reason in chain.from_iterable(_fetched(connection, query.order_by(REASONS.c.rank))):
         found.setdefault(name, {})[rank] = reason
