@@ -124,12 +124,14 @@ def conclusion(explanation: Explanation) -> list[str]:
 
     How exact that is comes last.
     """
-    stalled = (
-        [f"The run stood still{_since(explanation.stall)}. {describe(explanation.stall)}"]
-        if explanation.stall
-        else []
-    )
-    return [*stalled, *_slower(explanation), *_of_steps(explanation)]
+    return [*stall_verdict(explanation), *_slower(explanation), *_of_steps(explanation)]
+
+
+def stall_verdict(explanation: Explanation) -> list[str]:
+    """Return why the run stood still, if it did."""
+    if explanation.stall is None:
+        return []
+    return [f"The run stood still{_since(explanation.stall)}. {describe(explanation.stall)}"]
 
 
 def _slower(explanation: Explanation) -> list[str]:

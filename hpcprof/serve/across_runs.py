@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.units import format_ns
 from hpcprof.report.comparison import Comparison, compare_runs
 from hpcprof.report.comparison_page import html_comparison
 from hpcprof.report.page.history_page import html_history
@@ -114,6 +115,19 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
         for one in (named_baselines(store) if alike else ())
         if alike.issuperset(one.runs) and len(one.runs) <= MOST_RUNS
     ]
+
+
+def change(catalogue: Catalogue, run: Run) -> tuple[str, str] | None:
+    """Return how the step changed since the earlier run of the program, and the address of their comparison."""
+    listing = catalogue.listing()
+    steps = {known.listed.run: known.listed.step_ns for known in listing.runs}
+    earlier = listing.alike(run.id)[1]
+    after, before = steps.get(run.id), steps.get(earlier) if earlier else None
+    if earlier is None or not after or not before:
+        return None
+    percent = 100.0 * (after / before - 1.0)
+    times = f"{format_ns(after)} instead of {format_ns(before)} a step ({percent:+.1f} %)"
+    return f"Since the earlier run {earlier}: {times}.", compare_address([earlier], run.id)
 
 
 def compare_address(baseline: Sequence[str], candidate: str) -> str:

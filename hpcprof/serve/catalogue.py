@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.collect.run_names import stored_run
 from hpcprof.results.store.store import Store
@@ -29,13 +29,16 @@ _ENDED = (JobState.COMPLETED.value, IMPORTED)
 
 _JOB_STATES = {state.value for state in JobState}
 
+_NO_VALUES = (None, "")
+
 
 @dataclass(frozen=True)
 class Filters:
-    """The choice of runs in a list; empty values choose all.
+    """The choice and the order of runs in a list; empty values choose all, the newest first.
 
     ``search`` holds words that all have to occur in the id, the command, the program, the site or the tags.
-    ``since`` is a date or an age, as for ``hpcprof list --since``.
+    ``since`` is a date or an age, as for ``hpcprof list --since``. ``sort`` is one of `SORTED_BY`, with a minus
+    sign for the largest first; ``group`` one of `GROUPED_BY`.
     """
 
     search: str = ""
@@ -45,6 +48,8 @@ class Filters:
     tag: str = ""
     profiler: str = ""
     since: str = ""
+    sort: str = ""
+    group: str = ""
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> Filters:
@@ -67,6 +72,12 @@ class KnownRun:
     def when(self) -> datetime | None:
         """The time when the run was submitted, or started."""
         return self.listed.submitted or self.listed.started
+
+    @property
+    def kind(self) -> tuple[str | None, int | None, str | None, str | None]:
+        """The program, number of ranks, site and profiler: steps of other kinds say nothing of this run's."""
+        listed = self.listed
+        return self.program, listed.ranks, listed.site, listed.profiler
 
     @property
     def is_open(self) -> bool:
@@ -92,6 +103,23 @@ class KnownRun:
         return all(word in text.lower() for word in filters.search.lower().split())
 
 
+SORTED_BY: Mapping[str, Callable[[KnownRun], Any]] = {
+    "run": lambda run: run.listed.run,
+    "state": lambda run: run.listed.state,
+    "step": lambda run: run.listed.step_ns,
+    "program": lambda run: run.program,
+    "started": lambda run: run.when,
+    "duration": lambda run: run.listed.duration_s,
+    "ranks": lambda run: run.listed.ranks,
+    "site": lambda run: run.listed.site,
+    "profiler": lambda run: run.listed.profiler,
+}
+"""The values that a list can be sorted by."""
+
+GROUPED_BY = ("program", "site", "state", "profiler", "ranks")
+"""Those that it can be grouped by."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """All runs, the newest first, and a sentence for each that cannot be read."""
@@ -100,9 +128,22 @@ class Listing:
     skipped: list[str]
 
     def chosen(self, filters: Filters) -> list[KnownRun]:
-        """Return the runs that filters choose."""
+        """Return the runs that filters choose, in their order; runs without the value come last.
+
+        Groups are in the order of their first runs. Raise `UsageError` for an unknown order or group.
+        """
         since = parse_since(filters.since, datetime.now(timezone.utc)) if filters.since else None
-        return [run for run in self.runs if run.matches(filters, since)]
+        chosen = [run for run in self.runs if run.matches(filters, since)]
+        if filters.sort:
+            value = SORTED_BY[_known("sort", filters.sort.removeprefix("-"), SORTED_BY)]
+            given = [run for run in chosen if value(run) not in _NO_VALUES]
+            given.sort(key=value, reverse=filters.sort.startswith("-"))
+            chosen = given + [run for run in chosen if value(run) in _NO_VALUES]
+        if not filters.group:
+            return chosen
+        group = SORTED_BY[_known("group", filters.group, GROUPED_BY)]
+        groups = list(dict.fromkeys(map(group, chosen)))
+        return sorted(chosen, key=lambda run: groups.index(group(run)))
 
     def values(self, name: str) -> list[str]:
         """Return the values that a filter may have."""
@@ -237,6 +278,12 @@ class UnknownRun(HpcprofError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"there is no run {run_id[:100]!r}.")
+
+
+def _known(name: str, value: str, values: Collection[str]) -> str:
+    if value not in values:
+        raise UsageError(f"{name}: {value[:100]!r} is none of {', '.join(values)}.")
+    return value
 
 
 def shown_filters(listing: Listing) -> Sequence[tuple[str, list[str]]]:

@@ -1,7 +1,9 @@
 """The HTML pages: the list of runs, a run, a table of it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError
-from hpcprof.common.units import format_ns
+from hpcprof.common.units import counted, format_ns
 from hpcprof.report.explanation import named
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
@@ -24,8 +26,8 @@ from hpcprof.results.ask import event_query, query
 from hpcprof.results.ask.explanation import kept_explanation
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.runs.directory import Run
-from hpcprof.serve.across_runs import comparisons
-from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, shown_filters
+from hpcprof.serve.across_runs import change, comparisons
+from hpcprof.serve.catalogue import GROUPED_BY, SORTED_BY, Catalogue, Filters, KnownRun, shown_filters
 from hpcprof.serve.context import as_html, contents_of, run_address, served
 from hpcprof.serve.grants import PUSH
 from hpcprof.serve.sql import SECONDS
@@ -91,7 +93,9 @@ def list_page(request: Request) -> Response:
     return here.page(
         "runs",
         title="Runs",
-        runs=shown,
+        groups=_groups(shown, chosen, filters.group),
+        headings=[_heading(request, filters.sort, *column) for column in _COLUMNS],
+        grouped_by=GROUPED_BY,
         lines={run.listed.run: _trend(run, listing.runs) for run in shown},
         findings={run.listed.run: _first_finding(run, here.catalogue) for run in shown},
         pushed=store.pushed() if grant else {},
@@ -103,8 +107,66 @@ def list_page(request: Request) -> Response:
         folder=served(request).catalogue.runs_dir.absolute(),
         changing=any(run.is_open for run in chosen),
         skipped=listing.skipped,
-        filtered={f.name for f in fields(filters) if getattr(filters, f.name)},
+        filtered={f.name for f in fields(filters) if getattr(filters, f.name)} - {"sort", "group"},
     )
+
+
+_COLUMNS = (
+    ("Run", "run", "text", ""),
+    ("State", "state", "text", ""),
+    ("Step", "step", "", "elapsed time per step; the median is in a cell's tooltip"),
+    ("Trend", "", "text", "the step of the runs of this program on as many ranks, by this site and profiler"),
+    ("First finding", "", "text", ""),
+    ("Program", "program", "text", ""),
+    ("Started", "started", "", ""),
+    ("Duration", "duration", "", ""),
+    ("Ranks", "ranks", "", ""),
+    ("Site", "site", "text", ""),
+    ("Profiler", "profiler", "text", ""),
+    ("Collected", "", "text", ""),
+)
+"""The columns of the list: heading, the value that it sorts by, class and tooltip."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The heading of a column; ``address`` sorts by it, and is empty where the column does not sort."""
+
+    text: str
+    style: str
+    tooltip: str
+    address: str
+    order: str
+
+
+def _heading(request: Request, sort: str, text: str, name: str, style: str, tooltip: str) -> Heading:
+    """Return a heading of the list; following it again turns the order round."""
+    if not name:
+        return Heading(text, style, tooltip, "", "")
+    orders = {name: "ascending", f"-{name}": "descending"}
+    others = {key: value for key, value in request.query_params.items() if key not in ("sort", "page")}
+    following = f"-{name}" if sort == name else name
+    return Heading(text, style, tooltip, f"?{urlencode({**others, 'sort': following})}", orders.get(sort, ""))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of a list that share a value; the list may have more of them on other pages."""
+
+    title: str
+    runs: Sequence[KnownRun]
+
+
+def _groups(shown: Sequence[KnownRun], chosen: Sequence[KnownRun], name: str) -> list[Group]:
+    """Return the runs of a page by a value of theirs; one group without a title if there is no ``name``."""
+    if not name:
+        return [Group("", shown)]
+    value = SORTED_BY[name]
+    counts = Counter(map(value, chosen))
+    return [
+        Group(f"{name} {key or '–'}: {counted(counts[key], 'run')}", list(runs))
+        for key, runs in groupby(shown, value)
+    ]
 
 
 @dataclass(frozen=True)
@@ -116,14 +178,12 @@ class Trend:
 
 
 def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
-    """Return the trend of the step until a run, over those of its program on as many ranks, if it has one."""
+    """Return the trend of the step until a run, over the runs of its kind, if it has one."""
     if run.program is None or run.listed.step_ns is None:
         return None
-    alike = [
-        one.listed.step_ns
-        for one in runs[runs.index(run) :]  # the newest first
-        if (one.program, one.listed.ranks) == (run.program, run.listed.ranks) and one.listed.step_ns
-    ][:_TREND][::-1]
+    older = runs[runs.index(run) :]  # the newest first
+    times = [other.listed.step_ns for other in older if other.kind == run.kind]
+    alike = [step_ns for step_ns in times if step_ns][:_TREND][::-1]
     if len(alike) < 2:
         return None
     low, high = min(alike), max(alike)
@@ -177,6 +237,7 @@ def run_page(request: Request) -> Response:
         parent="report/report.html.j2",
         address=address,
         comparisons=comparisons(here.catalogue, run),
+        change=change(here.catalogue, run),
     )
     return as_html(page)
 

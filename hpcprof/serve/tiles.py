@@ -23,6 +23,7 @@ import numpy as np
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS
+from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 from hpcprof.report.page.timeline_data import encoded_slices, median_and_worst
@@ -46,7 +47,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.serve.tile_cache import TileCache, tile_key
 
-LAYOUT = 4
+LAYOUT = 5
 """Raised whenever tiles of the same profiles would be others."""
 
 MOST_RANKS = 64
@@ -320,6 +321,7 @@ _BYTES_A_SLICE = 56
 
 # Tiles have few names, and the same ones; without this, names take a quarter of the time of a tile.
 _short_name = lru_cache(maxsize=4096)(short_name)
+_family = lru_cache(maxsize=4096)(family)
 
 
 @dataclass(frozen=True)
@@ -416,6 +418,7 @@ def encoded_tile(
     number: dict[str, int] = {}
     found: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
     short: dict[int, str] = {}
+    families: dict[int, str] = {}
     labels: dict[tuple[str, str], None] = {}
     for part in parts:
         labels |= dict.fromkeys((track.kind.value, track.label) for track in part.tracks.tracks)
@@ -433,13 +436,15 @@ def encoded_tile(
     texts = [*number]
     for track in tracks:
         if track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION):
-            for name in np.unique(track.slices.name).tolist():
-                if name != NONE and (brief := _short_name(texts[name])) != texts[name]:
+            for name in np.unique(track.slices.name[track.slices.name != NONE]).tolist():
+                families[name] = _family(texts[name])
+                if (brief := _short_name(texts[name])) != texts[name]:
                     short[name] = brief
     return {
         "rank": rank,
         "strings": texts,
         "short": short,
+        "family": families,
         "labels": [*labels],
         "tracks": encoded,
     }

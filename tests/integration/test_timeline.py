@@ -75,6 +75,7 @@ DATA: dict[str, Any] = {
     "worst": 7,
     "strings": NAMES,
     "short": {},
+    "family": {},
     "ranks": [rank(0, 0), rank(5, 2 * MS)],
 }
 

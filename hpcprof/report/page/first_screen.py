@@ -17,6 +17,7 @@ from hpcprof.report.explanation import (
     instead,
     located,
     saved,
+    stall_verdict,
     together,
     unjudged,
     written_source,
@@ -83,9 +84,11 @@ class Bar:
 class FirstScreen:
     """Everything on the first screen, as text.
 
-    ``accounts`` are those of all steps and of each kind of them.
+    ``banner`` has the verdict on a run that stood still, which ``conclusion`` does not repeat. ``accounts`` are
+    those of all steps and of each kind of them.
     """
 
+    banner: list[str]
     accounts: list[Bar]
     conclusion: list[str]
     cards: list[Card]
@@ -106,9 +109,11 @@ class FirstScreen:
 def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -> FirstScreen:
     """Return the first screen of a run's page; ``places`` are the ranks and steps that its timeline holds."""
     explanation = contents.explanation
+    banner = stall_verdict(explanation) if explanation else []
     return FirstScreen(
+        banner=banner,
         accounts=[_bar(account) for account in accounts_of_steps(contents)],
-        conclusion=conclusion(explanation) if explanation else [],
+        conclusion=conclusion(explanation)[len(banner) :] if explanation else [],
         cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()]
         if explanation
         else [],

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -90,16 +91,19 @@ class _Rank:
 
 @dataclass
 class _Texts:
-    """The texts of all ranks, each once, and the short names of kernels."""
+    """The texts of all ranks, each once, with the short names and the families of kernels."""
 
     number: dict[str, int] = field(default_factory=dict)
     short: dict[int, str] = field(default_factory=dict)
+    family: dict[int, str] = field(default_factory=dict)
 
     def add(self, text: str, is_kernel: bool = False) -> int:
         """Return the number of a text."""
         number = self.number.setdefault(text, len(self.number))
-        if is_kernel and number not in self.short and (short := short_name(text)) != text:
-            self.short[number] = short
+        if is_kernel and number not in self.family:
+            self.family[number] = family(text)
+            if (short := short_name(text)) != text:
+                self.short[number] = short
         return number
 
 
@@ -227,11 +231,12 @@ def _assembled(
         # The texts of all tracks are known by now.
         "strings": [*texts.number],
         "short": texts.short,
+        "family": texts.family,
     }
 
 
 def _nothing(why: str) -> dict[str, Any]:
-    return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "ranks": []}
+    return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "family": {}, "ranks": []}
 
 
 def _rank(

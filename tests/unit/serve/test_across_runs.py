@@ -18,7 +18,7 @@ from hpcprof.results.across.named_baselines import named_baselines, set_baseline
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve import catalogue
-from hpcprof.serve.across_runs import comparisons
+from hpcprof.serve.across_runs import change, comparisons
 from hpcprof.serve.app import serve_store
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
@@ -141,6 +141,12 @@ def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
         ("the earlier run run02", "/compare?baseline=run02&candidate=run01"),
         ("baseline main", "/compare?baseline=run02&baseline=run03&candidate=run01"),
     ]
+    assert change(Catalogue(tmp_path, None, store), made[0]) is None
+    listed[:2] = [msgspec.structs.replace(one, step_ns=ns) for one, ns in zip(listed, (9e6, 12e6), strict=False)]
+    assert change(Catalogue(tmp_path, None, store), made[0]) == (
+        "Since the earlier run run02: 9.000 ms instead of 12.00 ms a step (-25.0 %).",
+        "/compare?baseline=run02&candidate=run01",
+    )
     listed[1] = msgspec.structs.replace(listed[1], command="train --batch 8")
     (earlier, *_) = comparisons(Catalogue(tmp_path, None, store), made[0])
     assert earlier == ("the earlier run run03", "/compare?baseline=run03&candidate=run01")

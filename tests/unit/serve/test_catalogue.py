@@ -55,6 +55,11 @@ RUNS = Listing(
         (Filters(profiler="nsys"), "b"),
         (Filters(since="2026-10-31"), "a"),
         (Filters(since="2026-11-02"), ""),
+        (Filters(sort="run"), "ab"),
+        (Filters(sort="-run"), "ba"),
+        (Filters(sort="profiler"), "ba"),
+        (Filters(sort="-started"), "ab"),
+        (Filters(sort="run", group="state"), "ab"),
     ],
 )
 def test_a_filter_chooses_runs(filters: Filters, names: str) -> None:
@@ -64,6 +69,20 @@ def test_a_filter_chooses_runs(filters: Filters, names: str) -> None:
 def test_a_wrong_date_is_named() -> None:
     with pytest.raises(UsageError, match="yesterday: write a date"):
         RUNS.chosen(Filters(since="yesterday"))
+
+
+@pytest.mark.parametrize("filters", [Filters(sort="x"), Filters(sort="--run"), Filters(group="step")])
+def test_an_unknown_order_is_named_with_those_there_are(filters: Filters) -> None:
+    with pytest.raises(UsageError, match=r"is none of .*\bprogram\b"):
+        RUNS.chosen(filters)
+
+
+def test_a_group_keeps_its_runs_together_in_the_order_of_its_first_one() -> None:
+    def known(name: str, program: str | None) -> KnownRun:
+        return KnownRun(ListedRun(run=name, state="completed"), program)
+
+    listing = Listing([known("1", "b"), known("2", None), known("3", "a"), known("4", "b")], [])
+    assert "".join(run.listed.run for run in listing.chosen(Filters(group="program"))) == "1423"
 
 
 def test_a_filter_offers_the_values_that_there_are() -> None:

@@ -1,5 +1,5 @@
-// The colours of a timeline, taken from page.css: three shades of each kind, so that neighbours can be told apart.
-import { KINDS } from "./source.js";
+// The colours of a timeline, taken from page.css: three shades of each kind and family, so that neighbours can be told apart.
+import { FAMILIES, KINDS, look } from "./source.js";
 
 const SHADES = [0, 0.14, 0.28];
 const PALE = 0.68;
@@ -11,12 +11,18 @@ export class Colours {
     const value = (name) => style.getPropertyValue(name).trim();
     for (const name of ["background", "panel", "text", "soft", "line", "accent", "focus"]) this[name] = value(`--${name}`);
     const background = channels(this.background);
-    this.fills = KINDS.map(({ colour }) => {
+    this.fills = new Map();
+    for (const { colour } of [...KINDS, ...Object.values(FAMILIES)]) {
       const base = channels(value(colour));
       const shades = SHADES.map((share) => mixed(base, background, share));
-      return { shades: shades.map(css), pale: css(mixed(base, background, PALE)), ink: shades.map(ink) };
-    });
+      this.fills.set(colour, { shades: shades.map(css), pale: css(mixed(base, background, PALE)), ink: shades.map(ink) });
+    }
     this.communication = value("--exposed-comm");
+  }
+
+  /** Returns the fills of a slice of a track. */
+  of(slices, row) {
+    return this.fills.get(look(slices, row).colour);
   }
 
   /** Returns the shade of a name: always the same one. */

@@ -61,6 +61,7 @@ function unpacked(rank, id, track, data) {
     track: id,
     strings: data.strings,
     short: data.short,
+    family: data.family,
     start,
     end: lengths.map((length, row) => start[row] + length),
     depth: filled(Uint8Array, track.depth, count),

@@ -4,7 +4,6 @@ import { isPrinting } from "../theme.js";
 import { Colours } from "./colours.js";
 import { RULER } from "./layout.js";
 import { ruler } from "./ruler.js";
-import { MERGED } from "./source.js";
 
 const SMALLEST_LABEL = 32;
 const MERGED_PIXELS = 2;
@@ -155,7 +154,7 @@ export class Painter {
       if (high <= reach) continue;
       const from = Math.max(this.x(level.start[place]), reach, 0);
       const row = level.row[place];
-      const fills = colours.fills[slices.kind[row] % MERGED];
+      const fills = colours.of(slices, row);
       const sparse = level.busy[place] < 0.5 * (level.end[place] - level.start[place]);
       const wide = level.count[place] === 1 && high - from > WIDE;
       const shade = wide ? Colours.shade(slices.name[row]) : 0;
@@ -186,7 +185,7 @@ export class Painter {
       const row = lane.finest.row[place];
       const [low, high] = [Math.max(this.x(slices.start[row]), 0), Math.min(this.x(slices.end[row]), this.width)];
       const tall = Math.max(1, Math.round((height * slices.height[row]) / 100));
-      context.fillStyle = colours.fills[slices.kind[row]].pale;
+      context.fillStyle = colours.of(slices, row).pale;
       context.fillRect(low, y + height - tall, Math.max(high - low - 0.5, 1), tall);
       if (labels && high - low > SMALLEST_LABEL) this.#label(model.shortName(row), low, high, y + height / 2 + 0.5, colours.text);
     }
@@ -210,7 +209,7 @@ export class Painter {
       const drawn = Math.max(right - left, 2);
       const row = finest.row[place];
       const shade = Colours.shade(model.slices.name[row]);
-      const fills = colours.fills[model.slices.kind[row] % MERGED];
+      const fills = colours.of(model.slices, row);
       context.fillStyle = fills.shades[shade];
       context.fillRect(left, y, drawn, height);
       context.fillStyle = colours.text;

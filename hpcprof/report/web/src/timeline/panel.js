@@ -2,7 +2,7 @@
 import { count, duration, percent } from "../units.js";
 import { button, make } from "./dom.js";
 import { exact } from "./ruler.js";
-import { KINDS, MERGED } from "./source.js";
+import { KINDS, MERGED, look } from "./source.js";
 
 const MOST_NAMES = 50;
 
@@ -33,7 +33,7 @@ export class Panel {
     const step = this.timeline.stepAt(rank, slices.start[row]);
     const facts = [
       ["Name", model.name(row)],
-      ["Kind", worded(slices.kind[row])],
+      ["Kind", `${look(slices, row).word}${slices.kind[row] >= MERGED ? SEVERAL : ""}`],
       ["Start", exact(slices.start[row])],
       ["Duration", `${duration(slices.end[row] - slices.start[row])} (${count(slices.end[row] - slices.start[row])} ns)`],
       ["Rank", `${rank}`],
@@ -95,7 +95,8 @@ function table(title, headers, rows) {
   return make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": title }, make("table", {}, caption, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
-const worded = (kind) => `${KINDS[kind % MERGED].word}${kind >= MERGED ? ", several short ones" : ""}`;
+const SEVERAL = ", several short ones";
+const worded = (kind) => `${KINDS[kind % MERGED].word}${kind >= MERGED ? SEVERAL : ""}`;
 const folded = (name) => (name.length > 48 ? `${name.slice(0, 47)}…` : name);
 
 /** Copies a text; where a page may not, it is selected, so that the reader can. */

@@ -33,15 +33,15 @@
  * @property {number} pixels the width of that extent on the screen
  *
  * The slices of a track as columns, by start; of those that start together the longer one first. Slices of one
- * depth do not overlap. `name` and `info` are numbers of `strings`, -1 for none, and `short` has the short names of
- * some. A call and the work that it launched share `launch`, which is unique in the rank, and the parts of a
+ * depth do not overlap. `name` and `info` are numbers of `strings`, -1 for none, `short` has the short names of some,
+ * and `family` the families of kernels. A call and the work that it launched share `launch`, which is unique in the rank, and the parts of a
  * collective on its ranks share `collective`; -1 stands for none. `messages` are sends and receives by the rows that
  * carry them out, which may be several for a row: both ends have the same number, which is below 0 for a receive.
  * @typedef {object} TrackSlices
  * @property {number} rank
  * @property {number} track the id of the track
  * @property {string[]} strings
- * @property {Record<number, string>} short
+ * @property {Record<number, string>} short @property {Record<number, string>} family
  * @property {Float64Array} start @property {Float64Array} end
  * @property {Uint8Array} depth
  * @property {Uint8Array} kind an index of `KINDS`, and `MERGED`
@@ -66,6 +66,23 @@ export const KINDS = [
   { word: "MPI requests", colour: "--mpi-request" },
   { word: "Samples of the node", colour: "--sample" },
 ];
+
+/** The families of compute kernels: their words in the legend, and the variables of page.css that are their colours. */
+export const FAMILIES = {
+  "matrix product": { word: "Matrix products", colour: "--matrix" },
+  convolution: { word: "Convolutions", colour: "--convolution" },
+  attention: { word: "Attention", colour: "--attention" },
+  normalization: { word: "Normalizations, softmax, reductions", colour: "--reduction" },
+  softmax: { word: "Normalizations, softmax, reductions", colour: "--reduction" },
+  reduction: { word: "Normalizations, softmax, reductions", colour: "--reduction" },
+  elementwise: { word: "Elementwise kernels", colour: "--elementwise" },
+};
+
+/** Returns the word and the colour of a slice of a track. */
+export function look(slices, row) {
+  const kind = slices.kind[row] % MERGED;
+  return (kind === 0 && FAMILIES[slices.family[slices.name[row]]]) || KINDS[kind];
+}
 
 /** The kind of merged slices is this and the kind that takes most of their time. */
 export const MERGED = 16;

@@ -160,12 +160,14 @@ function joined(rank, track, parts) {
   const strings = [];
   const number = new Map();
   const short = {};
+  const family = {};
   const rows = [];
   const seen = new Set();
   for (const part of parts) {
     const own = part.strings.map((text, at) => {
       if (!number.has(text)) number.set(text, strings.push(text) - 1);
       if (part.short[at] !== undefined) short[number.get(text)] = part.short[at];
+      if (part.family[at] !== undefined) family[number.get(text)] = part.family[at];
       return number.get(text);
     });
     for (let row = 0; row < part.start.length; row += 1) {
@@ -195,6 +197,7 @@ function joined(rank, track, parts) {
     track,
     strings,
     short,
+    family,
     start: plain(Float64Array, "start"),
     end: plain(Float64Array, "end"),
     depth: plain(Uint8Array, "depth"),

@@ -13,7 +13,7 @@ import { Painter } from "./painter.js";
 import { Panel } from "./panel.js";
 import { light, linksOf, lit, sums } from "./queries.js";
 import { TrackModel } from "./slices.js";
-import { MERGED } from "./source.js";
+import { look } from "./source.js";
 import { legend, Toolbar } from "./toolbar.js";
 import { View } from "./view.js";
 
@@ -99,9 +99,12 @@ export class Timeline {
       make("h2", { textContent: this.options.title }),
       ...notes,
       this.toolbar.element,
-      make("div", { className: "timeline-frame" }, this.scroller, this.tip),
-      this.legend,
-      this.panel.element,
+      make(
+        "div",
+        { className: "timeline-docked" },
+        make("div", {}, make("div", { className: "timeline-frame" }, this.scroller, this.tip), this.legend),
+        this.panel.element,
+      ),
     );
     this.painter = new Painter(this.canvas);
     this.controls = new Controls(this);
@@ -208,8 +211,9 @@ export class Timeline {
       if (this.models.get(key)?.slices !== slices) this.models.set(key, new TrackModel(slices));
     }
     if (this.selected) this.#findAgain(before);
-    const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)].map((kind) => kind % MERGED)));
-    this.legend.replaceChildren(legend(kinds));
+    const looks = new Set();
+    for (const { slices } of this.models.values()) slices.kind.forEach((_, row) => looks.add(look(slices, row)));
+    this.legend.replaceChildren(legend(looks));
     if (this.found) this.search(this.found.text);
     if (this.wanted) this.#selectWanted();
     this.invalidate();
@@ -274,15 +278,19 @@ export class Timeline {
     return found < 0 ? null : { rank: row.of.rank, track: row.track.id, row: found };
   }
 
-  /** Shows the name and duration of the slice below the pointer. */
+  /** Shows the full name, what it is, the duration, the details (bytes, shapes) and the rank of the slice below the pointer. */
   hover(event) {
     const found = event && this.hit(event.offsetX, event.offsetY);
     this.tip.hidden = !found;
     if (!found) return;
     const model = this.model(found.rank, found.track);
-    this.tip.textContent = `${model.shortName(found.row)}, ${duration(model.slices.end[found.row] - model.slices.start[found.row])}`;
+    const { slices } = model;
+    const details = slices.info[found.row] < 0 ? [] : [slices.strings[slices.info[found.row]]];
+    const took = duration(slices.end[found.row] - slices.start[found.row]);
+    const facts = [look(slices, found.row).word, took, ...details, `rank ${found.rank}`].join(", ");
+    this.tip.replaceChildren(make("b", { textContent: model.name(found.row) }), make("span", { textContent: facts }));
     const left = event.offsetX + this.gutter.element.offsetWidth;
-    this.tip.style.left = `${Math.min(left + 12, this.scroller.clientWidth - 240)}px`;
+    this.tip.style.left = `${Math.max(0, Math.min(left + 12, this.scroller.clientWidth - this.tip.offsetWidth))}px`;
     this.tip.style.top = `${event.offsetY + 18}px`;
   }
 

@@ -1,6 +1,6 @@
 // The row above a timeline: places to go to, zoom, search, and the list of keys.
 import { count } from "../units.js";
-import { KINDS, extent } from "./source.js";
+import { FAMILIES, KINDS, extent } from "./source.js";
 import { button, make } from "./dom.js";
 
 const KEYS = [
@@ -102,12 +102,13 @@ function stepChoice({ overview, view }) {
   return [choice];
 }
 
-/** Returns the colours of the kinds that a timeline has. */
-export function legend(kinds) {
-  const parts = [...kinds].sort().map((kind) => {
+/** Returns the colours that a timeline has, by their words. */
+export function legend(looks) {
+  const colours = new Map([...Object.values(FAMILIES), ...KINDS].filter((one) => looks.has(one)).map(({ word, colour }) => [word, colour]));
+  const parts = [...colours].map(([word, name]) => {
     const colour = make("i", { className: "timeline-colour" });
-    colour.style.background = `var(${KINDS[kind].colour})`;
-    return make("span", {}, colour, KINDS[kind].word);
+    colour.style.background = `var(${name})`;
+    return make("span", {}, colour, word);
   });
   return make("p", { className: "timeline-legend" }, ...parts);
 }
