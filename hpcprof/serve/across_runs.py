@@ -118,7 +118,7 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
 
 
 def change(catalogue: Catalogue, run: Run) -> tuple[str, str] | None:
-    """Return how the step changed since the earlier run of the program, and the address of their comparison."""
+    """Return how the step changed since the earlier run, and the address of their comparison."""
     listing = catalogue.listing()
     steps = {known.listed.run: known.listed.step_ns for known in listing.runs}
     earlier = listing.alike(run.id)[1]

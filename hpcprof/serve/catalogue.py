@@ -37,8 +37,8 @@ class Filters:
     """The choice and the order of runs in a list; empty values choose all, the newest first.
 
     ``search`` holds words that all have to occur in the id, the command, the program, the site or the tags.
-    ``since`` is a date or an age, as for ``hpcprof list --since``. ``sort`` is one of `SORTED_BY`, with a minus
-    sign for the largest first; ``group`` one of `GROUPED_BY`.
+    ``since`` is a date or an age, as for ``hpcprof list --since``. ``sort`` is one of `SORTED_BY`, with a
+    minus sign for the largest first; ``group`` one of `GROUPED_BY`.
     """
 
     search: str = ""

@@ -84,8 +84,8 @@ class Bar:
 class FirstScreen:
     """Everything on the first screen, as text.
 
-    ``banner`` has the verdict on a run that stood still, which ``conclusion`` does not repeat. ``accounts`` are
-    those of all steps and of each kind of them.
+    ``banner`` has the verdict on a run that stood still, which ``conclusion`` does not repeat. ``accounts``
+    are those of all steps and of each kind of them.
     """
 
     banner: list[str]

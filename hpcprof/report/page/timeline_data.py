@@ -236,7 +236,15 @@ def _assembled(
 
 
 def _nothing(why: str) -> dict[str, Any]:
-    return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "family": {}, "ranks": []}
+    return {
+        "notes": [why],
+        "median": NONE,
+        "worst": NONE,
+        "strings": [],
+        "short": {},
+        "family": {},
+        "ranks": [],
+    }
 
 
 def _rank(

@@ -142,7 +142,9 @@ def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
         ("baseline main", "/compare?baseline=run02&baseline=run03&candidate=run01"),
     ]
     assert change(Catalogue(tmp_path, None, store), made[0]) is None
-    listed[:2] = [msgspec.structs.replace(one, step_ns=ns) for one, ns in zip(listed, (9e6, 12e6), strict=False)]
+    listed[:2] = [
+        msgspec.structs.replace(one, step_ns=ns) for one, ns in zip(listed, (9e6, 12e6), strict=False)
+    ]
     assert change(Catalogue(tmp_path, None, store), made[0]) == (
         "Since the earlier run run02: 9.000 ms instead of 12.00 ms a step (-25.0 %).",
         "/compare?baseline=run02&candidate=run01",
