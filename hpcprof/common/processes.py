@@ -68,6 +68,11 @@ class Completed:
     seconds: float
     """The wall-clock time."""
 
+    @property
+    def answer(self) -> tuple[int, str, str]:
+        """The exit code, the output and the error output, which parsers of a scheduler's output take."""
+        return self.exit_code, self.stdout, self.stderr
+
 
 class CommandNotStarted(HpcprofError):
     """A program was not found or is not executable; ``reason`` is the system's."""

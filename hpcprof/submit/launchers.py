@@ -15,7 +15,7 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.linked_libraries import mpi_family
 from hpcprof.submit.mpi_types import type_argument
 from hpcprof.submit.schedulers.scheduler import gpus_are_shared
-from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus
+from hpcprof.submit.schedulers.slurm import fit_gpus
 from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another

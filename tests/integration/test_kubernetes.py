@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.submit.schedulers.kubernetes.test_manifest import RUN_ID, documents, texts
+from tests.unit.submit.schedulers.kubernetes.test_scheduler import RUN_ID, documents, texts
 
 
 def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState, JobStatus, user_name
-from hpcprof.submit.schedulers.pbs.scheduler import PbsScheduler
+from hpcprof.submit.schedulers.pbs import PbsScheduler
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -125,6 +125,18 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
                 raise
             before = error
             time.sleep(pause)
+
+
+def ids_by_place(job_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return ids ``NUMBER;PLACE`` by the cluster or instance that they name, and there by their number.
+
+    The place is empty where an id names none.
+    """
+    places: dict[str, dict[str, str]] = {}
+    for job_id in job_ids:
+        number, _, place = job_id.partition(";")
+        places.setdefault(place, {})[number] = job_id
+    return places
 
 
 def complaint(text: str) -> str:

@@ -26,6 +26,7 @@ from hpcprof.submit.schedulers.command import (
     Refused,
     Unreachable,
     complaint,
+    ids_by_place,
     run_scheduler_command,
     run_submission,
 )
@@ -91,6 +92,7 @@ class FluxScheduler(BatchScheduler):
     starters = (LauncherName.FLUX,)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
     masks_gpus = True
+    own_options = _OWN_OPTIONS
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
 
     def directives(self, site: Site, job: Job) -> list[str]:
@@ -121,10 +123,6 @@ class FluxScheduler(BatchScheduler):
         name = re.split(r"[= ]", directive)[0]
         return frozenset({name if name.startswith("--") else _SHORT.get(name[:2], name[:2])})
 
-    def own_settings(self, site: Site) -> dict[str, str]:
-        """Return the options that hpcprof sets."""
-        return _OWN_OPTIONS
-
     def further_files(
         self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
     ) -> Sequence[FurtherFile]:
@@ -138,29 +136,28 @@ class FluxScheduler(BatchScheduler):
         """Submit by ``flux batch``, to the instance that the shell is in."""
         depends = [f"--dependency=afterok:{job_id.partition(';')[0]}" for job_id in after]
         done = run_submission(["flux", "batch", *depends, *options, str(script)], directory)
-        job_id = parse_batch(done.exit_code, done.stdout, done.stderr)
+        job_id = parse_batch(*done.answer)
         nested = self.job_id_variable in os.environ and transport() is None
         return f"{job_id};{os.environ.get('FLUX_URI', '')}" if nested else job_id
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask each instance for its jobs by ``flux jobs --json``, which also lists ended ones."""
         records: dict[str, Record] = {}
-        for instance, ids in _by_instance(job_ids).items():
-            done = _ask(instance, ["jobs", "--json", *ids])
-            parsed = parse_jobs(done.exit_code, done.stdout, done.stderr, time.time())
+        for instance, ids in ids_by_place(job_ids).items():
+            parsed = parse_jobs(*_ask(instance, ["jobs", "--json", *ids]).answer, time.time())
             records |= {ids[number]: record for number, record in parsed.items() if number in ids}
         return records
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs by ``flux cancel``."""
-        for instance, ids in _by_instance(job_ids).items():
+        for instance, ids in ids_by_place(job_ids).items():
             done = _ask(instance, ["cancel", *ids])
             parse_cancel(done.exit_code, done.stderr)
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""
         done = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
-        for job in _jobs(done.exit_code, done.stdout, done.stderr):
+        for job in _jobs(*done.answer):
             shown = run_scheduler_command(["flux", "job", "info", _plain(job["jobid"]), "jobspec"])
             if f"{json.dumps(str(script.parent))[1:-1]}/" in shown.stdout:
                 return _plain(job["jobid"])
@@ -180,15 +177,6 @@ class FluxScheduler(BatchScheduler):
                 nodes += [Node(cores=cores, gpus=gpus)] * counts[0]
         names = ask(["flux", "queue", "list", "-no", "{queue}"]).split()
         return Machine({name: Queue() for name in names}, node=most_common_node(nodes, []))
-
-
-def _by_instance(job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return jobs by the address of their instance, and there by the id that Flux prints."""
-    jobs: dict[str, dict[str, str]] = {}
-    for job_id in job_ids:
-        number, _, instance = job_id.partition(";")
-        jobs.setdefault(instance, {})[number] = job_id
-    return jobs
 
 
 def _ask(instance: str, words: Sequence[str]) -> Completed:

@@ -80,6 +80,7 @@ class LsfScheduler(BatchScheduler):
     starters = (LauncherName.JSRUN, LauncherName.OPENMPI, LauncherName.MPICH)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "reservation", "scheduler_args")
     masks_gpus = True
+    own_options = _OWN_OPTIONS
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes."""
@@ -112,10 +113,6 @@ class LsfScheduler(BatchScheduler):
         section = value.strip().partition("[")[0]
         return frozenset({GPUS if option == "-gpu" else f"-R {section}" if option == "-R" else option})
 
-    def own_settings(self, site: Site) -> dict[str, str]:
-        """Return the options that hpcprof sets."""
-        return _OWN_OPTIONS
-
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``-o`` and ``-e``."""
         return ["-o", str(out), "-e", str(err)]
@@ -127,13 +124,12 @@ class LsfScheduler(BatchScheduler):
         depends = ["-w", " && ".join(f"done({job_id})" for job_id in after)] if after else []
         command = ["sh", "-c", 'exec bsub "$@" <"$0"', str(script), *depends, *options]
         done = run_submission(command, directory)
-        return parse_bsub(done.exit_code, done.stdout, done.stderr)
+        return parse_bsub(*done.answer)
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for all jobs at once by ``bjobs -json``, which also lists those that have ended lately."""
         fields = "jobid stat exit_code exit_reason pend_reason suspend_reason"
-        done = run_scheduler_command(["bjobs", "-a", "-json", "-o", fields, *job_ids])
-        return parse_bjobs(done.exit_code, done.stdout, done.stderr)
+        return parse_bjobs(*run_scheduler_command(["bjobs", "-a", "-json", "-o", fields, *job_ids]).answer)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs by ``bkill``."""
@@ -144,7 +140,7 @@ class LsfScheduler(BatchScheduler):
         """Look for the file of the run's output among the user's jobs."""
         done = run_scheduler_command(["bjobs", "-a", "-u", owner, "-json", "-o", "jobid output_file"])
         out = str(script.parent / "logs" / "job.out")
-        jobs = _jobs(done.exit_code, done.stdout, done.stderr)
+        jobs = _jobs(*done.answer)
         return next((str(job["JOBID"]) for job in reversed(jobs) if job.get("OUTPUT_FILE") == out), "")
 
     def question(self, site: Site) -> list[str]:

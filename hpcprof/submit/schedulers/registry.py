@@ -10,8 +10,8 @@ from hpcprof.submit.schedulers.scheduler import Scheduler
 # By text, so that a command imports only the scheduler of its site.
 BUILT_IN = {
     "local": "hpcprof.submit.schedulers.local.scheduler:LocalScheduler",
-    "slurm": "hpcprof.submit.schedulers.slurm.scheduler:SlurmScheduler",
-    "pbs": "hpcprof.submit.schedulers.pbs.scheduler:PbsScheduler",
+    "slurm": "hpcprof.submit.schedulers.slurm:SlurmScheduler",
+    "pbs": "hpcprof.submit.schedulers.pbs:PbsScheduler",
     "flux": "hpcprof.submit.schedulers.flux:FluxScheduler",
     "lsf": "hpcprof.submit.schedulers.lsf:LsfScheduler",
     "kubernetes": "hpcprof.submit.schedulers.kubernetes.scheduler:KubernetesScheduler",

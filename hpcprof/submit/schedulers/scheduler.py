@@ -144,6 +144,8 @@ class Scheduler:
     """True if a value with spaces can be passed on: ``own_directives`` quotes it."""
     sends_signal: ClassVar[bool] = False
     """True if its directives ask for the signal ahead of the limit; otherwise job.sh sends it."""
+    own_options: ClassVar[Mapping[str, str]] = {}
+    """The settings that hpcprof sets itself, each with the end of a sentence on what to do instead."""
     requeues: ClassVar[bool] = False
     """True if its job.sh can have its own job queued again; its template does it."""
 
@@ -224,9 +226,9 @@ class Scheduler:
         """Return what a directive sets: names that are equal where two directives exclude each other."""
         return frozenset({directive})
 
-    def own_settings(self, site: Site) -> dict[str, str]:
-        """Return the settings that no user may pass on, each with the end of a sentence on what to do."""
-        return {}
+    def own_settings(self, site: Site) -> Mapping[str, str]:
+        """Return the settings that no user may pass on, by default `own_options`."""
+        return self.own_options
 
     def allocated_nodes(self, environment: Mapping[str, str]) -> int:
         """Return the number of nodes of the job that a shell with this environment is in."""

@@ -11,7 +11,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.submit.rendering.job_scripts import render_scripts
-from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
+from hpcprof.submit.schedulers.slurm import SlurmScheduler
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import LauncherName, Node, Site
 from tests.jobs import make_job

@@ -23,7 +23,7 @@ from hpcprof.submit.schedulers.base import (
     mark_cancelled,
 )
 from hpcprof.submit.schedulers.command import Refused, seconds_left
-from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
+from hpcprof.submit.schedulers.kubernetes import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import (
     records,
     status_by_finished_file,

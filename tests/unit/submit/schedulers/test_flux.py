@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError, UsageError
+from hpcprof.common.processes import Completed
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers import flux
 from hpcprof.submit.schedulers.base import JobState, Record
@@ -83,7 +84,7 @@ def test_a_job_in_an_instance_that_is_a_job_has_its_address_and_is_asked_for_the
 
     def run(words: list[str], *_: object) -> object:
         asked.append(words)
-        return type("Done", (), {"exit_code": 0, "stdout": "fB\n" if "batch" in words else "", "stderr": ""})
+        return Completed((*words,), 0, "fB\n" if "batch" in words else "", "", 0.0)
 
     monkeypatch.setattr(flux, "run_scheduler_command", run)
     monkeypatch.setattr(flux, "run_submission", run)

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.results.collect.executors.dask_jobs import _dask_jobqueue, _Jobs
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, Record
-from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
+from hpcprof.submit.schedulers.slurm import SlurmScheduler
 from hpcprof.submit.worker_jobs import WorkerJobs, WorkerPlacement, make_worker_jobs
 
 pytest.importorskip("distributed", reason="there is no Dask")

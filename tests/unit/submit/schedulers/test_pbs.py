@@ -10,7 +10,8 @@ import pytest
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Refused, Unreachable
-from hpcprof.submit.schedulers.pbs.client import (
+from hpcprof.submit.schedulers.pbs import (
+    PbsScheduler,
     array_of,
     has_no_history,
     member_of,
@@ -24,7 +25,6 @@ from hpcprof.submit.schedulers.pbs.client import (
     parse_qstat,
     parse_qstat_queues,
     parse_qsub,
-    probe_pbs,
     record_from_attributes,
     same_job,
     was_submitted_from,
@@ -410,15 +410,15 @@ def probed(command: list[str]) -> str:
 
 
 def test_a_new_site_has_the_default_queue_of_the_server() -> None:
-    assert probe_pbs(probed).default_queue == "workq"
-    disabled = probe_pbs(
+    assert PbsScheduler().probe(probed).default_queue == "workq"
+    disabled = PbsScheduler().probe(
         lambda command: probed(command).replace('"default_queue":\t"workq"', '"default_queue": "gone"')
     )
     assert disabled.default_queue == ""
 
 
 def test_no_queue_of_pbs_has_more_nodes_than_there_are() -> None:
-    found = probe_pbs(probed)
+    found = PbsScheduler().probe(probed)
     assert {name: queue.max_nodes for name, queue in found.queues.items()} == {
         "workq": 4,
         "debug": 2,

@@ -9,11 +9,12 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import Completed
+from hpcprof.submit.schedulers import slurm
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Unreachable
-from hpcprof.submit.schedulers.slurm import client
-from hpcprof.submit.schedulers.slurm.client import (
+from hpcprof.submit.schedulers.slurm import (
     SLURM_STATES,
+    SlurmScheduler,
     of_members,
     parse_largest_array,
     parse_sacct,
@@ -26,7 +27,6 @@ from hpcprof.submit.schedulers.slurm.client import (
     parse_squeue,
     pending_reason,
 )
-from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
 from hpcprof.submit.sites.model import Node, Queue, Vendor
 from tests.unit.submit.schedulers.recorded import DATA, recorded, recorded_machine
 
@@ -412,7 +412,7 @@ def test_accounting_tells_who_cancelled_a_job_that_squeue_still_lists(
     def answer(arguments: Sequence[str], **_: object) -> Completed:
         return Completed(tuple(arguments), codes[arguments[0]], answers[arguments[0]], "sacct: error", 0.0)
 
-    monkeypatch.setattr(client, "run_scheduler_command", answer)
+    monkeypatch.setattr(slurm, "run_scheduler_command", answer)
     assert SlurmScheduler().states(["7"], datetime.now())["7"].reason == "by root"
     codes["sacct"] = 1
     assert SlurmScheduler().states(["7"], datetime.now())["7"] == Record(JobState.CANCELLED)

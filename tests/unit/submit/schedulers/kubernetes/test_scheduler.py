@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
-from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
+from hpcprof.submit.schedulers.kubernetes import object_name
+from hpcprof.submit.schedulers.kubernetes.scheduler import pod_directory, yaml_text, yaml_value
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job

@@ -1,1 +1,0 @@
-"""PBS: its declaration, the client of its commands, and their parsers."""

@@ -1,1 +1,0 @@
-"""Slurm: its declaration, the client of its commands, and their parsers."""
