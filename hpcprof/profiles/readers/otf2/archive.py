@@ -3,7 +3,8 @@
 As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
 - The group of the type ``COMM_LOCATIONS`` lists the threads that are the ranks of MPI, in their order; the
   members of a communicator's group are places in it. Without this group (EZTrace), the processes are the
-  ranks in their order, if there are communicators.
+  ranks in their order, if there are communicators or functions of MPI (TAU); without communicators, all
+  operations count as those of one that all ranks share.
 - A process is a location group. The streams of a GPU are in its process, or in a group of their own that
   names the process, or that of rocprofv3, which has one process in an archive.
 """
@@ -11,7 +12,7 @@ As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ from hpcprof.profiles.timeline import CYCLES, INSTRUCTIONS, LATEST, NO_PROCESS, 
 UNDEFINED = (1 << 32) - 1
 """Stands for no reference, no rank and no tag."""
 _NANOSECONDS = 1_000_000_000
+_LAST_TICK = np.uint64((1 << 63) - 1)
+"""Largest stamp; beyond it, a writer stored a negative one."""
 
 CPU_THREAD, STREAM = 1, 2
 """Types of locations."""
@@ -95,12 +98,13 @@ class ArchiveClock:
     def nanoseconds(self, ticks: NDArray[np.uint64]) -> Ints:
         """Return ticks as nanoseconds since the first, shape (n,)."""
         since: Ints = (ticks - np.uint64(self.offset)).view(np.int64)
-        if self.resolution == _NANOSECONDS:
-            return since
-        seconds, rest = np.divmod(since, self.resolution)
-        # The rest is less than a second, so that a float holds its nanoseconds exactly.
-        parts: Ints = np.rint(rest * (_NANOSECONDS / self.resolution)).astype(np.int64)
-        return seconds * _NANOSECONDS + parts
+        if self.resolution != _NANOSECONDS:
+            seconds, rest = np.divmod(since, self.resolution)
+            # The rest is less than a second, so that a float holds its nanoseconds exactly.
+            parts: Ints = np.rint(rest * (_NANOSECONDS / self.resolution)).astype(np.int64)
+            since = seconds * _NANOSECONDS + parts
+        since[ticks > _LAST_TICK] = LATEST
+        return since
 
 
 @dataclass
@@ -224,6 +228,8 @@ class Archive:
         The threads and the streams of GPUs.
     world : list of int
         The location of each rank of MPI, or of another library of messages; empty without one.
+    has_resolution : bool
+        False if its clock has no resolution, so that a tick counts as 1 ns.
     of_eztrace : bool
         True if EZTrace wrote it, which does not name itself.
     """
@@ -235,9 +241,9 @@ class Archive:
         with self.damage("its definitions"):
             self.creator = handle.creator
             handle.read_definitions(found.callbacks())
-        if found.clock is None or not found.clock.resolution:
-            raise DamagedInput(f"{path} is damaged: its definitions have no clock.")
-        self.clock = found.clock
+        given = found.clock or ArchiveClock(0, 0, LATEST)
+        self.has_resolution = given.resolution > 0
+        self.clock = given if self.has_resolution else replace(given, resolution=_NANOSECONDS)
         of_process = {one for one, group in found.location_groups.items() if group[1] != _ACCELERATOR}
         used = {location[3] for location in found.locations.values()} & of_process
         only = next(iter(used)) if len(used) == 1 else NO_PROCESS
@@ -252,7 +258,8 @@ class Archive:
         ]
         worlds.sort(key=lambda world: world[0] != MPI)
         self.of_eztrace = {self._text(name) for name, _, _ in found.regions.values()} >= EZTRACE
-        self.world = worlds[0][1] if worlds else self._first_threads() if found.communicators else []
+        by_order = bool(found.communicators) or any(one.paradigm == MPI for one in self.regions.values())
+        self.world = worlds[0][1] if worlds else self._first_threads() if by_order else []
 
     @contextmanager
     def damage(self, what: str) -> Iterator[None]:

@@ -138,8 +138,9 @@ def _last(calls: Visits) -> Ints:
 def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict[int, int]]:
     """Return the communicators as a rank knows them, and the place of each by its reference.
 
-    The last one is `UNKNOWN`. Those of the same ranks are told apart by their order in the archive, which is
-    the same for all ranks. In one between two groups, partners are ranks of the other group.
+    The last one stands for those without a reference: `UNKNOWN`, or all ranks in an archive without
+    communicators. Those of the same ranks are told apart by their order in the archive, which is the same for
+    all ranks. In one between two groups, partners are ranks of the other group.
     """
     found, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
     for reference, (given, groups) in sorted(archive.communicators().items()):
@@ -160,7 +161,8 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
                 others,
             )
         )
-    return [*found, UNKNOWN], place
+    every = Communicator(WORLD, rank, len(archive.world), np.arange(len(archive.world)))
+    return [*found, UNKNOWN if found else every], place
 
 
 def operations(
@@ -195,7 +197,7 @@ def operations(
         given, got = _sizes(about, kind, message, size, own, strings)
     # Those of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
-        "communicator": np.count_nonzero((names[number] == NO_NAME) & (about.kind != MpiKind.BEGIN_RECEIVE))
+        "communicator": np.count_nonzero((number == len(found) - 1) & (about.kind != MpiKind.BEGIN_RECEIVE))
     }
     lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(begin))
     peer = np.where(message, within, NO_PEER)
@@ -221,7 +223,7 @@ def operations(
 def _with_calls(
     events: CalledEvents, strings: StringTable, archive: Archive
 ) -> tuple[CalledEvents, list[Loss]]:
-    """Return the events without calls; with some calls, by time, if the writer records no completions.
+    """Return the events without calls; with some, by time, if the writer records no completions or no events.
 
     The calls left complete requests, or are collectives without an event. The losses are calls of messages
     without an event.
@@ -229,7 +231,7 @@ def _with_calls(
     recorded = ~np.isin(events.kind, _OF_CALLS)
     by_time = np.lexsort((events.position, events.time))
     in_order = events.take(by_time[recorded[by_time]])
-    if not archive.of_eztrace and not lacks_completions(in_order.kind, in_order.request):
+    if len(in_order) and not archive.of_eztrace and not lacks_completions(in_order.kind, in_order.request):
         return events.take(recorded), []
     events, recorded = events.take(by_time), recorded[by_time]
     call = numbered_rows(events.thread, events.start)[1]

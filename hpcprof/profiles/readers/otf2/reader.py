@@ -230,6 +230,11 @@ class _Building:
         if flushes:
             sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"
             lost.append(Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, sentence))
+        if not archive.has_resolution:
+            sentence = (
+                "its clock has no resolution: its ticks count as ns, so that only ratios of times are known"
+            )
+            lost.append(Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, sentence))
         rank = archive.rank_of(processes[0]) if len(processes) == 1 else None
         return Origin(
             path=archive.path,

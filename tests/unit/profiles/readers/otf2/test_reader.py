@@ -270,6 +270,37 @@ def test_without_mpi_each_process_is_a_rank(tmp_path: Path) -> None:
     assert several_ranks(tmp_path / "a/traces.otf2") == SeveralRanks(((0,), (1,)))
 
 
+def test_calls_of_mpi_without_records_are_collectives_of_all_ranks(tmp_path: Path) -> None:
+    """As TAU writes them: regions of the program's paradigm, in processes of which none is named a rank."""
+    with otf2.writer.open(str(tmp_path / "a"), timer_resolution=0) as trace:
+        define = trace.definitions
+        names = ("MPI_Init()", "MPI_Allreduce()", "MPI_Send()")
+        regions = [define.region(name) for name in names]
+        for rank in range(3):
+            node = define.system_tree_node(f"node {rank}", class_name="")
+            group = define.location_group(f"group {rank}", system_tree_parent=node)
+            writer = trace.event_writer(f"thread {rank}", group=group)
+            for at, region in enumerate(regions):
+                writer.enter(10 * at, region)
+                writer.leave(10 * at + 5 + rank, region)
+            # A negative time that was stored without its sign.
+            writer.enter((1 << 64) - 7, regions[1])
+            writer.leave((1 << 64) - 5, regions[1])
+    assert several_ranks(tmp_path / "a/traces.otf2") == SeveralRanks(((0,), (1,), (2,)), (0, 1, 2))
+    timeline = rank_of(tmp_path / "a/traces.otf2", 2)
+    assert (timeline.origin.rank, timeline.origin.world_size) == (2, 3)
+    assert timeline.mpi_calls.end.tolist() == [7, 17, 27]
+    found = timeline.mpi_operations
+    assert timeline.names(np.append(found.operation, found.communicator)) == ["AllReduce", "MPI_COMM_WORLD"]
+    assert (found.start.tolist(), found.end.tolist(), found.ranks.tolist()) == ([10], [17], [3])
+    assert {(loss.kind, loss.detail[:27]) for loss in timeline.origin.losses} == {
+        (LossKind.ROW, "record (Send)"),
+        (LossKind.FIELD, "communicator"),
+        (LossKind.DIAGNOSTIC, "its clock has no resolution"),
+        (LossKind.ROW, "start"),
+    }
+
+
 def test_names_of_functions_and_ranks_are_read_as_other_writers_have_them(tmp_path: Path) -> None:
     from otf2.enums import GroupType, Paradigm
 
