@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import matches
-from hpcprof.profiles.columns.unique import distinct, each, numbered
+from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
@@ -53,7 +53,7 @@ _TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
 _PLACED: dict[str, int | None] = {"start": REQUIRED, "end": REQUIRED, "event_id": NO_ID}
 _DISPATCH: dict[str, int | None] = {
     **_PLACED,
-    **dict.fromkeys(("pid", "agent_id", "queue_id", "stream_id", "kernel_id"), NO_ID),
+    **dict.fromkeys(("pid", "agent_id", "queue_id", "stream_id", "kernel_id", "dispatch_id"), NO_ID),
     **dict.fromkeys((*WORKGROUP, *GRID), 1),
 }
 _COPY: dict[str, int | None] = {
@@ -197,8 +197,8 @@ class DatabasePart:
         found = Records()
         events = self._events() if any(tables.values()) else {}
         if (table := tables["kernel_dispatch"]) is not None:
-            found.dispatches, ids = self._dispatches(table, events, strings, found.lost)
-            found.counters = self._counters(found.dispatches, ids, strings)
+            found.dispatches, passes = self._dispatches(table, events, strings, found.lost)
+            found.counters = self._counters(found.dispatches, passes, strings)
         if (table := tables["memory_copy"]) is not None:
             found.copies = self._copies(table, events, strings, found.lost)
         if (table := tables["region"]) is not None:
@@ -262,9 +262,19 @@ class DatabasePart:
 
     def _dispatches(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
-    ) -> tuple[IntColumns, Ints]:
-        """Return the dispatches, and the ids of their events."""
+    ) -> tuple[IntColumns, tuple[Ints, Ints]]:
+        """Return the dispatches, and the ids of the events of their passes with the row of each.
+
+        Kernel replay repeats a dispatch for each group of counters, under the same number.
+        """
         columns = self._read(table, _DISPATCH, Subject.KERNEL, lost)
+        number = columns.pop("dispatch_id")
+        alone = np.where(number < 0, -1 - np.arange(len(number)), number)
+        _, first, row = np.unique(
+            numbered_rows(columns["process"], alone)[1], return_index=True, return_inverse=True
+        )
+        passes = columns["event_id"], np.argsort(np.argsort(first))[row]
+        columns = {name: values[np.sort(first)] for name, values in columns.items()}
         symbols = self.rows("info_kernel_symbol", "id", "display_name", "kernel_name")
         names = {number: str(shown or name) for number, shown, name in symbols if shown or name}
         numbers = {
@@ -274,9 +284,9 @@ class DatabasePart:
             columns, events, columns["agent_id"], translate(columns["kernel_id"].copy(), numbers)
         )
         sizes = {name: columns[name] for name in (*WORKGROUP, *GRID)}
-        return shared | sizes, columns["event_id"]
+        return shared | sizes, passes
 
-    def _counters(self, dispatches: IntColumns, ids: Ints, strings: StringTable) -> Columns:
+    def _counters(self, dispatches: IntColumns, passes: tuple[Ints, Ints], strings: StringTable) -> Columns:
         """Return the counters of dispatches; samples of counters over time belong to none."""
         table = self.table("pmc_event")
         if table is None or not {"event_id", "pmc_id", "value"} <= table.columns:
@@ -284,7 +294,11 @@ class DatabasePart:
         sampled = " AND sample_id IS NULL" if "sample_id" in table.columns else ""
         numbers = "typeof(event_id) = 'integer' AND typeof(pmc_id) = 'integer'"
         rows = [*table.rows(["event_id", "pmc_id", "sum(value)"], f"WHERE {numbers}{sampled} GROUP BY 1, 2")]
-        row, place = matches(np.array([event for event, _, _ in rows], np.int64), ids)
+        row, found = matches(np.array([event for event, _, _ in rows], np.int64), passes[0])
+        # A counter that several passes have counts once.
+        number = np.array([counter for _, counter, _ in rows], np.int64)
+        _, first = np.unique(numbered_rows(passes[1][found], number[row])[1], return_index=True)
+        row, place = row[first], passes[1][found[first]]
         names = {number: str(name) for number, name in self.rows("info_pmc", "id", "name") if name}
         counter = strings.add_all(names.get(number, str(number)) for _, number, _ in rows)
         kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}

@@ -246,6 +246,33 @@ def test_passes_of_a_replayed_kernel_in_json_are_one_kernel(tmp_path: Path) -> N
     assert {*table["count"]} == {made.STEPS} and {*table["total"]} == {3.5 * made.STEPS}
 
 
+def test_passes_of_a_replayed_kernel_in_a_database_are_one_kernel(tmp_path: Path) -> None:
+    path = made.write_database(tmp_path / "rank0_results.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        dispatch, event, counter = (
+            f"rocpd_{name}{made.UUID}" for name in ("kernel_dispatch", "event", "pmc_event")
+        )
+        for table, changed in (
+            (event, "id = id + 1000"),
+            (dispatch, "id = id + 1000, event_id = event_id + 1000, start = start + 7"),
+            (counter, "id = id + 1000, event_id = event_id + 1000"),
+        ):
+            connection.execute(f"CREATE TEMP TABLE later AS SELECT * FROM {table}")
+            connection.execute(f"UPDATE later SET {changed}")
+            connection.execute(f"INSERT INTO {table} SELECT * FROM later")
+            connection.execute("DROP TABLE later")
+        connection.execute(
+            f"INSERT INTO {counter} (event_id, pmc_id, value) SELECT DISTINCT event_id, 6, 7.0 "
+            f"FROM {counter} WHERE event_id > 1000"
+        )
+        connection.execute(f"INSERT INTO rocpd_info_pmc{made.UUID} (id, name) VALUES (6, 'GRBM_COUNT')")
+    found = read(path)
+    assert sorted(found.kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
+    table = kernel_counters(found).rows
+    assert {*table["count"]} == {made.STEPS}
+    assert {*zip(table["counter"], table["mean"], strict=True)} == {("SQ_WAVES", 3.5), ("GRBM_COUNT", 7.0)}
+
+
 def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
     results = made.results()
     results["rocprofiler-sdk-tool"][0]["buffer_records"] = {}
