@@ -126,6 +126,8 @@ class Loss:
         """The way to record the lost events; empty if unknown."""
         if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
             return _SUPPORTED
+        if self.kind is LossKind.MISSING and self.count == self.of:
+            return f"{_KERNELS} {_SUPPORTED}"
         return _REMEDIES.get(self.kind, "")
 
 
@@ -183,6 +185,10 @@ def _counted(number: int, subject: Subject) -> str:
 
 _UNSUPPORTED = re.compile(r"unable|(?:not |un)supported|could not|cannot|permission|privilege", re.IGNORECASE)
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
+_KERNELS = (
+    "Record the work of the GPU too: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA or "
+    "XPU."
+)
 _AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "

@@ -36,13 +36,13 @@ def lost_launches(timeline: Timeline) -> Ints:
     with_operation = np.zeros(len(calls), bool)
     with_operation[launch_pairs(timeline)[1]] = True
     lost = rows[~with_operation[rows]]
-    if not len(lost) or not with_operation.any():
-        return np.empty(0, np.int64)
     paired = np.flatnonzero(with_operation)
+    if not len(lost) or (timeline.operation_count and not len(paired)):
+        return np.empty(0, np.int64)
     lost = lost[~_nested(timeline, lost, paired)]
     if len(lost):
         lost = lost[~_captured(timeline, lost)]
-    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) else lost
+    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
 
 
 def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:

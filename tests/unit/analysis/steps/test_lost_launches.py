@@ -35,6 +35,13 @@ def test_a_launch_without_a_kernel_is_lost_with_its_step() -> None:
     assert loss.sentence == "2 of 8 launch calls have no operation on the GPU in the profile"
 
 
+def test_a_gpu_that_was_not_recorded_lacks_every_launch() -> None:
+    found = program(lost=tuple(range(8)))
+    (loss,) = [loss for loss in capture_losses(found) if loss.kind is LossKind.MISSING]
+    assert (loss.count, loss.of) == (8, 8) and loss.remedy.startswith("Record the work of the GPU too")
+    assert steps_with_lost_launches(found).all()
+
+
 def test_launches_into_a_graph_and_at_the_end_of_a_capture_lack_nothing() -> None:
     names = ["cudaLaunchKernel"] * 8
     names[1], names[4] = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
