@@ -317,6 +317,10 @@ def test_open_ranges_and_ranges_of_two_threads_are_no_candidates() -> None:
     for column in ("closed", "one_thread"):
         ranges = dataclasses.replace(trace.ranges, **{column: np.zeros(8, np.int64)})
         assert not len(steps_of(dataclasses.replace(trace, ranges=ranges)))
+    # What its name makes a step is one, whichever thread ends it.
+    known = timeline([], loop("iteration"))
+    ranges = dataclasses.replace(known.ranges, one_thread=np.zeros(8, np.int64))
+    assert len(steps_of(dataclasses.replace(known, ranges=ranges))) == 8
 
 
 def test_ranges_without_a_name_are_no_steps() -> None:
