@@ -258,19 +258,20 @@ def _matched(
 def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
     """Return the time stamp of one moment by rank; None if the ranks do not share a clock.
 
-    They may share a node's clock, or an archive's: all its stamps are on the clock that it describes.
+    They may share a node's clock, or an archive's: all its stamps are on the clock that it describes. Without
+    UTC, the stamps of a node are compared as they are.
     """
     if len(profiles) > 1 and len({(one.file, one.kind) for one in profiles}) == 1:
         return {one.rank: 0 for one in profiles}
     starts = {one.rank: one.start_utc_ns for one in profiles if one.start_utc_ns is not None}
     if (
         len(profiles) < 2
-        or len(starts) < len(profiles)
+        or 0 < len(starts) < len(profiles)
         or len({one.host or one.rank for one in profiles}) > 1
     ):
         return None
-    last = max(starts.values())
-    return {rank: last - start for rank, start in starts.items()}
+    last = max(starts.values(), default=0)
+    return {one.rank: last - starts.get(one.rank, last) for one in profiles}
 
 
 def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:

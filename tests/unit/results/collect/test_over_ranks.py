@@ -25,6 +25,7 @@ from hpcprof.results.collect.over_ranks import (
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ProfileRow
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
 
@@ -51,6 +52,27 @@ def at_once(store: Store) -> dict[str, AnalysisTable]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(over_ranks, "groups_of_communicators", lambda _: None)
         return tables(store)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "starts", "zeros"),
+    [
+        (("a", "a"), (70, 90), {0: 20, 1: 0}),
+        # Whether the stamps are of one clock is for the causes and effects among them to say.
+        (("a", "a"), (None, None), {0: 0, 1: 0}),
+        (("a", "a"), (70, None), None),
+        (("a", "b"), (None, None), None),
+        ((None, None), (None, None), None),
+    ],
+)
+def test_processes_of_a_host_may_share_its_clock(
+    hosts: tuple[str | None, ...], starts: tuple[int | None, ...], zeros: dict[int, int] | None
+) -> None:
+    profiles = [
+        ProfileRow("run", rank, f"rank{rank}", "", 0, "otf2", host, "", None, start, 1)
+        for rank, (host, start) in enumerate(zip(hosts, starts, strict=True))
+    ]
+    assert over_ranks._zeros_of_node(profiles) == zeros
 
 
 @pytest.mark.parametrize("together", [2, 5, 1000])
