@@ -6,11 +6,15 @@ profiles stays quick. Other packages add a `Reader` by an entry point of the gro
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.gzip_file import content_of
 
 # nsys writes local ranks too when asked to (%q{OMPI_COMM_WORLD_LOCAL_RANK}): they are no ranks.
 _RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE)
@@ -199,9 +203,22 @@ _FOREIGN = {
 }
 
 
+_HEAD_BYTES = 1 << 18
+_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:device:(?:GPU|TPU)|host:CPU)')
+"""A processor as XLA's profiler names it in a trace for viewers."""
+
+
 def foreign_kind(path: Path) -> str:
-    """Return what a file is that no reader takes, and what to do instead, by its name; empty if unknown."""
-    return _FOREIGN.get(path.suffix.lower(), "")
+    """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
+    if not path.name.lower().endswith((".json", ".json.gz")) or not path.is_file():
+        return _FOREIGN.get(path.suffix.lower(), "")
+    with suppress(DamagedInput):
+        head = content_of(path, _HEAD_BYTES)
+        if _OF_XLA.search(head):
+            return "a trace of JAX or TensorFlow for viewers: open the *.xplane.pb that is written beside it"
+        if b'"traceEvents"' in head:
+            return "a Chrome trace, but not one of the PyTorch profiler"
+    return ""
 
 
 def load(reference: str) -> Any:
