@@ -194,7 +194,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         found |= {name: _outcome(name, profile, task.rank) for name in left}
     _keep_tables(task, profile, sha256, found, with_timeline=task.keeps_timeline and not unkept)
     tables = {name: _for_database(name, outcome, task.rank) for name, outcome in found.items()}
-    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile), unkept)
+    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile, task), unkept)
 
 
 def _for_database(name: str, outcome: Outcome, rank: int) -> AnalysisTable:
@@ -219,12 +219,13 @@ def _executor(threads: int) -> Executor:
     return ThreadPoolExecutor(threads) if threads > 1 else _InTurn()
 
 
-def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
-    """Return what the reader left out, and what else a timeline lacks."""
+def _losses(profile: Timeline | KernelReport, task: ProfileTask) -> tuple[Loss, ...]:
+    """Return what the reader left out, what the profiler warned of, and what else a timeline lacks."""
     from hpcprof.analysis.steps.capture_losses import capture_losses
+    from hpcprof.profiles.profiler_log import logged_warnings
     from hpcprof.profiles.timeline import Timeline
 
-    lost = profile.origin.losses
+    lost = (*profile.origin.losses, *logged_warnings(task.path, profile.origin.kind, task.rank))
     return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
 
 

@@ -268,9 +268,9 @@ def test_passes_of_a_replayed_kernel_in_a_database_are_one_kernel(tmp_path: Path
         connection.execute(f"INSERT INTO rocpd_info_pmc{made.UUID} (id, name) VALUES (6, 'GRBM_COUNT')")
     found = read(path)
     assert sorted(found.kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
-    table = kernel_counters(found).rows
-    assert {*table["count"]} == {made.STEPS}
-    assert {*zip(table["counter"], table["mean"], strict=True)} == {("SQ_WAVES", 3.5), ("GRBM_COUNT", 7.0)}
+    rows = kernel_counters(found).rows
+    assert {*rows["count"]} == {made.STEPS}
+    assert {*zip(rows["counter"], rows["mean"], strict=True)} == {("SQ_WAVES", 3.5), ("GRBM_COUNT", 7.0)}
 
 
 def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
