@@ -63,8 +63,11 @@ class JaxRecorder(Window):
     @property
     def waits(self) -> bool:
         """True if `tick` is still to be called."""
-        compiles = self._anew and not (self._of_steps or self._stands_back)
-        return not self.closed and bool(self.is_busy or compiles or self._until < float("inf"))
+        return not self.closed and bool(self.is_busy or self._begins_anew or self._until < float("inf"))
+
+    @property
+    def _begins_anew(self) -> bool:
+        return self._anew > 0 and not (self._of_steps or self._stands_back)
 
     @property
     def is_busy(self) -> bool:
@@ -96,7 +99,7 @@ class JaxRecorder(Window):
                 # To write takes a while: what is compiled in it is not in this window.
                 self._end_window()
                 self._ready = max(now if self._ready is None else self._ready, compiled)
-        elif self._ready is not None and self._compiled > self._ready and self._anew:
+        elif self._ready is not None and self._compiled > self._ready and self._begins_anew:
             # The window before shows how the program compiles.
             self._ready, self._windows, self._steady = self._compiled, list(WINDOWS_S), 0.0
             self._anew -= 1

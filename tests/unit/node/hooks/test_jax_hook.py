@@ -103,6 +103,20 @@ def test_the_twenty_steps_after_the_first_five_are_recorded(
     assert (tmp_path / "rank00000.xplane.pb").read_text() == "2"
 
 
+def test_a_program_that_compiles_after_its_steps_does_not_lose_them(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    made = recorder(tmp_path, Profiler(), HPCPROF_CAPTURE_UNTIL=str(time.time() + 3600))
+    run_steps(made, 26, clock)
+    made.compiled()  # such as what the program checks its results by
+    for _ in range(100):
+        clock[0] += 1
+        made.tick()
+    made.close()
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "2"
+    assert "recorded steps 5 to 24" in said[0]
+
+
 def test_long_steps_are_as_many_as_ten_seconds_hold_and_chosen_ones_are_all(
     tmp_path: Path, clock: list[float], said: list[str]
 ) -> None:
