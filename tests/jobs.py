@@ -32,15 +32,15 @@ def job(**changes: object) -> Job:
     return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
 
 
-def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:
-    """Return the scripts of a job on this machine; ``options`` are those of `Rendering`."""
+def rendered(job: Job, folder: Path, site: Site | None = None, **options: object) -> dict[str, str]:
+    """Return the scripts of a job, by default on this machine; ``options`` are those of `Rendering`."""
     values: dict[str, object] = {
         "run_directory": folder,
         "command_line": ["hpcprof", "submit"],
         "launch": ["mpiexec", "-n", str(job.ranks)],
         "program": job.arguments,
     }
-    return render(load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
+    return render(site or load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
 
 
 def echoing(site: Site, *words: str) -> list[Job]:

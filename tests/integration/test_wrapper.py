@@ -24,7 +24,7 @@ from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import render, render_text
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import Affinity, Node
+from hpcprof.submit.sites.model import Affinity, Launcher, LauncherName, Node, Site
 from tests.jobs import job, rendered
 from tests.waiting import until
 
@@ -673,9 +673,14 @@ def test_every_launchers_ranks_get_the_variables_of_torch_distributed(
     assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
 
 
-def start_job(folder: Path, asked: Job, launch: list[str], **environment: str) -> subprocess.Popen[bytes]:
+def start_job(
+    folder: Path, asked: Job, launch: list[str], launcher: str = "", **environment: str
+) -> subprocess.Popen[bytes]:
     """Start the job.sh of a job whose ``launch`` gives its one rank no number."""
-    for name, text in rendered(asked, folder, launch=launch).items():
+    site = load_site("local")
+    if launcher:
+        site = msgspec.structs.replace(site, launcher=Launcher(LauncherName(launcher)))
+    for name, text in rendered(asked, folder, site=site, launch=launch).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     variables = {**os.environ, **environment}
@@ -735,6 +740,34 @@ def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> N
     assert (tmp_path / "state/attempt").read_text() == "3\n"
 
 
+def prepared(folder: Path, site: Site, program: str, **environment: str) -> int:
+    """Run the job.sh of a site, with its errors in a file, as they are in a job; return its exit code."""
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", program])
+    for name, text in rendered(asked, folder, site, launch=[]).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    variables = {"PATH": os.environ["PATH"], **environment}
+    with (folder / "job.err").open("wb") as errors:
+        return subprocess.run(["/bin/bash", str(folder / "job.sh")], env=variables, stderr=errors).returncode
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "failures"),
+    [
+        (["set -e", "false", "true"], 1, ["false failed", "false ended the job"]),
+        (["exit 3"], 3, ["exit 3 ended the job"]),
+        (["set -eufC", "IFS=/,", "PATH=/opt"], 4, ["PATH has lost /usr/bin and /bin, which are put back"]),
+    ],
+)
+def test_what_lines_of_the_site_do_to_the_shell_is_named_and_undone(
+    setup: list[str], code: int, failures: list[str], tmp_path: Path
+) -> None:
+    site = msgspec.structs.replace(load_site("local"), setup=setup)
+    assert prepared(tmp_path, site, "exit 4", SHELLOPTS="braceexpand:errexit:nounset") == code
+    assert (tmp_path / "state/setup_failed").read_text().splitlines() == failures
+    assert (tmp_path / "state/finished").exists() == (code == 4)
+
+
 def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Path) -> None:
     setup = [
         "source /nowhere/activate",
@@ -750,15 +783,9 @@ def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Pat
     site = msgspec.structs.replace(
         load_site("local"), modules=["nosuch/1.0"], setup=setup, tmpdir=f"{tmp_path}/$NAME/${{NO_SUCH}}it's"
     )
-    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", "echo $TMPDIR; exit 3"])
     folder = tmp_path / "run"
-    for name, text in render(site, asked, Rendering(folder, ["hpcprof"], [], asked.arguments)).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    environment = {"PATH": os.environ["PATH"], "NAME": "a b"}
-    with (tmp_path / "job.err").open("wb") as errors:
-        done = subprocess.run(["/bin/bash", str(folder / "job.sh")], env=environment, stderr=errors)
-    assert done.returncode == 3
+    code = prepared(folder, site, "echo $TMPDIR; exit 3", NAME="a b")
+    assert code == 3
     assert (folder / "logs/rank00000.out").read_text() == f"{tmp_path}/a b/it's\n"
     assert (folder / "state/setup_failed").read_text().splitlines() == [
         "module load nosuch/1.0 failed: module: command not found",
@@ -781,6 +808,16 @@ print("saved on", *got, flush=True)
 """
 
 
+def standin_nsys(path: Path) -> None:
+    """Write a profiler that acts on no signal, so that USR1 ends it before the program."""
+    path.write_text(
+        '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
+        'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
+        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; exit "$code"\n'
+    )
+    path.chmod(0o755)
+
+
 @pytest.mark.parametrize("profiler", ["none", "nsys"])
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
 @pytest.mark.parametrize("name", ["USR1", "XCPU", "TERM"])
@@ -788,13 +825,7 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     name: str, group: bool, profiler: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bin").mkdir()
-    # This profiler acts on no signal, so that USR1 ends it before the program.
-    (tmp_path / "bin/nsys").write_text(
-        '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
-        'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
-        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; exit "$code"\n'
-    )
-    (tmp_path / "bin/nsys").chmod(0o755)
+    standin_nsys(tmp_path / "bin/nsys")
     asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=[sys.executable, "-c", SAVES])
     folder = tmp_path / "run"
     script = start_job(folder, asked, [], PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
@@ -835,6 +866,30 @@ def test_a_signal_that_ends_the_launcher_reaches_the_programs_in_its_sessions(
     assert elsewhere.poll() is None
     elsewhere.kill()
     elsewhere.wait()
+
+
+@pytest.mark.parametrize("profiler", ["none", "nsys"])
+@pytest.mark.parametrize("group", [True, False], ids=["to all of a rank", "to its first process"])
+def test_a_signal_that_a_launcher_sends_to_the_wrapper_reaches_the_program_once(
+    group: bool, profiler: str, tmp_path: Path
+) -> None:
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(
+        "#!/bin/bash\nexport PALS_RANKID=0 PALS_LOCAL_RANKID=0 PALS_LOCAL_SIZE=1 PMI_SIZE=1\n"
+        f'set -m; "$@" & rank=$!; trap "kill -s USR1 {"-" if group else ""}$rank" USR1\n'
+        'until wait "$rank"; code=$?; ! kill -0 "$rank" 2>/dev/null; do :; done; exit "$code"\n'
+    )
+    launcher.chmod(0o755)
+    standin_nsys(tmp_path / "nsys")
+    asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=[sys.executable, "-c", SAVES])
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    script = start_job(tmp_path / "run", asked, [str(launcher)], "pals", PATH=path)
+    output = tmp_path / "run/logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(script.pid, signal.SIGUSR1)
+    assert script.wait(60) == 0
+    assert output.read_text() == "ready\nsaved on SIGUSR1\n"
+    assert (tmp_path / "run/state/rank00000.exit").read_text() == "0\n"
 
 
 @pytest.mark.parametrize("before", ["", "cd /;"], ids=["plain", "sandbox"])
