@@ -143,18 +143,19 @@ class Run:
         job = self.submission.job
         if job.profiler == "none" or not place_conditions(job.profile_ranks):
             return job.profiled_ranks
-        notes = (parsed_count(note.name[4:9]) for note in (self.path / "state").glob("rank*.profiled"))
-        return sorted(rank for rank in notes if rank is not None) or job.profiled_ranks
+        return [*self.rank_notes("profiled")] or job.profiled_ranks
+
+    def rank_notes(self, fact: str) -> dict[int, str]:
+        """Return the texts of the files ``state/rankNNNNN.FACT`` by rank, in their order."""
+        paths = sorted((self.path / "state").glob(f"rank*.{fact}"))
+        ranks = {path.name: parsed_count(path.stem.removeprefix("rank")) for path in paths}
+        texts = {rank: self.state_file(name) for name, rank in ranks.items() if rank is not None}
+        return {rank: text for rank, text in texts.items() if text is not None}
 
     def rank_exit_codes(self) -> dict[int, int]:
         """Return the exit codes by rank; a rank that was killed has none."""
-        codes = {}
-        for path in sorted((self.path / "state").glob("rank*.exit")):
-            rank = parsed_count(path.stem.removeprefix("rank"))
-            code = parsed_count(self.state_file(path.name) or "")
-            if rank is not None and code is not None:
-                codes[rank] = code
-        return codes
+        codes = {rank: parsed_count(text) for rank, text in self.rank_notes("exit").items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
 
 
 def runs_directory(given: Path | None = None) -> Path:

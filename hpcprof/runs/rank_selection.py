@@ -65,37 +65,32 @@ def rank_spans(ranks: Iterable[int]) -> list[str]:
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
-def parse_ranks(text: str) -> list[tuple[int, int]]:
+def parse_ranks(text: str, option: str = "--ranks") -> list[tuple[int, int]]:
     """Return the spans of a list of ranks such as ``0,4-7``, each with its last rank."""
     if not _SPANS.fullmatch(text):
-        raise UsageError(f"--ranks {text}: give ranks such as 0,4-7.")
-    spans = [
-        (int(first), int(last or first)) for first, _, last in (p.partition("-") for p in text.split(","))
-    ]
+        raise UsageError(f"{option} {text}: give ranks such as 0,4-7.")
+    parts = (part.partition("-") for part in text.split(","))
+    spans = [(int(first), int(last or first)) for first, _, last in parts]
     for low, high in spans:
         if high < low:
-            raise UsageError(f"--ranks: the span {low}-{high} is empty; write the lower number first.")
+            raise UsageError(f"{option}: the span {low}-{high} is empty; write the lower number first.")
     return spans
 
 
 def _numbers(text: str, limit: int) -> set[int]:
     """Return the numbers in a list of spans that are below ``limit``."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            raise UsageError(f"--profile-ranks: the span {part} is empty; write the lower number first.")
-        numbers.update(range(int(first), min(int(last or first) + 1, limit)))
-    return numbers
+    spans = parse_ranks(text, "--profile-ranks")
+    return {number for low, high in spans for number in range(low, min(high + 1, limit))}
 
 
 def _condition(part: str, text: str, nodes: int, ranks_per_node: int) -> Callable[[int], bool]:
     key, _, value = part.partition("=")
     if key == "every" and re.fullmatch(_NUMBER, value) and int(value) > 0:
         return lambda rank: rank % int(value) == 0
-    if key in ("local", "nodes") and _SPANS.fullmatch(value):
-        numbers = _numbers(value, ranks_per_node if key == "local" else nodes)
-        if key == "local":
-            return lambda rank: rank % ranks_per_node in numbers
-        return lambda rank: rank // ranks_per_node in numbers
+    if key == "local" and _SPANS.fullmatch(value):
+        local_ranks = _numbers(value, ranks_per_node)
+        return lambda rank: rank % ranks_per_node in local_ranks
+    if key == "nodes" and _SPANS.fullmatch(value):
+        chosen = _numbers(value, nodes)
+        return lambda rank: rank // ranks_per_node in chosen
     raise UsageError(f"--profile-ranks {text}: {part!r} is not a rank selection; use {_HELP}.")

@@ -4,12 +4,11 @@ The job's hook does the work (`hpcprof.node.on_request`): request and answers ar
 """
 
 import json
-import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -69,7 +68,10 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     host = host_of(run)
     if host is not None:
         host.connect()
-    _check_running(run)  # which also brings the copy of a run on a host up to date
+    # This also brings the copy of a run on a host up to date.
+    state = poll([run], LISTING_SECONDS)[run.id].state
+    if state is not JobState.RUNNING:
+        raise HpcprofError(f"{run.id} is {state.value}: only a running job can be captured.")
     live = read_live_steps(run)
     if not live:
         raise HpcprofError(
@@ -122,16 +124,14 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
     while True:
         if host is not None:
             update(run, host)
-        answers = _answers(run, request)
-        if _ended(answers, asked):
-            break
-        if run.state_file("finished") is not None or time.monotonic() > limit:
+        answers, has_ended = _answers(run, request), run.state_file("finished") is not None
+        if _ended(answers, asked) or has_ended or time.monotonic() > limit:
             break
         time.sleep(_LOOK_S if host is None else _LOOK_THERE_S)
     failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
     silent = [rank for rank in asked if rank not in answers or answers[rank].state == "accepted"]
     if silent and not failed:
-        why = "its job has ended" if run.state_file("finished") is not None else "it takes no steps"
+        why = "its job has ended" if has_ended else "it takes no steps"
         raise HpcprofError(f"{named_ranks(silent)} of {run.id} recorded nothing: {why}.")
     if failed:
         reasons = "; ".join(
@@ -142,12 +142,6 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
         rest = f" ({counted(recorded, 'other rank')} recorded)" if recorded else ""
         raise HpcprofError(f"not all ranks of {run.id} recorded: {reasons}{rest}.")
     return answers
-
-
-def _check_running(run: Run) -> None:
-    status = poll([run], LISTING_SECONDS)[run.id]
-    if status.state is not JobState.RUNNING:
-        raise HpcprofError(f"{run.id} is {status.state.value}: only a running job can be captured.")
 
 
 def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
@@ -173,16 +167,10 @@ def _ended(answers: Mapping[int, CaptureAnswer], asked: list[int]) -> bool:
 
 
 def _answers(run: Run, request: Request) -> dict[int, CaptureAnswer]:
-    return {
-        rank: answer
-        for rank, answer in sorted(_all_answers(run), key=lambda pair: pair[0])
-        if answer.number == request.number
-    }
-
-
-def _all_answers(run: Run) -> Iterator[tuple[int, CaptureAnswer]]:
-    with suppress(OSError), os.scandir(run.path / "state" / ANSWERS) as entries:
-        for entry in entries:
-            if name := _ANSWER.fullmatch(entry.name):
-                with suppress(OSError, msgspec.MsgspecError), Path(entry.path).open("rb") as file:
-                    yield int(name[1]), from_json(file.read(), CaptureAnswer)
+    answers = {}
+    for path in sorted((run.path / "state" / ANSWERS).glob("rank*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            answer = from_json(path.read_bytes(), CaptureAnswer)
+            if (name := _ANSWER.fullmatch(path.name)) and answer.number == request.number:
+                answers[int(name[1])] = answer
+    return answers

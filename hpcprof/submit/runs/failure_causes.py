@@ -20,7 +20,6 @@ Where = Literal["exception", "errors", "job_errors", "job_end", "launch"]
 """The texts that patterns are about, see ``failure_patterns.yaml``."""
 
 _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
-_NOTE = re.compile(r"rank(\d{5,9})\.exception")
 _LONGEST_MESSAGE = 300
 _UNLIMITED = 1 << 60
 """From this number of bytes on, a control group has no limit of its memory."""
@@ -84,14 +83,8 @@ class ExceptionNote(msgspec.Struct, frozen=True):
 
 def read_exceptions(run: Run) -> dict[int, ExceptionNote]:
     """Return the exceptions that ranks noted, by rank."""
-    found = {}
-    with suppress(OSError):
-        for path in (run.path / "state").iterdir():
-            if name := _NOTE.fullmatch(path.name):
-                note = read_exception(run, int(name[1]))
-                if note is not None:
-                    found[int(name[1])] = note
-    return dict(sorted(found.items()))
+    notes = {rank: read_exception(run, rank) for rank in run.rank_notes("exception")}
+    return {rank: note for rank, note in notes.items() if note is not None}
 
 
 def read_exception(run: Run, rank: int) -> ExceptionNote | None:
@@ -138,10 +131,8 @@ def memory_cause(run: Run, rank: int) -> FailureCause | None:
     if count is None:
         return None
     of = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
-    processes = "a process" if count == 1 else f"{count} processes"
-    return FailureCause(
-        "node_memory", f"out of memory: the kernel killed {processes} of its control group{of}"
-    )
+    killed = f"{'a process' if count == 1 else f'{count} processes'} of its control group{of}"
+    return FailureCause("node_memory", f"out of memory: the kernel killed {killed}")
 
 
 def signal_name(exit_code: int | None) -> str:

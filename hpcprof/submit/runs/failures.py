@@ -109,9 +109,7 @@ class RankFailure:
 
     def without_message(self) -> RankFailure:
         """Return the failure without the text of its program: its output and the message of its exception."""
-        note = self.exception
-        if note is not None:
-            note = msgspec.structs.replace(note, message="")
+        note = self.exception and msgspec.structs.replace(self.exception, message="")
         return replace(self, last_lines=[], exception=note)
 
     def as_json(self) -> dict[str, Any]:
@@ -204,13 +202,14 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         ),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
-        aborts = job_cause.name in _ABORTS
-        blamed = [one.rank == job_cause.rank and not (aborts and one.exception) for one in found]
-        found = [
-            replace(one, cause=job_cause) if is_blamed else one
-            for one, is_blamed in zip(found, blamed, strict=True)
-        ]
+        found = [_explained(failure, job_cause) for failure in found]
     return _culprit_first(run, [*found, *_failed_workers(run, found)], lost)
+
+
+def _explained(failure: RankFailure, cause: FailureCause) -> RankFailure:
+    """Return a failure with the cause that job.sh names, unless its exception tells more than an abort."""
+    tells_more = failure.exception and cause.name in _ABORTS
+    return failure if failure.rank != cause.rank or tells_more else replace(failure, cause=cause)
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:
@@ -234,11 +233,7 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
     if not own:
         return [_after_others_ended(run, failures[0]), *failures[1:]]
     culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
-    others = [
-        replace(failure, first=False) if failure.first else failure
-        for failure in failures
-        if failure is not culprit
-    ]
+    others = [replace(failure, first=False) for failure in failures if failure is not culprit]
     return [replace(culprit, first=failures[0].noticed_another), *others]
 
 
@@ -299,12 +294,8 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
 
 def disk_was_full(run: Run) -> bool:
     """Return whether job.sh said that no space was left, or none is left now."""
-    return _is_disk_error("\n".join(_job_errors(run))) or bool(full_disk(run))
-
-
-def _is_disk_error(text: str) -> bool:
-    found = find_cause("errors", text)
-    return found is not None and found.name in _NO_SPACE
+    cause = find_cause("errors", "\n".join(_job_errors(run)))
+    return (cause is not None and cause.name in _NO_SPACE) or bool(full_disk(run))
 
 
 def _job_errors(run: Run) -> list[str]:
@@ -316,9 +307,7 @@ def _job_errors(run: Run) -> list[str]:
 
 def launch_failure(run: Run) -> str:
     """Return why no rank of a job was started, as a sentence; empty if some were, or job.sh did not start."""
-    if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes():
-        return ""
-    if _started_ranks(run):
+    if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes() or _started_ranks(run):
         return ""
     lines = [line.strip() for line in _launcher_errors(run) if line.strip(" \n-=*")]
     launcher = run.state_file("launcher") or ""
@@ -395,19 +384,16 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.RUNNING:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
-            failure = _culprit_first(run, [failure, *_failed_workers(run, _noted(run))])[0]
+            noted = [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
+            failure = _culprit_first(run, [failure, *_failed_workers(run, noted)])[0]
         stalled = _waits_for_leftovers(run)
     unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
     if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
             stalled = _held_up(run)
-    parts = [
-        status.reason,
-        *preparation_failures(run),
-        unstarted or (str(failure) if failure else ""),
-        stalled,
-    ]
+    blamed = unstarted or (str(failure) if failure else "")
+    parts = [status.reason, *preparation_failures(run), blamed, stalled]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.COMPLETED:
@@ -419,18 +405,12 @@ def describe_status(run: Run, status: JobStatus) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _noted(run: Run) -> list[RankFailure]:
-    """Return a failure, without its exception, for each rank that noted one while the job still runs."""
-    return [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
-
-
 def _waits_for_leftovers(run: Run) -> str:
     """Return which processes a program has left, if its profiler still waits for them."""
     codes = run.rank_exit_codes()
-    for note in sorted((run.path / "state").glob("rank*.left")):
-        rank = int(note.stem[4:])
+    for rank, left in run.rank_notes("left").items():
         if rank not in codes:
-            code, left = (run.state_file(f"{note.stem}.{fact}") for fact in ("code", "left"))
+            code = run.state_file(f"rank{rank:05d}.code")
             return f"rank {rank} has ended (exit code {code}); its profiler waits for what it left: {left}"
     return ""
 
@@ -486,7 +466,7 @@ def nothing_recorded(run: Run) -> str:
         return ""
     selection = run.manifest.job.profile_ranks
     ended = run.state_file("finished") is not None and run.rank_exit_codes()
-    unchosen = ended and _notes_places(run) and not any((run.path / "state").glob("rank*.profiled"))
+    unchosen = ended and _notes_places(run) and not run.rank_notes("profiled")
     if place_conditions(selection) and unchosen:
         return f"--profile-ranks {selection} selects none of the ranks where they ran"
     return profiler_complaint(run).removeprefix(": ")

@@ -56,8 +56,7 @@ def capture_note(run: Run) -> str:
 
 
 def _stopped_capture(run: Run) -> str:
-    notes = sorted((run.path / "state").glob("rank*.stopped"))
-    text = next(filter(None, (run.state_file(note.name) for note in notes)), "")
+    text = next(filter(None, run.rank_notes("stopped").values()), "")
     return f"the capture was stopped {text}" if text else ""
 
 
@@ -66,10 +65,8 @@ def _lost_profiles(run: Run) -> str:
     profiled = run.profiled_ranks
     written = {path.name.partition(".")[0] for path in (run.outputs() / "profiles").glob("rank*")}
     lost = [rank for rank in profiled if f"rank{rank:05d}" not in written]
-    if not lost:
-        return ""
     which = f"rank {lost[0]}" if len(lost) == 1 else f"{len(lost)} of {len(profiled)} profiled ranks"
-    return f"{which} left no profile"
+    return f"{which} left no profile" if lost else ""
 
 
 def _from_record(run: Run, record: Record) -> JobStatus:
@@ -177,8 +174,7 @@ def _without_trace(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler does not list and whose script records no end."""
     state, age = _last_sign(run)
     if age < UNRECORDED_SECONDS:
-        reason = "the scheduler does not list it; its record is awaited for a minute"
-        return JobStatus(state, reason)
+        return JobStatus(state, "the scheduler does not list it; its record is awaited for a minute")
     return unknown_result("the scheduler no longer lists it")
 
 
