@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcprof.analysis.account.declarations import UNEVEN
+from hpcprof.analysis.steps.step_set import COUNTED, StepSet, run_steps
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.store.analysis_table import Row
@@ -74,9 +75,10 @@ class Account:
     """The elapsed time per step, and the median over the steps of the wall time on the slowest rank."""
     parts: tuple[AccountPart, ...]
     """Those above 0."""
-    steps: int
+    steps: StepSet
+    median_steps: int
     ranks: int
-    """The numbers of steps and of ranks behind it."""
+    """The steps behind it, the number of those behind the median, and that of the ranks."""
     share_pct: float
     """The share of the steps of the run."""
     notes: tuple[str, ...]
@@ -89,7 +91,8 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     These are the rows of ``step_kinds``. The idle time of all steps is divided as in ``idle_causes``, that of
     each kind as in ``step_idle_causes``.
     """
-    rows = contents.table("step_kinds").rows
+    table = contents.table("step_kinds")
+    rows = table.rows
     waits = contents.table("step_account").columns if rows else {}
     ranks = len(set(waits.get("rank", ())))
     causes = {0: _columns(contents, "idle_causes", "cause", "range", "idle_ns_per_step")}
@@ -98,8 +101,9 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
     waiting = (_IN_MPI if contents.table("mpi_calls").rows else _NOT_ALIGNED) if undivided else ""
     return [
-        _account(row, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
+        _account(row, steps, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
         for row in rows
+        for steps in [(not row["kind"] and table.steps) or run_steps(row).chosen(COUNTED)]
         if row["elapsed_ns"]
     ]
 
@@ -122,14 +126,16 @@ def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
     return [*zip(*(columns.get(name, ()) for name in names), strict=True)]
 
 
-def _account(row: Row, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]) -> Account:
+def _account(
+    row: Row, steps: StepSet, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]
+) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
     idle = _idle(causes, row["idle_ns"])
     named += [("idle", name, ns, where) for name, ns, where in idle]
     whole = _whole([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
-    notes = _notes(ranks, waiting, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
-    figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, row["steps"], ranks, row["share_pct"])
+    notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
+    figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, steps, row["steps"], ranks, row["share_pct"])
     return Account(row["kind"], kinds, *figures, () if row["kind"] else notes)
 
 
@@ -160,8 +166,8 @@ def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[A
     ]
 
 
-def _notes(ranks: int, waiting: str, uneven: bool) -> tuple[str, ...]:
-    notes = [f"The parts are means over the steps that have an end{' and over ranks' if ranks > 1 else ''}."]
+def _notes(steps: StepSet, ranks: int, waiting: str, uneven: bool) -> tuple[str, ...]:
+    notes = [f"The parts are means over {steps}{' and over ranks' if ranks > 1 else ''}."]
     notes += [waiting] if waiting else []
     if uneven:
         notes.append("Uneven steps: elapsed time that the ranks on average do not spend in steps.")
@@ -170,13 +176,14 @@ def _notes(ranks: int, waiting: str, uneven: bool) -> tuple[str, ...]:
 
 def account_title(account: Account) -> str:
     """Return the heading of an account: the elapsed time per step, of which steps, and their median."""
-    steps = counted(account.steps, "step")
+    steps = account.steps.short
     if account.kind:
         start = f"Kind {account.kind} of {account.kinds}, {account.share_pct:.0f} % of the steps:"
     else:
         start = "A step takes"
         steps += f" on {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
-    median = f"median {format_ns(account.p50_ns)}"
+    of_median = "" if account.steps.count == account.median_steps else f" of all {account.median_steps:,}:"
+    median = f"median{of_median} {format_ns(account.p50_ns)}"
     return f"{start} {format_ns(account.elapsed_ns)} (elapsed time per step of {steps}; {median})"
 
 

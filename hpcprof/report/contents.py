@@ -80,6 +80,13 @@ class Contents:
         """Return the command that shows an analysis with all its rows."""
         return self.reporting("--analysis", name)
 
+    def other_steps(self, name: str) -> str:
+        """Return which steps an analysis counts if these are others than those of the account; else empty."""
+        steps, account = self.table(name).steps, self.table("step_kinds").steps
+        if steps is None or account is None or steps.left_out == account.left_out:
+            return ""
+        return f"This table counts {steps}; the time of a step counts {account}."
+
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
 

@@ -214,7 +214,9 @@ def _measured(step: StepSummary) -> str:
     where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
         return f"median of {where}"
-    return f"elapsed time per step of {where}; median {format_ns(step.wall_p50_ns)}"
+    some = step.counted_steps is not None and step.counted_steps < step.steps
+    of_some, of_all = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if some else ("", "")
+    return f"elapsed time per step of {of_some}{where}; median{of_all} {format_ns(step.wall_p50_ns)}"
 
 
 def _kinds(step: StepSummary) -> Iterator[str]:

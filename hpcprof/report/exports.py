@@ -167,6 +167,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     reasons = [(rank, name, why) for name, one in stored.items() for rank, why in one.reasons.items()]
     losses = [(name, sentence) for name, one in stored.items() for sentence in one.losses]
     tables = {name: (ANALYSES[name].columns, one.columns) for name, one in stored.items()}
+    steps = {name: str(one.steps) for name, one in stored.items() if one.steps is not None}
     for name, columns, rows in (("reasons", _REASONS, reasons), ("losses", _LOSSES, losses)):
         tables[name] = columns, {one.name: [row[at] for row in rows] for at, one in enumerate(columns)}
     written = []
@@ -175,7 +176,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         for name, (columns, values) in tables.items():
             path = folder / f"{name}.{form}"
             with replacing(path) as temporary:
-                write(temporary, columns, values)
+                write(temporary, columns, values, steps.get(name, ""))
             written.append(path)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
@@ -190,7 +191,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
             _write(temporary, columns, ([row.get(name, "") for name in columns] for row in rows))
 
 
-def _csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]]) -> None:
+def _csv(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], _: str) -> None:
     names = [column.name for column in columns]
     _write(path, names, zip(*(values[name] for name in names), strict=True))
 
@@ -202,10 +203,11 @@ def _write(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Any]]) ->
         writer.writerows(rows)
 
 
-def _parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]]) -> None:
+def _parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[Any]], steps: str) -> None:
     # Only this format needs pyarrow, which takes long to load.
     from pyarrow import parquet
 
     from hpcprof.results.store.rank_tables import arrow_table
 
-    parquet.write_table(arrow_table(columns, values), path)
+    table = arrow_table(columns, values)
+    parquet.write_table(table.replace_schema_metadata({"hpcprof.steps": steps} if steps else None), path)

@@ -180,8 +180,8 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
         hidden = len(table.rows) - len(rows[:ROWS])
         if hidden > 0:
             yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
-    samples = sample_sizes(analysis.name, contents.analyses)
-    yield from (Text(line) for line in (samples, *reasons(table)) if line)
+    samples = (sample_sizes(analysis.name, contents.analyses), contents.other_steps(analysis.name))
+    yield from (Text(line) for line in (*samples, *reasons(table)) if line)
 
 
 def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:

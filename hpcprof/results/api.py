@@ -74,8 +74,9 @@ class Results:
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis as a table.
 
-        ``attrs["reasons"]`` has, by rank, why rows or values are missing, and ``attrs["losses"]`` sentences
-        about what the profiles lack that it is computed from.
+        ``attrs["reasons"]`` has, by rank, why rows or values are missing, ``attrs["losses"]`` sentences
+        about what the profiles lack that it is computed from, and ``attrs["steps"]`` says which steps its
+        figures count; empty if they are not of steps.
 
         An analysis of a plug-in (entry point group ``hpcprof.analyses``) is computed on each call.
 
@@ -302,5 +303,5 @@ def _type_of(values: Sequence[Value]) -> str | None:
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
     frame = data_frame(analysis.columns, table.columns, exact=True)
-    frame.attrs |= {"reasons": table.reasons, "losses": table.losses}
+    frame.attrs |= {"reasons": table.reasons, "losses": table.losses, "steps": str(table.steps or "")}
     return frame

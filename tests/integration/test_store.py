@@ -379,11 +379,14 @@ def test_figures_whose_profiles_are_gone_are_shown_with_the_version_that_made_th
     (run,) = (found.id for found in opened(database).runs())
     database.execute("UPDATE hpcprof_schema SET version = 11")
     database.execute("DROP TABLE analysis_phases")
+    database.execute("ALTER TABLE analysis_step_kinds DROP COLUMN counted_steps")
+    database.execute("ALTER TABLE analysis_step_kinds DROP COLUMN once_steps")
     database.execute("ALTER TABLE profiles DROP COLUMN made_by")
     moved = profiles.rename(profiles.with_name("moved"))
     report = hpcprof("report", run)
     assert report.returncode == 0, report.stderr
     assert "matmul_1" in report.stdout and "computed by hpcprof 0.2.0" in report.stdout
+    assert "A step takes" in report.stdout
     phases = hpcprof("report", run, "--analysis", "phases")
     assert "collected by an earlier version" in phases.stdout
     explained = hpcprof("explain", run)

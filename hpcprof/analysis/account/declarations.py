@@ -11,6 +11,7 @@ from hpcprof.analysis.framework.declaration import (
     Scope,
     declare,
 )
+from hpcprof.analysis.steps.step_set import COUNTED, StepRule
 from hpcprof.profiles.losses import Subject
 
 UNEVEN = "uneven steps"
@@ -26,6 +27,7 @@ ANALYSES = (
         sort_by=("step",),
         policy=Policy.WITH_EVENTS,
         memory_heavy=True,
+        steps=frozenset(),
     ),
     declare(
         "exposed_communication",
@@ -46,18 +48,20 @@ ANALYSES = (
         map_over=Part.RANKS,
         map_needs=("step_parts", "exposed_communication"),
         sort_by=("rank", "step"),
+        steps=frozenset(),
     ),
     declare(
         "step_kinds",
         "Account of the mean step, by kind",
-        "kind steps share_pct:float elapsed_ns wall_p50_ns compute_ns exposed_comm_ns wait_for_peer_ns "
-        "exposed_mem_ns idle_ns uneven_ns",
+        "kind steps counted_steps once_steps share_pct:float elapsed_ns wall_p50_ns compute_ns "
+        "exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns uneven_ns",
         scope=Scope.RUN,
         function="account.step_account:step_kinds",
         map="hpcprof.analysis.account.step_account:divide",
         map_over=Part.RANKS,
         map_needs=("step_parts", "exposed_communication"),
         sort_by=("kind",),
+        steps=COUNTED,
     ),
     declare(
         "idle_causes",
@@ -66,6 +70,7 @@ ANALYSES = (
         function="account.idle_causes:idle_causes",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("-idle_ns_per_step",),
+        steps=frozenset({StepRule.ENDED}),
         memory_heavy=True,
         policy=Policy.LAZY,
     ),
@@ -76,6 +81,7 @@ ANALYSES = (
         function="account.idle_causes:step_idle_causes",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step", "-idle_ns"),
+        steps=frozenset(),
         memory_heavy=True,
         policy=Policy.LAZY,
     ),

@@ -125,7 +125,7 @@ def explain_noted(
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
-    wall, elapsed, kinds = _measured(inputs)
+    wall, elapsed, kinds, counted_steps = _measured(inputs)
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if kinds else []
     of_step = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = replayable(inputs, timelines)
@@ -141,7 +141,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         once = once_steps(inputs.tables["step_account"])
         source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
         summary = StepSummary(
-            *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds), once=once, source=source
+            *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds),
+            once=once,
+            source=source,
+            counted_steps=counted_steps,
         )
         unjudged = (NotJudged("causes", built), *pauses)
         findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
@@ -190,6 +193,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         compute_pct=_compute_pct(inputs),
         source=built.source,
         kernel=_main_kernel(scene, recorded_elapsed),
+        counted_steps=counted_steps,
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
@@ -250,11 +254,16 @@ def _compute_pct(inputs: ExplainInputs) -> float | None:
     return round(min(100.0, 100 * float(rows["compute_ns"].iloc[0]) / float(rows["elapsed_ns"].iloc[0])), 1)
 
 
-def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:
-    """Return the median and the elapsed time of the steps, and their kinds if there are several."""
+def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...], int | None]:
+    """Return the median and the elapsed time of the steps, and their kinds if there are several.
+
+    Last is the number of steps of which the elapsed time is the mean; None if unknown.
+    """
     rows = inputs.tables["step_kinds"]
     if not len(rows):
-        return None, None, ()
+        return None, None, (), None
     every, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
     found = [StepKind(int(kind), float(share), int(p50), int(steps)) for kind, share, p50, steps in kinds]
-    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(found)
+    number = rows["counted_steps"].iloc[0]
+    counted_steps = None if pd.isna(number) else int(number)
+    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(found), counted_steps

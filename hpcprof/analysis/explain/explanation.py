@@ -269,6 +269,8 @@ class StepSummary:
         leave them out.
     kernel : MainKernel or None
         None if no name takes half of the step.
+    counted_steps : int or None
+        The number of steps of which the recorded elapsed time is the mean; None if unknown.
     """
 
     wall_p50_ns: int | None
@@ -285,6 +287,7 @@ class StepSummary:
     compute_pct: float | None = None
     source: str | None = None
     kernel: MainKernel | None = None
+    counted_steps: int | None = None
 
     @property
     def is_alone(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import Any
 
+from hpcprof.analysis.steps.step_set import StepRule
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 
@@ -207,6 +208,8 @@ class Analysis:
     """True if it takes so much memory that a collect runs such analyses one after another."""
     policy: Policy = field(default=Policy.COLLECTED, kw_only=True)
     """When it is computed, and where its rows are kept; `Policy.EACH_TIME` for any of a plug-in."""
+    steps: frozenset[StepRule] | None = field(default=None, kw_only=True)
+    """The rules that leave steps out of its figures; None if these are not of steps."""
     kept_with_events: InitVar[bool] = field(default=False, kw_only=True)
     when_asked: InitVar[bool] = field(default=False, kw_only=True)
 

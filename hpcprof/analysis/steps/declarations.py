@@ -9,6 +9,7 @@ from hpcprof.analysis.framework.declaration import (
     Scope,
     declare,
 )
+from hpcprof.analysis.steps.step_set import StepRule
 
 ANALYSES = (
     declare(
@@ -26,6 +27,7 @@ ANALYSES = (
         "rank phase steps p50_ns gpu_span_p50_ns p95_ns mean_ns stddev_ns",
         20,
         function="steps.phases:phases",
+        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
     ),
     declare(
@@ -33,6 +35,7 @@ ANALYSES = (
         "Phase time by step",
         "rank step phase:text wall_ns",
         function="steps.phases:phase_times",
+        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
         policy=Policy.WITH_EVENTS,
@@ -42,6 +45,7 @@ ANALYSES = (
         "Step time by rank",
         "rank step wall_ns gpu_span_ns",
         function="steps.phases:step_times",
+        steps=frozenset(),
         events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
     ),
@@ -51,6 +55,7 @@ ANALYSES = (
         "step p50_ns max_ns min_ns slowest_rank",
         scope=Scope.RUN,
         function="steps.phases:steps",
+        steps=frozenset(),
         needs=("step_times",),
         sort_by=("step",),
         sample_basis=SampleBasis.RANKS,
@@ -63,6 +68,7 @@ ANALYSES = (
         10,
         scope=Scope.RUN,
         function="steps.phases:steps_summary",
+        steps=frozenset({StepRule.COMMON}),
         needs=("step_times",),
     ),
 )

@@ -210,13 +210,16 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     elapsed = _elapsed(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
-    ended[happened_once(series.wall.tolist())] = False
+    once = np.isin(np.arange(len(kind)), happened_once(series.wall.tolist()))
+    ended[once] = False
     chosen = [np.ones(len(kind), bool)]
     chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
     return [
         {
             "kind": number,
             "steps": int(some.sum()),
+            "counted_steps": int(whole.sum()),
+            "once_steps": int((some & once & ~whole).sum()),
             "share_pct": round(100 * float(some.mean()), 2),
             "wall_p50_ns": round(float(np.median(series.wall[some]))),
             **_parts(rows[np.isin(steps, series.steps[whole])], float(elapsed[whole].mean())),

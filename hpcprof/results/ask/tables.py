@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis
+from hpcprof.analysis.steps.step_set import RunSteps, run_steps
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -66,8 +67,25 @@ class RunTables(Mapping[str, AnalysisTable]):
         if name not in self._tables:
             analysis = find_analysis(name)
             make = self._compute if analysis.policy is Policy.EACH_TIME else self._kept
-            self._tables[name] = make(analysis)
+            found = make(analysis)
+            if analysis.steps is not None and found.count and self.steps is not None:
+                found = replace(found, steps=self.steps.chosen(analysis.steps))
+            self._tables[name] = found
         return self._tables[name]
+
+    @cached_property
+    def steps(self) -> RunSteps | None:
+        """The steps of the run, among which each table has those that it counts; None without steps."""
+        times = self._store.table(self._run.id, "step_times", ("rank", "step")).columns
+        by_rank: dict[int, set[int]] = {}
+        for rank, step in zip(times["rank"], times["step"], strict=True):
+            by_rank.setdefault(rank, set()).add(step)
+        numbers = [*by_rank.values()]
+        shared = bool(numbers) and set.intersection(*numbers)
+        # Ranks without a number in common count their steps from 0.
+        every = len(set().union(*numbers)) if shared else max(map(len, numbers), default=0)
+        rows = self._store.table(self._run.id, "step_kinds").rows
+        return run_steps(rows[0], every) if rows else None
 
     def frame(self, name: str) -> pd.DataFrame:
         """Return the table of an analysis as others read it; empty if the run has not been collected."""

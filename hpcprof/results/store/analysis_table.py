@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.steps.step_set import StepSet
 
 if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that to follow a job
     import pandas as pd
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.results.store.tables import ProfileRow
 
-ANALYSIS_VERSION = 27
+ANALYSIS_VERSION = 28
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 Row = dict[str, Any]
@@ -36,6 +37,8 @@ class AnalysisTable:
     """Sentences by rank; the rank is `WHOLE_RUN` for an analysis that spans the ranks."""
     losses: tuple[str, ...] = ()
     """Sentences about what the profiles lack that the rows are computed from, each with its ranks."""
+    steps: StepSet | None = field(default=None, compare=False)
+    """The steps that its figures count; None if they are not of steps, or the run has none."""
 
     @classmethod
     def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:

@@ -277,27 +277,31 @@ def _version(connection: Connection) -> int | None:
 _MADE_BY = {11: "0.2.0"}
 """The version of hpcprof that wrote tables of a version, before each profile recorded it."""
 
+_ADDED = {"step_kinds": {"counted_steps", "once_steps"}}
+"""Columns of analyses that tell more of rows that are kept without them."""
+
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}
 """The tables that describe runs and profiles, which are kept."""
 
 
 def migrate(connection: Connection) -> None:
     """Change the tables of an earlier version to those of this one, within the caller's transaction."""
-    made_anew = [name for name, table in TABLES.items() if _has_changed(connection, table.name)]
+    made_anew = [name for name in TABLES if _has_changed(connection, name)]
     present = set(inspect(connection).get_table_names())
     for name in made_anew:
         if TABLES[name].name in present:
             connection.execute(DropTable(TABLES[name]))
         connection.execute(CreateTable(TABLES[name]))
-    for name, table in _RECORDS.items():
-        if name not in present:
-            connection.execute(CreateTable(table))
+    kept = [*_RECORDS.values(), *(TABLES[name] for name in _ADDED)]
+    for table in kept:
+        if table.name not in present:
+            connection.execute(CreateTable(table, if_not_exists=True))
             continue
-        known = _columns(connection, name)
+        known = _columns(connection, table.name)
         for column in table.columns:
             if column.name not in known:
                 kind = column.type.compile(connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {column.name} {kind}")
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
     found = connection.execute(select(SCHEMA.c.version)).scalar_one()
     unknown = PROFILES.c.made_by.is_(None)
     connection.execute(PROFILES.update().where(unknown).values(made_by=_MADE_BY.get(found)))
@@ -308,10 +312,12 @@ def migrate(connection: Connection) -> None:
     connection.execute(SCHEMA.update().values(version=SCHEMA_VERSION))
 
 
-def _has_changed(connection: Connection, table: str) -> bool:
-    """Return whether a table of an analysis is missing or has other columns than those of this version."""
-    columns = [column.name for column in METADATA.tables[table].columns]
-    return not inspect(connection).has_table(table) or _columns(connection, table) != set(columns)
+def _has_changed(connection: Connection, name: str) -> bool:
+    """Return whether the table of an analysis is missing or has other columns than those of this version."""
+    table, added = TABLES[name], _ADDED.get(name, set())
+    if not inspect(connection).has_table(table.name):
+        return True
+    return _columns(connection, table.name) - added != {column.name for column in table.columns} - added
 
 
 def _columns(connection: Connection, table: str) -> set[str]:

@@ -22,13 +22,15 @@ def accounts(
     ranks: int = 1,
     causes: Sequence[tuple[str, str, int]] = (),
     by_step: Sequence[tuple[int, str, str, int]] = (),
+    counted: int | None = None,
 ) -> list[Account]:
     """The accounts of all steps and of each kind, with causes of idle time as (cause, range, ns).
 
     ``by_step`` has those of rank 0 as (step, cause, range, ns); the kind of a step is its number.
     """
     rows = [
-        {"kind": kind, "steps": 8 >> (kind > 0), "share_pct": 100 / (1 + (kind > 0)), "wall_p50_ns": 90}
+        {"counted_steps": counted, "once_steps": 0}
+        | {"kind": kind, "steps": 8 >> (kind > 0), "share_pct": 100 / (1 + (kind > 0)), "wall_p50_ns": 90}
         | {"elapsed_ns": sum(part or 0 for part in parts)}
         | dict(zip(NAMES, parts, strict=True))
         for kind, parts in enumerate(kinds)
@@ -91,6 +93,12 @@ def test_elapsed_time_that_ranks_do_not_spend_in_steps_is_a_part() -> None:
     assert account_title(made) == (
         "A step takes 100.0 ns (elapsed time per step of 8 steps on 2 ranks; median 90.00 ns)"
     )
+
+
+def test_an_account_says_which_steps_it_averages() -> None:
+    (made,) = accounts((80, 0, 0, 0, 0, 20), counted=7)
+    assert "elapsed time per step of 7 of 8 steps; median of all 8: 90.00 ns" in account_title(made)
+    assert made.notes[0] == "The parts are means over 7 of 8 steps (not 1 without an end)."
 
 
 def test_each_kind_of_steps_has_its_account_below_that_of_all() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
+from hpcprof.analysis.steps.step_set import StepSet
 from hpcprof.report.account import Account, AccountPart
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
@@ -141,7 +142,16 @@ def test_a_report_of_thousands_of_ranks_fits_the_terminal_and_names_the_odd_one(
     ]
     assert first in lines  # Without steps there is a table.
     account = Account(
-        0, 1, 1_000_000, 1_000_000, (AccountPart("", "compute", 1_000_000),), 10, RANKS, 100.0, ()
+        0,
+        1,
+        1_000_000,
+        1_000_000,
+        (AccountPart("", "compute", 1_000_000),),
+        StepSet(10),
+        10,
+        RANKS,
+        100.0,
+        (),
     )
     monkeypatch.setattr("hpcprof.report.terminal.accounts_of_steps", lambda _: [account])
     console.print(first_screen(contents, width))

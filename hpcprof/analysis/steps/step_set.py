@@ -1,0 +1,72 @@
+"""The steps of a run that a figure counts: the rules are declared with each analysis, and counted once.
+
+It imports neither numpy nor pandas: declarations need it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from hpcprof.common.units import counted
+
+
+class StepRule(Enum):
+    """A rule that leaves steps of a run out of a figure, with its words for them."""
+
+    COMMON = "that only some ranks have"
+    ENDED = "without an end"
+    USUAL = "that took long once"
+
+
+COUNTED = frozenset(StepRule)
+"""The rules of the elapsed time per step and its account (`hpcprof.analysis.steps.run_step.step_kinds`)."""
+
+
+@dataclass(frozen=True)
+class StepSet:
+    """The steps that a figure counts, among ``every`` step of the run; ``left_out`` has some by rule."""
+
+    every: int
+    left_out: tuple[tuple[StepRule, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of steps that count."""
+        return self.every - sum(number for _, number in self.left_out)
+
+    @property
+    def short(self) -> str:
+        """The set in words without the reasons: ``5 of 6 steps``."""
+        return f"{f'{self.count:,} of ' if self.left_out else ''}{counted(self.every, 'step')}"
+
+    def __str__(self) -> str:
+        """Return the set in words, the same for equal sets: ``5 of 6 steps (not 1 without an end)``."""
+        why = " and ".join(f"{number:,} {rule.value}" for rule, number in self.left_out)
+        return f"{self.short} (not {why})" if why else self.short
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """The steps of a run, made once: the number of all, and how many each rule leaves out."""
+
+    every: int
+    left_out: Mapping[StepRule, int]
+
+    def chosen(self, rules: frozenset[StepRule]) -> StepSet:
+        """Return the steps that some rules leave."""
+        left_out = ((rule, self.left_out.get(rule, 0)) for rule in StepRule if rule in rules)
+        return StepSet(self.every, tuple((rule, number) for rule, number in left_out if number))
+
+
+def run_steps(kind: Mapping[str, Any], every: int = 0) -> RunSteps:
+    """Return the steps of a run, or of a kind of them, from a row of ``step_kinds``.
+
+    ``every`` is the number of steps that any rank has. Stores of earlier versions do not tell which steps
+    have no end or took long once.
+    """
+    common, ended = kind["steps"], kind.get("counted_steps")
+    left_out = {StepRule.COMMON: max(0, every - common)}
+    if ended is not None:
+        left_out |= {StepRule.ENDED: common - ended - kind["once_steps"], StepRule.USUAL: kind["once_steps"]}
+    return RunSteps(max(every, common), left_out)
