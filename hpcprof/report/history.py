@@ -21,7 +21,7 @@ MOST_CERTAIN = 0.999
 
 COLUMNS = (
     *("setup", "run", "time", "metric", "value"),
-    *("change_probability", "change_pct", "commit", "tags", "clocks"),
+    *("change_probability", "change_pct", "commit", "tags", "clocks", "source"),
 )
 """The columns of `plain_rows`."""
 
@@ -64,7 +64,8 @@ def in_words(history: History) -> Iterator[str]:
     course = f"{len(values):,} runs, from {lowest} to {highest}, now {last}"
     if len(values) == 1:
         course = f"one run, {last}"
-    yield visible(f"{history.setup}: {history.metric} of {course}.")
+    source = f" ({history.points[-1].source})" if history.points[-1].source else ""
+    yield visible(f"{history.setup}: {history.metric} of {course}{source}.")
     for point in history.points:
         if point.change_probability is not None:
             said = f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
@@ -118,7 +119,7 @@ def plain_rows(histories: Sequence[History]) -> list[tuple[object, ...]]:
         (
             *(history.setup, point.run, point.time.isoformat(timespec="seconds") if point.time else None),
             *(history.metric, point.value, point.change_probability, point.change_pct),
-            *(point.commit, " ".join(point.tags), point.clocks or None),
+            *(point.commit, " ".join(point.tags), point.clocks or None, point.source or None),
         )
         for history in histories
         for point in history.points

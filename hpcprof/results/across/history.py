@@ -24,7 +24,9 @@ from hpcprof.analysis.comparison.compare import (
 from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
+from hpcprof.analysis.steps.step_set import COUNTED, StepRule, run_steps
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.units import counted
 from hpcprof.results.across.across_runs import every_run
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.store.store import Store
@@ -68,6 +70,8 @@ class HistoryPoint:
     """The probability that the level changes with this run or one beside it; None if it is not marked."""
     change_pct: float | None = None
     """By how much the level is higher from this run on."""
+    source: str = ""
+    """The steps behind a time of steps: ``19 of 20 profiled steps``, ``212 steps of the program``."""
     clocks: str = ""
     """What tells the clocks of the runs from this one on from those before, if they differ."""
 
@@ -118,7 +122,8 @@ def histories(
         values = _values(data, metric)
         known |= set(values)
         if values.get(metric, 0) > 0:
-            groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store, runs_dir))
+            point = replace(_point(run, data, values[metric], store, runs_dir), source=_source(data, metric))
+            groups.setdefault(_setup(data), []).append(point)
         elif without is not None:
             without.append(run.id)
     if not groups:
@@ -184,6 +189,21 @@ def _values(data: RunData, metric: str) -> dict[str, float]:
     if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
         values[ANY_STEP] = any_step
     return values
+
+
+def _source(data: RunData, metric: str) -> str:
+    """Return the steps that a time of steps is of; empty for other metrics."""
+    if metric not in _STEP_METRICS:
+        return ""
+    if metric in (OWN_ELAPSED, OWN_STEP) or (metric == ANY_STEP and len(data.own_step_ns)):
+        return f"{counted(len(data.own_step_ns), 'step')} of the program"
+    kinds = data.tables["step_kinds"]
+    if not len(kinds):
+        return ""
+    row = kinds[["steps", "counted_steps", "once_steps"]].iloc[0].dropna()
+    rules = frozenset({StepRule.COMMON}) if metric == STEP else COUNTED
+    steps = run_steps({str(name): int(number) for name, number in row.items()}).chosen(rules)
+    return steps.short.replace("step", "profiled step")
 
 
 @dataclass(frozen=True)

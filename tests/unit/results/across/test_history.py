@@ -85,6 +85,7 @@ def test_the_run_from_which_on_steps_are_slower_is_marked_in_the_order_of_time(
     assert changed.change_pct == pytest.approx(5, abs=0.3)
     assert changed.change_probability is not None and changed.change_probability > 0.99
     assert found.points[0].tags == ("first",)
+    assert {point.source for point in found.points} == {"3 steps of the program"}
     (only,) = histories(store, tmp_path, "train", tags=["first"])
     assert [point.run for point in only.points] == ["run14"]
 
