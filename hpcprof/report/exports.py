@@ -210,4 +210,4 @@ def _parquet(path: Path, columns: Sequence[Column], values: Mapping[str, list[An
     from hpcprof.results.store.rank_tables import arrow_table
 
     table = arrow_table(columns, values)
-    parquet.write_table(table.replace_schema_metadata({"hpcprof.steps": steps} if steps else None), path)
+    parquet.write_table(table.replace_schema_metadata({"steps": steps} if steps else None), path)
