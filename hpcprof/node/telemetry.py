@@ -139,35 +139,36 @@ def _found(pattern: str) -> List[str]:
     return sorted(glob.glob(_ROOT + pattern))
 
 
-def _number(path: str, factor: int = 1) -> Optional[int]:
+def _number(path: str) -> Optional[int]:
     # Slingshot's counters have their time behind an @.
-    text = _read_again(path).partition("@")[0].strip()
     try:
-        return int(text) * factor
+        return int(_read_again(path).partition("@")[0])
     except ValueError:
         return None
 
 
 def _pairs(text: str, *names: str) -> Dict[str, int]:
     """Return the numbers of a text whose lines are a name and a number."""
-    found: Dict[str, int] = {}
-    text = "\n" + text
-    for name in names:
-        for end in (" ", ":"):
-            begin = text.find("\n" + name + end)
-            if begin >= 0:
-                begin += len(name) + 2
-                value = text[begin : begin + 32].split(None, 1)[:1]
-                if value and value[0].isdigit():
-                    found[name] = int(value[0])
-                break
-    return found
+    lines = re.findall(r"^(%s)[ :]\s*(\d+)" % "|".join(names), text, re.MULTILINE)
+    return {name: int(number) for name, number in lines}
 
 
 def _pressure(path: str, who: str) -> Optional[float]:
-    """Return for how many seconds some or all ("full") processes waited, of a file about pressure."""
+    """Return the seconds that some or all ("full") processes waited, of a file about pressure."""
     total = re.search(who + r" .*total=(\d+)", _read_again(path))
     return int(total.group(1)) / 1e6 if total else None
+
+
+Counters = Dict[str, List[Tuple[str, List[str], float]]]
+"""Metrics by device: the name of each, the files that are added up, and their unit in that of the metric."""
+
+
+def _counted(devices: Counters) -> Named:
+    """Yield the metrics of devices, as far as their files can be read."""
+    for device, metrics in devices.items():
+        for metric, paths, factor in metrics:
+            known = [value for value in map(_number, paths) if value is not None]
+            yield "%s %s" % (device, metric), round(sum(known) * factor, 3) if known else None
 
 
 def _stat(pid: int) -> List[str]:
@@ -223,14 +224,12 @@ class Ranks:
 
     def cores(self) -> Dict[int, List[int]]:
         """Return the cores that the processes of each rank may use."""
-        found = {}
+        cores: Dict[int, Set[int]] = {rank: set() for rank in self.processes}
         for rank, pids in self.processes.items():
-            cores: Set[int] = set()
             for pid in pids:
                 with suppress(OSError):
-                    cores |= os.sched_getaffinity(pid)
-            found[rank] = sorted(cores)
-        return found
+                    cores[rank] |= os.sched_getaffinity(pid)
+        return {rank: sorted(allowed) for rank, allowed in cores.items()}
 
     def fast(self) -> Named:
         """Yield the CPU time of each rank, with its children that have ended, and whether it waits for I/O.
@@ -271,14 +270,16 @@ class Ranks:
                 counts = _pairs(_read_again("/proc/%d/io" % pid), "rchar", "wchar", "syscr", "syscw")
                 for name, value in counts.items():
                     data[name] = data.get(name, 0) + value
+            if rank not in self._groups:
+                self._groups[rank] = self._group_of(min(pids))
+            group = self._groups[rank]
+            if group not in stalls:
+                # Ranks share it mostly.
+                stalls[group] = _pressure(group + "/memory.pressure", "full") if group else None
             name = "rank%d " % rank
             yield name + "resident_bytes", resident
             yield name + "proportional_bytes", self._proportional(rank, pids, resident)
             yield name + "major_faults", faults
-            group = self._group_of(rank, min(pids))
-            if group not in stalls:
-                # Ranks share it mostly.
-                stalls[group] = _pressure(group + "/memory.pressure", "full") if group else None
             yield name + "memory_stall_s", stalls[group]
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
             yield name + "system_s", round(system * _TICK, 3)
@@ -287,14 +288,9 @@ class Ranks:
             yield name + "written_bytes", data.get("wchar")
             yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
 
-    def _group_of(self, rank: int, pid: int) -> str:
-        """Return the folder of a rank's control group with pressure, but for that of the whole node."""
-        if rank not in self._groups:
-            self._groups[rank] = self._found_group(pid)
-        return self._groups[rank]
-
     @staticmethod
-    def _found_group(pid: int) -> str:
+    def _group_of(pid: int) -> str:
+        """Return the folder of a process's control group with pressure, but for that of the whole node."""
         path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
         for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
             folder = (base + path.group(1)).rstrip("/") if path else ""
@@ -358,11 +354,8 @@ class NodeSource:
                 # Without idle time, waiting for I/O, and guests, which count twice.
                 busy = sum(int(words[i]) for i in (1, 2, 3, 6, 7, 8))
                 yield "%s busy_s" % ("node" if words[0] == "cpu" else words[0]), round(busy * _TICK, 2)
-        frequencies = [
-            _number("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % core)
-            for core in self.cores[:16]
-        ]
-        known = [value for value in frequencies if value is not None]
+        paths = ["/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % core for core in self.cores[:16]]
+        known = [value for value in map(_number, paths) if value is not None]
         if known:
             yield "node frequency_mhz", round(sum(known) / len(known) / 1000.0)
         memory = _pairs(_read_again("/proc/meminfo"), "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
@@ -378,19 +371,16 @@ class NodeSource:
                 yield "node %s_pressure_s" % kind, waited
         yield "node refaults", self._refaults(of_node)
         if self._group:
-            used = _number(self._group + "/memory.current")
-            yield (
-                "node cgroup_memory_bytes",
-                _number(self._group + "/memory.usage_in_bytes") if used is None else used,
-            )
-            for name in ("memory.events", "memory.oom_control"):
-                kills = _pairs(_read_again(os.path.join(self._group, name)), "oom_kill")
-                if kills:
-                    yield "node oom_kills", kills["oom_kill"]
-            limited = _pairs(_read_again(self._group + "/cpu.stat"), "throttled_usec")
-            throttled = limited.get("throttled_usec")
-            if throttled is not None:
-                yield "node cgroup_throttled_s", throttled / 1e6
+            yield from self._of_group()
+
+    def _of_group(self) -> Named:
+        used = [_number(self._group + name) for name in ("/memory.current", "/memory.usage_in_bytes")]
+        yield "node cgroup_memory_bytes", used[1] if used[0] is None else used[0]
+        for name in ("/memory.events", "/memory.oom_control"):
+            for kills in _pairs(_read_again(self._group + name), "oom_kill").values():
+                yield "node oom_kills", kills
+        for throttled in _pairs(_read_again(self._group + "/cpu.stat"), "throttled_usec").values():
+            yield "node cgroup_throttled_s", throttled / 1e6
 
     def _refaults(self, of_node: str) -> Optional[int]:
         """Return how many pages had been taken away and were needed again, of the job or else of the node."""
@@ -402,46 +392,43 @@ class NodeSource:
         return None
 
 
-_NET_ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
-_PORT_ERRORS = ("symbol_error", "port_rcv_errors", "link_downed")
-_CXI_ERRORS = ("hni_pcs_uncorrected_cw", "hni_llr_tx_replay_event", "hni_llr_rx_replay_event")
+_OF_INTERFACE = ("rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped")
+_OF_PORT = ("port_rcv_data", "port_xmit_data", "symbol_error", "port_rcv_errors", "link_downed")
+_OF_ADAPTER = (
+    *("hni_sts_rx_ok_octets", "hni_sts_tx_ok_octets"),
+    *("hni_pcs_uncorrected_cw", "hni_llr_tx_replay_event", "hni_llr_rx_replay_event"),
+)
+"""The files of what was received and sent, and of errors."""
 
 
 class Network:
     """Network interfaces, InfiniBand ports and Slingshot's adapters."""
 
     def __init__(self) -> None:
-        self._files: Dict[str, List[Tuple[str, List[str], int]]] = {}
+        self._files: Counters = {}
         for folder in _found("/sys/class/net/*"):
             name = os.path.basename(folder)
             if name != "lo" and _read(folder + "/operstate").strip() != "down":
-                self._add(name, folder + "/statistics", "rx_bytes", "tx_bytes", 1, _NET_ERRORS)
+                self._add(name, folder + "/statistics", _OF_INTERFACE)
         for folder in _found("/sys/class/infiniband/*/ports/*/counters"):
             parts = folder.split("/")
-            name = "%s:%s" % (parts[-4], parts[-2])
             # Data is counted in words of four bytes.
-            self._add(name, folder, "port_rcv_data", "port_xmit_data", 4, _PORT_ERRORS)
+            self._add("%s:%s" % (parts[-4], parts[-2]), folder, _OF_PORT, 4)
         for folder in _found("/sys/class/cxi/*/device/telemetry"):
-            name = folder.split("/")[-3]
-            self._add(name, folder, "hni_sts_rx_ok_octets", "hni_sts_tx_ok_octets", 1, _CXI_ERRORS)
+            self._add(folder.split("/")[-3], folder, _OF_ADAPTER)
         self.missing = {} if self._files else {"network": "no interface is up"}
 
-    def _add(
-        self, name: str, folder: str, received: str, sent: str, factor: int, errors: Tuple[str, ...]
-    ) -> None:
-        self._files[name] = [
-            ("received_bytes", [folder + "/" + received], factor),
-            ("sent_bytes", [folder + "/" + sent], factor),
-            ("errors", [folder + "/" + error for error in errors], 1),
+    def _add(self, name: str, folder: str, files: Tuple[str, ...], factor: int = 1) -> None:
+        received, sent, *errors = (folder + "/" + file for file in files)
+        self._files["nic:" + name] = [
+            ("received_bytes", [received], factor),
+            ("sent_bytes", [sent], factor),
+            ("errors", errors, 1),
         ]
 
     def slow(self) -> Named:
         """Yield bytes and errors of each interface."""
-        for name, metrics in self._files.items():
-            for metric, paths, factor in metrics:
-                values = [_number(path, factor) for path in paths]
-                known = [value for value in values if value is not None]
-                yield "nic:%s %s" % (name, metric), sum(known) if known else None
+        return _counted(self._files)
 
 
 class FileSystems:
@@ -453,11 +440,8 @@ class FileSystems:
         )
         self._mounts = _ROOT + "/proc/self/mountstats"
         self._nfs = " nfs" in _read(self._mounts)
-        self.missing: Dict[str, str] = {}
-        if not self._lustre and not self._nfs:
-            self.missing["file systems"] = (
-                "no Lustre or NFS is mounted, or their counters are closed to users"
-            )
+        none = "no Lustre or NFS is mounted, or their counters are closed to users"
+        self.missing = {} if self._lustre or self._nfs else {"file systems": none}
 
     def slow(self) -> Named:
         """Yield bytes and calls of each file system."""
@@ -473,12 +457,8 @@ class FileSystems:
             yield name + " read_bytes", sums.get("read_bytes", 0)
             yield name + " written_bytes", sums.get("write_bytes", 0)
             # Newer versions count a read, and once more its bytes.
-            once = [
-                count
-                for call, count in calls.items()
-                if call.replace("_bytes", "", 1) not in {*calls} - {call}
-            ]
-            yield name + " io_calls", sum(once)
+            twice = [call for call in calls if call.replace("_bytes", "", 1) in {*calls} - {call}]
+            yield name + " io_calls", sum(calls.values()) - sum(calls[call] for call in twice)
         yield from self._of_nfs()
 
     def _of_nfs(self) -> Named:
@@ -490,9 +470,8 @@ class FileSystems:
                 name = "nfs:" + words[3]
                 yield name + " read_bytes", int(bytes_.group(5))
                 yield name + " written_bytes", int(bytes_.group(6))
-                calls = re.findall(
-                    r"^\s*[A-Z_]+: (\d+) ", mount.partition("per-op statistics")[2], re.MULTILINE
-                )
+                operations = mount.partition("per-op statistics")[2]
+                calls = re.findall(r"^\s*[A-Z_]+: (\d+) ", operations, re.MULTILINE)
                 yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
@@ -535,6 +514,7 @@ _NVLINK = {
 _PCIE = {"pcie_received_bytes": ((198,), 1), "pcie_sent_bytes": ((197,), 1)}
 """The numbers of NVML's fields that are added up, and their unit in that of the metric."""
 
+_COUNT, _LARGE = ctypes.c_uint, ctypes.c_ulonglong
 _MOST_PROCESSES = 256
 
 
@@ -545,7 +525,7 @@ class NvidiaGpus:
         self.missing: Dict[str, str] = {}
         self.names: List[str] = []
         self._handles: List[Tuple[int, ctypes.c_void_p]] = []
-        self._lacking: Set[Tuple[Any, ...]] = set()
+        self._lacking: Set[object] = set()
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -584,63 +564,60 @@ class NvidiaGpus:
 
     def fast(self) -> Named:
         """Yield power, clock and use of each GPU, and what lowers its clock."""
-        number, large = ctypes.c_uint, ctypes.c_ulonglong
         for index, handle in self._handles:
             name = "gpu%d " % index
-            power = self._ask("nvmlDeviceGetPowerUsage", handle, number)
+            power = self._ask("nvmlDeviceGetPowerUsage", handle, _COUNT)
             use = self._ask("nvmlDeviceGetUtilizationRates", handle, _Utilization)
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, _LARGE)
             yield name + "power_w", None if power is None else power / 1000.0
-            yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 1)
+            yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _COUNT, 1)
             yield name + "busy_pct", None if use is None else use.gpu
-            yield (
-                name + "throttle_reasons",
-                self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, large),
-            )
+            yield name + "throttle_reasons", reasons
 
     def slow(self) -> Named:
         """Yield memory and errors of each GPU."""
-        number, large = ctypes.c_uint, ctypes.c_ulonglong
         for index, handle in self._handles:
             name = "gpu%d " % index
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
-            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 2)
-            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, number, 0)
+            errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, _LARGE, kind, 0) for kind in (0, 1)]
+            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, _COUNT, 2)
+            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, _COUNT, 0)
             yield name + "used_bytes", None if memory is None else memory.used
-            errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, large, kind, 0) for kind in (0, 1)]
             yield name + "ecc_errors", None if None in errors else sum(errors)
-            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, number)
-            for metric, (fields, factor) in _NVLINK.items():
-                yield name + metric, self._fields(handle, fields, factor)
+            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, _COUNT)
+            yield from self._fields(name, handle, _NVLINK)
 
     def counted(self) -> Named:
         """Yield the energy of each GPU, and its data on PCIe: these take longest."""
         for index, handle in self._handles:
             name = "gpu%d " % index
-            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.c_ulonglong)
+            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, _LARGE)
             yield name + "energy_j", None if energy is None else energy / 1000.0
-            for metric, (fields, factor) in _PCIE.items():
-                yield name + metric, self._fields(handle, fields, factor)
+            yield from self._fields(name, handle, _PCIE)
 
-    def _fields(self, handle: ctypes.c_void_p, numbers: Tuple[int, ...], factor: int) -> Optional[int]:
-        """Return the sum of the fields that a GPU has; None if it has none."""
-        if ("fields", numbers) in self._lacking:
-            return None
-        asked = (_Field * len(numbers))(*(_Field(field=number, scope=_ALL_LINKS) for number in numbers))
-        code = self._call("nvmlDeviceGetFieldValues", handle, len(numbers), asked)
-        known: List[int] = [] if code else [one.value for one in asked if one.code == 0]
-        if not known:
-            self._lacking.add(("fields", numbers))
-        return sum(known) * factor if known else None
+    def _fields(
+        self, name: str, handle: ctypes.c_void_p, metrics: Dict[str, Tuple[Tuple[int, ...], int]]
+    ) -> Named:
+        """Yield the sum of the fields of each metric that a GPU has; None if it has none."""
+        for metric, (numbers, factor) in metrics.items():
+            known: List[int] = []
+            if metric not in self._lacking:
+                asked = (_Field * len(numbers))(*(_Field(field=field, scope=_ALL_LINKS) for field in numbers))
+                code = self._call("nvmlDeviceGetFieldValues", handle, len(numbers), asked)
+                known = [] if code else [field.value for field in asked if field.code == 0]
+            if not known:
+                self._lacking.add(metric)
+            yield name + metric, sum(known) * factor if known else None
 
     def processes(self) -> Dict[int, Optional[Set[int]]]:
         """Return the numbers of the processes on each GPU; None where they are not told."""
-        found: Dict[int, Optional[Set[int]]] = {}
+        numbers: Dict[int, Optional[Set[int]]] = {}
         for index, handle in self._handles:
             count = ctypes.c_uint(_MOST_PROCESSES)
-            some = (_Process * _MOST_PROCESSES)()
-            code = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), some)
-            found[index] = None if code else {one.pid for one in some[: count.value]}
-        return found
+            running = (_Process * _MOST_PROCESSES)()
+            code = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), running)
+            numbers[index] = None if code else {process.pid for process in running[: count.value]}
+        return numbers
 
 
 class DrmGpus:
@@ -658,28 +635,25 @@ class DrmGpus:
 
     def __init__(self) -> None:
         self.names: List[str] = []
-        self._files: List[List[Tuple[str, str, float]]] = []
+        self._files: Counters = {}
         makers = {"0x1002": "AMD GPU", "0x8086": "Intel GPU"}
         for folder in _found("/sys/class/drm/card[0-9]*/device"):
             maker = makers.get(_read(folder + "/vendor").strip())
             if maker is None or "-" in folder.split("/")[-2]:
                 continue
-            found = []
+            metrics = []
             for metric, patterns, factor in self._METRICS:
                 paths = [path for pattern in patterns for path in sorted(glob.glob(folder + "/" + pattern))]
                 if paths:
-                    found.append((metric, paths[0], factor))
-            if found:
-                self._files.append(found)
+                    metrics.append((metric, paths[:1], factor))
+            if metrics:
+                self._files["gpu%d" % len(self.names)] = metrics
                 self.names.append(maker)
         self.missing = {} if self._files else {"AMD and Intel GPUs": "no kernel driver shows any"}
 
     def fast(self) -> Named:
         """Yield the values of each GPU."""
-        for index, metrics in enumerate(self._files):
-            for metric, path, factor in metrics:
-                value = _number(path)
-                yield "gpu%d %s" % (index, metric), None if value is None else round(value * factor, 3)
+        return _counted(self._files)
 
 
 class SampledSource:
@@ -777,7 +751,8 @@ class Sampler:
     def run(self) -> None:
         """Take samples; a signal to terminate is followed by the last one."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self._widen()
+        with suppress(OSError, ValueError):  # Use any core of the node, and not only that of the first rank.
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._began, began_cpu = time.time(), time.process_time()
         sources = [self._looking, *self._fast, *self._slow]
@@ -796,15 +771,12 @@ class Sampler:
                     paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
                     fastest = min(source.pause for source in sources)
                     tick = ticking(self._written, fastest, between / ticks)
-                self._ended = signal.sigtimedwait({signal.SIGTERM}, self._pause(now, tick)) is not None
+                # No longer than a tick if the clock was set back.
+                pause = min(tick, max(0.0, now + tick - time.time()))
+                self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
                 if self._ended:
                     for source in sources:
                         source.end()
-
-    @staticmethod
-    def _pause(began: float, tick: float) -> float:
-        """Return the seconds until a time after a sample that began; none if the clock was set back."""
-        return min(tick, max(0.0, began + tick - time.time()))
 
     def _look(self) -> Named:
         """Look for the processes of the ranks, and whether all that have one are over."""
@@ -823,27 +795,18 @@ class Sampler:
             return True
         return self._empty >= 3 and (self._had_ranks or now - self._began > _START_S)
 
-    @staticmethod
-    def _widen() -> None:
-        """Use any core of the node, and not only that of the first rank."""
-        with suppress(OSError, ValueError):
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
     def _sample(self, now: float) -> bool:
         """Take a sample of what is due; return whether slow values were."""
         self._looking.values(now)
         slow = any(source.is_due(now) for source in self._slow)
         if not slow and not any(source.is_due(now) for source in self._fast):
             return False
-        fast, some = (
-            [one for source in sources for one in source.values(now)]
-            for sources in (self._fast, self._slow if slow else ())
-        )
-        self._describe([name for name, _ in fast], [name for name, _ in some] if slow else None, now)
-        line: List[Any] = [round(now, 3), [value for _, value in fast]]
-        if slow:
-            line.append([value for _, value in some])
-        self._write(line, slow)
+        groups = []
+        for sources in (self._fast, self._slow) if slow else (self._fast,):
+            groups.append([named for source in sources for named in source.values(now)])
+        names = [[name for name, _ in group] for group in groups]
+        self._describe(names[0], names[1] if slow else None, now)
+        self._write([round(now, 3), *([value for _, value in group] for group in groups)], slow)
         return slow
 
     def _others(self) -> Named:
@@ -855,10 +818,8 @@ class Sampler:
         own = set().union(*self._ranks.processes.values())
         self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())
         for index, on in sorted(self._on_gpus.items()):
-            yield (
-                "gpu%d other_processes" % index,
-                len(on - own) if on is not None and self._seen_on_gpus else None,
-            )
+            others = len(on - own) if on is not None and self._seen_on_gpus else None
+            yield "gpu%d other_processes" % index, others
 
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
         """Name the values that follow, and the places of the ranks, if they have changed."""
