@@ -13,15 +13,75 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Sequence, Union
+from typing import Dict, List, Sequence, Union
 
 from .failures import Failures
-from .leftovers import Leftovers
-from .signals import Signals
-from .stalls import StallWatch, processes
+from .stalls import Process, StallWatch, processes, read, waiting_ranks
 from .telemetry import Sampler
 
 _LOOK_SECONDS = 2.0
+_KILL_SECONDS = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+class Signals:
+    """Sends the programs of a node the signals that job.sh notes in ``state/signals``.
+
+    Neither the scheduler nor the launcher reaches them. A line is the signal's name and the node of job.sh,
+    which signals its own programs itself. Where signals have ended what connects the nodes, as qsig ends that
+    of PBS, job.sh can start nothing on other nodes.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._path = run + "/state/signals"
+        self._sent = len(self._lines())
+
+    def _lines(self) -> List[str]:
+        return read(self._path).decode().split("\n")[:-1]
+
+    def look(self, here: List[Process]) -> None:
+        """Send what was noted since the last look."""
+        lines = self._lines()
+        for name, node in map(str.split, lines[self._sent :]):
+            for process in here if node != os.uname().nodename else []:
+                if process.is_program:
+                    process.send(getattr(signal, "SIG" + name))
+        self._sent = len(lines)
+
+
+class Leftovers:
+    """Ends what programs leave behind, such as daemons, for which a profiler or a launcher waits.
+
+    It has ``grace`` seconds after the programs have ended. Nothing is done once the profiler of a rank has
+    ended too.
+    """
+
+    def __init__(self, run: str, grace: float) -> None:
+        self._run, self._grace = run, grace
+        self._since: Dict[int, float] = {}
+
+    def look(self, here: List[Process]) -> None:
+        """Note what the programs have left in ``state/rankNNNNN.left``, and end it when its time is over."""
+        now = time.monotonic()
+        waiting = waiting_ranks(here)
+        left: Dict[int, List[Process]] = {}
+        for process in here:
+            if process.is_program and process.rank in waiting:
+                left.setdefault(process.rank, []).append(process)
+        self._since = {rank: self._since.get(rank, now) for rank in left}
+        for rank, started in left.items():
+            self._note(rank, started)
+            over = now - self._since[rank] - self._grace
+            for process in started if over >= 0 else []:
+                process.send(signal.SIGTERM if over < _KILL_SECONDS else signal.SIGKILL)
+
+    def _note(self, rank: int, left: List[Process]) -> None:
+        path = "%s/state/rank%05d.left" % (self._run, rank)
+        if not os.path.exists(path):
+            names = sorted("%s (%d)" % (process.text("comm").strip(), process.pid) for process in left)
+            with open(path + ".part", "w") as file:
+                file.write(", ".join(names) + "\n")
+            os.replace(path + ".part", path)
 
 
 def main() -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.node import stalls
-from hpcprof.node.leftovers import Leftovers
-from hpcprof.node.signals import Signals
+from hpcprof.node.beside import Leftovers, Signals
 from hpcprof.node.stalls import StallWatch, compared, processes, programs, sample
 from tests.waiting import until
 

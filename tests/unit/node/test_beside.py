@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.node.beside import Leftovers, Signals
 from hpcprof.node.failures import Failures
-from hpcprof.node.leftovers import Leftovers
-from hpcprof.node.signals import Signals
 from hpcprof.node.stalls import Process, ended_ranks, waiting_ranks
 
 

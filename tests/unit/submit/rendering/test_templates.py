@@ -181,7 +181,7 @@ def test_a_signal_is_noted_for_the_processes_beside_the_ranks_of_other_nodes(nod
     chosen = make_job(pbs, nodes=nodes, arguments=["x"], no_telemetry=True, stall_timeout="off")
     texts = render(pbs, chosen, Rendering(Path("/r"), ["hpcprof"], ["mpiexec"], chosen.arguments))
     assert ('>>"$run_dir/state/signals"' in texts["job.sh"]) == (nodes == 2)
-    assert ("node/hpcprof_node/signals.py" in texts) == (nodes == 2)
+    assert ("node/hpcprof_node/beside.py" in texts) == (nodes == 2)
 
 
 def test_processes_left_behind_have_the_time_that_the_job_gives_them() -> None:
