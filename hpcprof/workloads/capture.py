@@ -33,14 +33,17 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.node import step_lines
-from hpcprof.node.hooks.torch_hook import roctx
+from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
-_CUDA_PROFILERS = (RankProfiler.NSYS, RankProfiler.NCU)
-_UNITRACE_SWITCH = "PTI_ENABLE_COLLECTION"
-"""unitrace records while this variable of the process is 1."""
+_RUNNERS: dict[RankProfiler, Nvtx | Roctx] = {
+    RankProfiler.NSYS: Nvtx(),
+    RankProfiler.NCU: Nvtx(),
+    RankProfiler.ROCPROFV3: Roctx(),
+}
+"""Switches of the profilers that run the program."""
 
 
 @functools.cache
@@ -124,9 +127,9 @@ class Capture:
     def __enter__(self) -> Capture:
         if not self._chosen:
             self._start()
-        else:
-            synchronize()
-            self._barrier()
+            return self
+        synchronize()
+        self._barrier()
         return self
 
     @contextmanager
@@ -150,7 +153,7 @@ class Capture:
     ) -> None:
         self._lines.close()
         if error is not None:
-            self._stop()
+            self._stop_profiler()
             return
         if not self._chosen or self._running:
             self._finish()
@@ -180,12 +183,11 @@ class Capture:
         if self._profiler is RankProfiler.TORCH:
             self._torch_profile = self._make_torch_profile()
             self._torch_profile.start()
-        elif self._profiler in _CUDA_PROFILERS and _cuda():
-            torch.cuda.profiler.start()
-        elif self._profiler is RankProfiler.ROCPROFV3:
-            roctx.resume()
+        elif self._profiler in _RUNNERS:
+            _RUNNERS[self._profiler].resume()
         elif self._profiler is RankProfiler.UNITRACE:
-            os.environ[_UNITRACE_SWITCH] = "1"
+            # unitrace records while this variable of the process is 1.
+            os.environ["PTI_ENABLE_COLLECTION"] = "1"
         synchronize()
         self._barrier()
 
@@ -208,27 +210,24 @@ class Capture:
         # The profiler records GPU work only while it runs, so the work must finish first.
         synchronize()
         self._barrier()
-        profile = self._stop()
+        self._running = False
+        profile = self._stop_profiler()
         if profile is not None and not self._scheduled:
             self._export(profile)
 
-    def _stop(self) -> Any:
-        """End a span of captured steps; return the profiler if it is PyTorch's and has not stopped before."""
-        self._running = False
-        return self._stop_profiler() if self._capturing else None
-
     def _stop_profiler(self) -> Any:
+        """Stop, unless it has stopped before; return the profiler if it is PyTorch's."""
+        if not self._capturing:
+            return None
         self._capturing = False
         self._lines.pause()
         profile, self._torch_profile = self._torch_profile, None
         if profile is not None:
             profile.stop()
-        elif self._profiler in _CUDA_PROFILERS and _cuda():
-            torch.cuda.profiler.stop()
-        elif self._profiler is RankProfiler.ROCPROFV3:
-            roctx.pause()
+        elif self._profiler in _RUNNERS:
+            _RUNNERS[self._profiler].pause()
         elif self._profiler is RankProfiler.UNITRACE:
-            os.environ[_UNITRACE_SWITCH] = "0"
+            os.environ["PTI_ENABLE_COLLECTION"] = "0"
         return profile
 
     def _export(self, profile: Any) -> None:
@@ -246,14 +245,10 @@ class Capture:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if _cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        chosen = [key for key in _SWITCHES if key in self._options]
-        switches: dict[str, Any] = {key: bool(self._options[key]) for key in chosen}
-        if not self._scheduled:
-            return torch.profiler.profile(activities=activities, **switches)
-        cycle = {key: int(self._options[key]) for key in ("wait", "warmup", "active", "repeat")}
-        return torch.profiler.profile(
-            activities=activities,
-            schedule=torch.profiler.schedule(**cycle),
-            on_trace_ready=self._export,
-            **switches,
-        )
+        switches: dict[str, Any] = {
+            key: bool(self._options[key]) for key in _SWITCHES if key in self._options
+        }
+        if self._scheduled:
+            cycle = {key: int(self._options[key]) for key in ("wait", "warmup", "active", "repeat")}
+            switches |= {"schedule": torch.profiler.schedule(**cycle), "on_trace_ready": self._export}
+        return torch.profiler.profile(activities=activities, **switches)

@@ -211,10 +211,13 @@ class Recorder(Window):
             if active.thread != _thread.get_ident():
                 return
             active.end_mark()
-        if self._of_steps is not None and self._span is not None and self._is_full(self._of_steps):
-            self._span = self._span[0], self._steps - 1
-        if self._of_steps is not None and self._span is not None and self._steps > self._span[1]:
-            self._end_span()
+        recording = self._of_steps
+        if recording is not None and self._span is not None:
+            # A recording that has a step lasts as long as it may.
+            if recording.steps and time.monotonic() - (recording.began or 0.0) >= self._longest:
+                self._span = self._span[0], self._steps - 1
+            if self._steps > self._span[1]:
+                self._end_span()
         while self._span is not None and self._steps > self._span[1]:
             self._span = next(self._spans, None)
         if self._span is not None and self._of_steps is None and self._steps >= self._span[0] - self._warmup:
@@ -225,11 +228,6 @@ class Recorder(Window):
             self._of_steps.mark(self._steps)
         elif self._window is not None:
             self._window.mark(self._steps)
-
-    def _is_full(self, recording: Recording) -> bool:
-        """Return whether a recording has a step, and lasts as long as it may."""
-        began = recording.began
-        return bool(recording.steps) and began is not None and time.monotonic() - began >= self._longest
 
     def _begin_window(self) -> None:
         self._window = Recording(self._torch, self._options)
@@ -246,12 +244,11 @@ class Recorder(Window):
 
     def _end_span(self, reason: str = "") -> None:
         """Stop recording steps, and write them if one is complete."""
-        recording, span = self._of_steps, self._span
+        recording, self._of_steps = self._of_steps, None
         assert recording is not None
-        assert span is not None
-        self._of_steps = None
+        assert self._span is not None
         recording.stop()
-        first, last = span
+        first, last = self._span
         done = min(self._steps - 1, last)
         if done < first:
             return
@@ -295,9 +292,8 @@ class Recorder(Window):
         )
 
     def _counted(self) -> str:
-        if not self._steps:
-            return "no optimizer step"
-        return f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
+        steps = f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
+        return steps if self._steps else "no optimizer step"
 
     def _claimed(self) -> bool:
         """Return whether this process is the first of its rank that takes steps, and so is recorded."""
@@ -314,10 +310,9 @@ class Recorder(Window):
 
     def _is_ready(self) -> bool:
         """Return whether a recording could see the program's GPU work, if it does any."""
-        if self._ready is None and (
-            self._torch.cuda.is_initialized() or not any(path.exists() for path in _GPUS)
-        ):
-            self._ready = time.monotonic()
+        if self._ready is None:
+            is_ready = self._torch.cuda.is_initialized() or not any(path.exists() for path in _GPUS)
+            self._ready = time.monotonic() if is_ready else None
         return self._ready is not None
 
     def _is_capturing(self) -> bool:

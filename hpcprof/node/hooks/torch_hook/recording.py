@@ -25,10 +25,7 @@ def compiler_is_loading() -> bool:
 
 @contextmanager
 def _compiler_left_out(torch: Any) -> Iterator[None]:
-    """Keep the profiler from importing PyTorch's compiler, in seconds, to ask whether it uses CUDA graphs.
-
-    A program that has not imported the compiler does not use it.
-    """
+    """Keep the profiler from importing PyTorch's compiler, which takes seconds, if the program has not."""
     lazy = getattr(torch, "_lazy_modules", None)
     if "torch._inductor" in sys.modules or not isinstance(lazy, set) or "_inductor" not in lazy:
         yield

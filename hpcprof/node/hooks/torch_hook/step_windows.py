@@ -5,8 +5,10 @@ hpcprof copied this file into the run.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,9 +18,63 @@ from typing import Any
 MARK = "hpcprof.step"
 """The name of the empty range between two steps; those who read profiles know it."""
 
-
 _WARM_UP, _MOST_ALONE, _FEWEST_ALONE = 3, 40, 4
 """Steps before any that are timed alone, and the most and the fewest of these."""
+
+_ALL_THREADS = 0
+_ROCTX = (None, "librocprofiler-sdk-roctx.so")
+
+
+class Nvtx:
+    """The switch of Nsight Systems and Compute, and marks in their profiles, as PyTorch has them.
+
+    With a capture range they record nothing until ``cudaProfilerStart`` is called.
+    """
+
+    def resume(self) -> None:
+        """Have the profiler record."""
+        self._call(lambda cuda: cuda.profiler.start())
+
+    def pause(self) -> None:
+        """Have the profiler record nothing more until the next `resume`."""
+        self._call(lambda cuda: cuda.profiler.stop())
+
+    def mark(self, name: str) -> None:
+        """Record an empty range."""
+        self._call(lambda cuda: (cuda.nvtx.range_push(name), cuda.nvtx.range_pop()))
+
+    @staticmethod
+    def _call(function: Callable[[Any], object]) -> None:
+        # A build of PyTorch for the CPU has neither, and says so by an AssertionError.
+        with suppress(RuntimeError, AttributeError, AssertionError):
+            function(sys.modules["torch"].cuda)
+
+
+class Roctx:
+    """The switch of rocprofv3, and marks in its profile; it loads its library of ROCTx into the program.
+
+    Under ``--selected-regions`` it records nothing until ``roctxProfilerResume`` is called.
+    """
+
+    def resume(self) -> None:
+        """Have rocprofv3 record, if the program runs under it."""
+        self._call("roctxProfilerResume", ctypes.c_uint64(_ALL_THREADS))
+
+    def pause(self) -> None:
+        """Have rocprofv3 record nothing more until the next `resume`."""
+        self._call("roctxProfilerPause", ctypes.c_uint64(_ALL_THREADS))
+
+    def mark(self, name: str) -> None:
+        """Record an empty range."""
+        self._call("roctxRangePushA", name.encode())
+        self._call("roctxRangePop")
+
+    @staticmethod
+    def _call(function: str, *arguments: object) -> None:
+        for library in _ROCTX:
+            with suppress(OSError, AttributeError):
+                getattr(ctypes.CDLL(library), function)(*arguments)
+                return
 
 
 class StepsAlone:
@@ -35,23 +91,22 @@ class StepsAlone:
         self._last = first if first - self._begin >= _FEWEST_ALONE else -1
         self._synchronize = synchronize
         self._path = path
-        self._marks: list[tuple[int, int]] = []
+        self._mark: tuple[int, int] | None = None
+        self._spans: list[dict[str, int]] = []
 
     def ended(self, steps: int) -> None:
         """Take the time once ``steps`` steps have ended."""
         if steps > self._last or steps not in self._bounds:
             return
         self._synchronize()
-        self._marks.append((steps, time.perf_counter_ns()))
+        now = time.perf_counter_ns()
+        if self._mark is not None:
+            self._spans.append({"steps": steps - self._mark[0], "elapsed_ns": now - self._mark[1]})
+        self._mark = steps, now
         if steps == self._last:
-            marks = self._marks
-            spans = [
-                {"steps": marks[i + 1][0] - marks[i][0], "elapsed_ns": marks[i + 1][1] - marks[i][1]}
-                for i in range(len(marks) - 1)
-            ]
             with suppress(OSError):
                 self._path.parent.mkdir(exist_ok=True)
-                self._path.write_text(json.dumps(spans))
+                self._path.write_text(json.dumps(self._spans))
 
 
 class StepWindows:
@@ -59,7 +114,7 @@ class StepWindows:
 
     A step that the program marks itself (`hpcprof.workloads.capture`) is left to it. ``spans`` are the first
     and the last step of each span, counted from 0; the whole program is recorded without any. ``switch``
-    turns the profiler on and off, and marks (`nvtx`, `roctx`); ``marked`` returns what writes the steps that
+    turns the profiler on and off, and marks (`Nvtx`, `Roctx`); ``marked`` returns what writes the steps that
     the program marks itself, or None. ``alone`` is where the steps before the first span are noted.
     """
 

@@ -14,28 +14,27 @@ from pathlib import Path
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
-from . import nvtx, roctx
 from .recorder import Recorder, chosen_spans
-from .step_windows import StepWindows
+from .step_windows import Nvtx, Roctx, StepWindows
 
 _LOOK_S = 0.1
-_SWITCHES = {"nsys": nvtx, "ncu": nvtx, "rocprofv3": roctx}
+_SWITCHES = {"nsys": Nvtx, "ncu": Nvtx, "rocprofv3": Roctx}
 """Profilers that run the program, which turns them on and off."""
 
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
     """Have the recorder make room once the program makes a profiler of its own."""
+
+    def making_room(make: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(make)
+        def make_room(*args: Any, **kwargs: Any) -> None:
+            recorder.program_profiles()
+            make(*args, **kwargs)
+
+        return make_room
+
     for profile in (torch.profiler.profile, torch.autograd.profiler.profile):
-        profile.__init__ = _making_room(profile.__init__, recorder)
-
-
-def _making_room(make: Callable[..., None], recorder: Recorder) -> Callable[..., None]:
-    @functools.wraps(make)
-    def make_room(*args: Any, **kwargs: Any) -> None:
-        recorder.program_profiles()
-        make(*args, **kwargs)
-
-    return make_room
+        profile.__init__ = making_room(profile.__init__)
 
 
 def _watch_time(recorder: Recorder) -> None:
@@ -71,10 +70,7 @@ def _is_launcher() -> bool:
 
 
 def _alone_path() -> Path | None:
-    """Return where the rank notes its steps without the profiler; None unless it is nsys.
-
-    Before its range, nsys costs nothing (``benchmarks/profiler_cost.py``).
-    """
+    """Return where the rank notes its steps before nsys records, when it costs nothing; else None."""
     run, rank = os.environ.get("HPCPROF_RUN_DIR"), os.environ.get("HPCPROF_RANK", "")
     if not run or not rank.isdigit() or os.environ.get("HPCPROF_PROFILER") != "nsys":
         return None
@@ -92,7 +88,7 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
         spans = chosen_spans(chosen, {}) if chosen else ()
-        windows = StepWindows(torch, spans, switch, pulse.marked_steps, _alone_path())
+        windows = StepWindows(torch, spans, switch(), pulse.marked_steps, _alone_path())
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         return None
     recorder = Recorder(torch, dict(os.environ))

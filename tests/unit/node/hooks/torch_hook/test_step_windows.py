@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from hpcprof.analysis.steps.step_detection import HOOK
-from hpcprof.node.hooks.torch_hook import nvtx, roctx
-from hpcprof.node.hooks.torch_hook.step_windows import MARK, StepWindows
+from hpcprof.node.hooks.torch_hook.step_windows import MARK, Nvtx, Roctx, StepWindows
 
 CUDA = SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
 OPTIMIZER = object()
@@ -110,8 +109,8 @@ def test_those_who_read_profiles_know_the_mark() -> None:
     assert HOOK.pattern.fullmatch(MARK)
 
 
-@pytest.mark.parametrize("switch", [nvtx, roctx])
-def test_without_the_profiler_nothing_happens(switch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("switch", [Nvtx(), Roctx()])
+def test_without_the_profiler_nothing_happens(switch: Nvtx | Roctx, monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(*_: object) -> None:
         raise RuntimeError("NVTX functions not installed.")
 
