@@ -9,6 +9,7 @@ or a command that gets it on its standard input.
 """
 
 import email.message
+import html
 import http.client
 import json
 import os
@@ -104,10 +105,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _run(command: List[str], text: bytes) -> str:
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
-    )
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=pipe, stdout=null, stderr=null, start_new_session=True)
     try:
         process.communicate(text, timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -134,19 +133,14 @@ def _mail(address: str, document: Document) -> bytes:
 
 
 def _slack(document: Document) -> Document:
-    text = document["text"]
-    # In Slack's own markup these three have a meaning; the names of programs and people must not.
-    for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(character, escape)
-    return {"text": text, "mrkdwn": False}
+    # In Slack's own markup &, < and > have a meaning; the names of programs and people must not.
+    return {"text": html.escape(document["text"], quote=False), "mrkdwn": False}
 
 
 def _teams(document: Document) -> Document:
     facts = [{"title": key, "value": _plain(value)} for key, value in _facts(document) if key != "event"]
-    body = [
-        {"type": "TextBlock", "text": _plain(document["text"]), "wrap": True},
-        {"type": "FactSet", "facts": facts},
-    ]
+    text = {"type": "TextBlock", "text": _plain(document["text"]), "wrap": True}
+    body = [text, {"type": "FactSet", "facts": facts}]
     card = {"type": "AdaptiveCard", "version": "1.4", "body": body}
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
@@ -225,10 +219,8 @@ class ReportedJob:
 
     def _end(self) -> str:
         code = self._read("finished")
-        if not code:
-            return "was ended by the scheduler"
-        if code == "0":
-            return "succeeded"
+        if code in ("", "0"):
+            return "succeeded" if code else "was ended by the scheduler"
         if self.has("stall_stop"):
             return "stalled and was ended"
         rank = self._first_failed()
@@ -265,11 +257,9 @@ def tell(job: ReportedJob, event: str, folder: str, names: List[str]) -> None:
         except OSError:
             return "the node cannot read its file in %s" % folder
 
-    failed = send_at_once(names, send_to)
+    failed = sorted(send_at_once(names, send_to).items())
     if failed:
-        job.note(
-            "not_told", "; ".join("%s (%s): %s" % (name, event, failed[name]) for name in sorted(failed))
-        )
+        job.note("not_told", "; ".join("%s (%s): %s" % (name, event, reason) for name, reason in failed))
 
 
 def send_at_once(names: Iterable[str], send_to: Callable[[str], str]) -> Dict[str, str]:

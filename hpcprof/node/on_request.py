@@ -61,30 +61,23 @@ class _CannotRecord(Exception):
 
 
 def parse_request(text: str | bytes) -> Request:
-    """Return a request.
-
-    Raises ValueError if the text is something else.
-    """
+    """Return a request; raises ValueError if the text is something else."""
     values = json.loads(text)
     if not isinstance(values, dict) or set(values) != set(Request._fields):
         raise ValueError("its keys are not those of a request")
-    numbers = [values[name] for name in ("number", "first", "steps")]
-    spans = values["ranks"]
+    number, first, steps, spans = (values[name] for name in Request._fields)
     if not isinstance(spans, list) or any(not isinstance(span, list) or len(span) != 2 for span in spans):
         raise ValueError("its ranks are not spans")
-    if any(type(number) is not int or number < 0 for number in (*numbers, *(n for s in spans for n in s))):
+    numbers = (number, first, steps, *(rank for span in spans for rank in span))
+    if any(type(value) is not int or value < 0 for value in numbers):
         raise ValueError("it has something else than whole numbers")
-    if not 0 < values["steps"] <= MOST_STEPS:
-        raise ValueError(f"it asks for {values['steps']} steps")
-    number, first, steps = numbers
+    if not 0 < steps <= MOST_STEPS:
+        raise ValueError(f"it asks for {steps} steps")
     return Request(number, first, steps, [(low, high) for low, high in spans])
 
 
 def read_request(path: Path) -> Request | None:
-    """Return the request in a file of this user; None if there is none.
-
-    Raises ValueError if the file is no request, or somebody else's.
-    """
+    """Return the request in a file of this user, or None; raises ValueError for any other file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -109,10 +102,7 @@ def _replace(path: Path, values: dict[str, Any]) -> None:
 
 
 def first_step(ended: int, wall_ns: float) -> int:
-    """Return the number of a step that begins when all ranks have seen a request.
-
-    ``ended`` is how many steps have ended. ``wall_ns`` is the time of a step.
-    """
+    """Return a step that begins when all ranks have seen a request, after ``ended`` of ``wall_ns`` each."""
     return ended + max(LEAD_STEPS, int(LEAD_S * 1e9 / max(wall_ns, 1)) + 1)
 
 
@@ -126,9 +116,8 @@ class OnRequest:
     def __init__(self, torch: Any, recording: Any, run: Path, rank: int, slower_pct: float) -> None:
         self._torch, self._recording = torch, recording
         self._state, self._rank = run / "state", rank
-        self._trace = Path(os.environ.get("HPCPROF_PROFILE_OUTPUT", run / "profiles/rank")).with_name(
-            f"rank{rank:05d}.trace.json.gz"
-        )
+        output = Path(os.environ.get("HPCPROF_PROFILE_OUTPUT", run / "profiles/rank"))
+        self._trace = output.with_name(f"rank{rank:05d}.trace.json.gz")
         self._slower_pct = slower_pct if rank == 0 else 0.0
         self._process = os.getpid()
         self._seen: tuple[int, int] | None = None
@@ -157,10 +146,8 @@ class OnRequest:
         if steps >= self._due and os.getpid() == self._process:
             try:
                 self._advance(steps)
-            except _CannotRecord as error:
-                self._fail(str(error))
             except Exception as error:
-                self._fail(repr(error))
+                self._fail(str(error) if isinstance(error, _CannotRecord) else repr(error))
 
     def _advance(self, steps: int) -> None:
         request, active = self._request, self._active
@@ -241,13 +228,11 @@ class OnRequest:
     def _look(self) -> None:
         """Take up a request that is new."""
         try:
-            found = (self._state / REQUEST).stat()
+            status = (self._state / REQUEST).stat()
         except OSError:
             return
-        if self._seen == (found.st_mtime_ns, found.st_ino):
-            return
-        self._seen = found.st_mtime_ns, found.st_ino
-        request = read_request(self._state / REQUEST)
+        seen, self._seen = self._seen, (status.st_mtime_ns, status.st_ino)
+        request = read_request(self._state / REQUEST) if seen != self._seen else None
         if request is None or request.number <= self._number:
             return
         self._number = request.number
@@ -289,16 +274,11 @@ class OnRequest:
         while walls[first] <= limit or sorted(walls[first : first + 5])[1] <= limit:
             first += 1
         self._requested += 1
-        values = {
-            "since": steps - len(walls) + first,
-            "percent": 100 * (recent / before - 1),
-            "before_ns": int(before),
-            "after_ns": int(recent),
-        }
+        since, percent = steps - len(walls) + first, 100 * (recent / before - 1)
+        values = {"since": since, "percent": percent, "before_ns": before, "after_ns": recent}
         _replace(self._state / SLOWER, values)
-        write_request(
-            self._state, Request(self._number + 1, first_step(steps, recent), _SLOW_STEPS, ranks=[])
-        )
+        request = Request(self._number + 1, first_step(steps, recent), _SLOW_STEPS, ranks=[])
+        write_request(self._state, request)
 
 
 def _median(values: list[int]) -> int:

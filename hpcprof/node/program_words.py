@@ -226,15 +226,9 @@ def _file(word: str, folder: str) -> str:
 
 def _script(path: str, of_shell: bool = False) -> Optional[str]:
     """Return the text of a shell's script; None for another file."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_SCRIPT_BYTES)
-    except OSError:
-        return None
-    first = content.split(b"\n", 1)[0]
-    if not of_shell and not re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", first):
-        return None
-    return content.decode("utf-8", "replace") if b"\0" not in content else None
+    content = _content(path, _SCRIPT_BYTES)
+    is_script = of_shell or re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", content)
+    return content.decode("utf-8", "replace") if is_script and b"\0" not in content else None
 
 
 def _in_script(
@@ -248,15 +242,9 @@ def _in_script(
             if words[0] == "shift":
                 arguments = arguments[1:]
                 continue
-            expanded = []
-            for word in words:
-                index = re.fullmatch(r"\$\{?([1-9])\}?", word)
-                if word in ("$@", "$*", "${@}", "${*}"):
-                    expanded += arguments
-                elif index and int(index.group(1)) <= len(arguments):
-                    expanded.append(arguments[int(index.group(1)) - 1])
-                else:
-                    expanded.append(word)
+            values = {"$" + str(index): [value] for index, value in enumerate(arguments[:9], 1)}
+            values.update({"$@": arguments, "$*": arguments})
+            expanded = [part for word in words for part in values.get(re.sub("[{}]", "", word), [word])]
             where = place if one_line else "{}, line {}".format(place, number)
             yield from commands(expanded, folder, before, where, depth + 1)
 
@@ -321,32 +309,20 @@ def find_mpi(words: List[str], folder: str) -> "Optional[Mpi]":
             if library:
                 return Mpi(library.group(), module.group() if module else "")
         elif path:
-            library = LIBRARY.search(_output(["ldd", path], folder)) if _is_elf(path) else None
+            is_binary = _content(path, 4) == b"\x7fELF"
+            library = LIBRARY.search(_output(["ldd", path], folder)) if is_binary else None
             if library:
                 return Mpi(library.group(), "", path)
     return None
 
 
-def _is_elf(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
-        return False
-
-
 def _output(words: List[str], folder: str) -> str:
     # Without the hook, which would count the steps of this Python for the rank.
     variables = {name: text for name, text in os.environ.items() if not name.startswith("HPCPROF_")}
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
         done = subprocess.run(
-            words,
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
+            words, cwd=folder, env=variables, stdin=null, stdout=pipe, stderr=null, timeout=_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -411,10 +387,10 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     return ("|".join(names), advice) if injections else ("", "")
 
 
-def _content(path: str) -> bytes:
+def _content(path: str, most_bytes: int = -1) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(most_bytes)
     except OSError:
         return b""
 

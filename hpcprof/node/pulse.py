@@ -99,10 +99,7 @@ class Pulse:
             _thread.start_new_thread(self._watch, ())
 
     def _keep_stacks(self) -> None:
-        """Have the stacks of all threads written to a file in memory if the interpreter is stuck.
-
-        The wrapper reads it. The program's own use of the same timer comes first.
-        """
+        """Have all stacks written to a file in memory, for the wrapper, if the interpreter is stuck."""
         try:
             self._stack = os.memfd_create("hpcprof-stack")
         except (AttributeError, OSError):
@@ -217,10 +214,7 @@ def stacks() -> list[dict[str, Any]]:
 
 
 def _dump(with_stacks: bool) -> dict[str, Any] | None:
-    """Return what PyTorch's flight recorders have of this process; None without collectives of PyTorch.
-
-    NCCL has one of its own, beside that of the other backends.
-    """
+    """Return the last collectives of all flight recorders of PyTorch (NCCL has its own); None without any."""
     recorder: Any = sys.modules.get("torch._C._distributed_c10d")
     distributed: Any = sys.modules.get("torch.distributed")
     found: dict[str, Any] | None = None
@@ -249,10 +243,7 @@ def _has_ended(entry: dict[str, Any]) -> bool:
 
 
 def collectives() -> tuple[int, bool | None]:
-    """Return how many collectives have ended, as far as they are recorded, and whether one has not.
-
-    That is None without collectives of PyTorch.
-    """
+    """Return how many recorded collectives have ended, and whether one has not; None without collectives."""
     found = _dump(with_stacks=False)
     if not found:
         return 0, None

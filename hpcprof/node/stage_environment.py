@@ -49,24 +49,19 @@ def pack(environment: str, run: str) -> None:
     """Make the archive of an environment in the folder of a run, and note its kind, size and time."""
     begin = time.time()
     archive = os.path.join(run, ARCHIVE)
-    base = ""
+    note: Dict[str, Any] = {"environment": environment, "kind": "conda", "base": ""}
     if is_conda(environment):
         _conda_pack(environment, archive)
     else:
         python = os.path.realpath(os.path.join(environment, "bin", "python"))
         base = os.path.dirname(os.path.dirname(python))
         base = "" if base in (*_SYSTEM, os.path.realpath(environment)) else base
+        note.update(kind="venv", base=base)
         with tarfile.open(archive, "w") as tar:
             tar.add(environment, "env")
             if base:
                 tar.add(base, "python", filter=None if _sees_base(environment) else _without_packages)
-    note = {
-        "environment": environment,
-        "kind": "conda" if is_conda(environment) else "venv",
-        "base": base,
-        "bytes": os.path.getsize(archive),
-        "seconds": round(time.time() - begin, 3),
-    }
+    note.update(bytes=os.path.getsize(archive), seconds=round(time.time() - begin, 3))
     _note(run, PACKED, note)
 
 
@@ -84,15 +79,9 @@ def _conda_pack(environment: str, archive: str) -> None:
     program = shutil.which("conda-pack", path=os.path.join(environment, "bin")) or shutil.which("conda-pack")
     if program is None:
         raise OSError("conda-pack is neither in the environment nor on the PATH of the job: install it")
-    options = [
-        "--format",
-        "tar",
-        "--force",
-        "--quiet",
-        "--ignore-editable-packages",
-        "--ignore-missing-files",
-    ]
-    subprocess.check_call([program, "--prefix", environment, "--output", archive, *options])
+    options = ["--prefix", environment, "--output", archive, "--format", "tar", "--force", "--quiet"]
+    lenient = ["--ignore-editable-packages", "--ignore-missing-files"]
+    subprocess.check_call([program, *options, *lenient])
 
 
 def unpack(run: str, folder: str) -> None:

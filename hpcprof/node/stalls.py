@@ -62,6 +62,11 @@ def read(path: str) -> bytes:
         return b""
 
 
+def variables_of(pid: int) -> Dict[bytes, bytes]:
+    """Return the environment that a process was started with; no names if it cannot be read."""
+    return dict(part.partition(b"=")[::2] for part in read("/proc/%d/environ" % pid).split(b"\0"))
+
+
 class Process:
     """A process of the run on this node, with the environment that it was started with."""
 
@@ -109,25 +114,20 @@ def processes(run: str) -> List[Process]:
     if "SLURMD_NODENAME" in os.environ:  # Slurm may emulate several nodes on one
         wanted[b"SLURMD_NODENAME"] = os.fsencode(os.environ["SLURMD_NODENAME"])
     marked = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            text = read("/proc/%s/environ" % name)
-            variables = dict(part.partition(b"=")[::2] for part in text.split(b"\0"))
-            if all(variables.get(key) == value for key, value in wanted.items()):
-                marked.append(Process(int(name), variables))
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        variables = variables_of(pid)
+        if all(variables.get(key) == value for key, value in wanted.items()):
+            marked.append(Process(pid, variables))
     return marked
 
 
 def programs(run: str) -> List[Process]:
-    """Return those that are no profiler's: profilers look on, and write when the program has ended."""
+    """Return the processes that are no profiler's: these look on, and write when the program has ended."""
     return [process for process in processes(run) if process.is_program]
 
 
 def ended_ranks(run: str, ranks: Iterable[int]) -> Set[int]:
-    """Return which of the given ranks have left an exit code.
-
-    Nodes look at their own ranks alone: the listing of all would load the file system of large runs.
-    """
+    """Return which of the ranks have left an exit code; to list those of all nodes would take too long."""
     return {rank for rank in ranks if os.path.exists("%s/state/rank%05d.exit" % (run, rank))}
 
 
@@ -189,15 +189,9 @@ def native_command(pid: int) -> List[str]:
 
 def run_tool(command: List[str]) -> bytes:
     """Return what a tool prints within its time limit."""
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_TOOL_SECONDS,
-        )
-        return done.stdout
+        return subprocess.run(command, stdin=null, stdout=pipe, stderr=null, timeout=_TOOL_SECONDS).stdout
     except (OSError, subprocess.SubprocessError):
         return b""
 
@@ -288,7 +282,8 @@ class StallWatch:
         pulse = self._pulse()
         if pulse != self._seen:
             self._seen, self._last = pulse, time.time()
-            self._move("stalled", "went_on")
+            with suppress(OSError):
+                os.replace(self._state("stalled"), self._state("went_on"))
         elif not self._has("stalled") and time.time() - self._last >= self._limit:
             folder = os.path.join(self._run, "stall")
             shutil.rmtree(folder, ignore_errors=True)
@@ -329,10 +324,6 @@ class StallWatch:
             file.write(text)
         os.replace(part, self._state(name))
 
-    def _move(self, name: str, new: str) -> None:
-        with suppress(OSError):
-            os.replace(self._state(name), self._state(new))
-
     def _remove(self, name: str) -> None:
         with suppress(OSError):
             os.unlink(self._state(name))
@@ -351,9 +342,8 @@ class StallWatch:
         for process in programs(self._run):
             if process.rank != rank:
                 continue
-            stats = (
-                read(path).decode("utf-8", "replace") for path in glob.glob(process.path + "/task/*/stat")
-            )
+            paths = glob.glob(process.path + "/task/*/stat")
+            stats = [read(path).decode("utf-8", "replace") for path in paths]
             running = {stat.split(" ")[0] for stat in stats if stat.rpartition(") ")[2].startswith("R")}
             if not running:
                 continue
@@ -385,12 +375,10 @@ class StallWatch:
                 os.path.exists(name + ".json") and not process.links()
             ):
                 continue
-            command = native_command(process.pid)
+            command, null = native_command(process.pid), subprocess.DEVNULL
             if command:
                 with open("%s.native.%d" % (name, process.pid), "wb") as out:
-                    tool = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL
-                    )
+                    tool = subprocess.Popen(command, stdin=null, stdout=out, stderr=null)
                 looks.append((tool, time.monotonic() + _TOOL_SECONDS))
                 if len(looks) % _TOOLS_AT_ONCE == 0:
                     self._await(looks)

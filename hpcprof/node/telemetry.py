@@ -20,61 +20,29 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
-from .stalls import ended_ranks, read
+from .stalls import ended_ranks, read, variables_of
 
 FOLDER = "telemetry"
 """The folder in the run that has a file of each node."""
 
-METRICS = {
-    # Rank: its processes together.
-    "cpu_s": ("counter", "s"),
-    "cpu_wait_s": ("counter", "s"),
-    "system_s": ("counter", "s"),
-    "blocked_pct": ("gauge", "%"),
-    "paging_pct": ("gauge", "%"),
-    "memory_stall_s": ("counter", "s"),
-    "resident_bytes": ("gauge", "bytes"),
-    "proportional_bytes": ("gauge", "bytes"),
-    "major_faults": ("counter", ""),
-    "read_bytes": ("counter", "bytes"),
-    "written_bytes": ("counter", "bytes"),
-    "io_calls": ("counter", ""),
-    "io_wait_s": ("counter", "s"),
-    # Core, and node.
-    "busy_s": ("counter", "s"),
-    "frequency_mhz": ("gauge", "MHz"),
-    "memory_used_bytes": ("gauge", "bytes"),
-    "swap_used_bytes": ("gauge", "bytes"),
-    "swapped_pages": ("counter", ""),
-    "refaults": ("counter", ""),
-    "cpu_pressure_s": ("counter", "s"),
-    "memory_pressure_s": ("counter", "s"),
-    "io_pressure_s": ("counter", "s"),
-    "cgroup_memory_bytes": ("gauge", "bytes"),
-    "cgroup_throttled_s": ("counter", "s"),
-    "oom_kills": ("counter", ""),
-    # Network interface.
-    "received_bytes": ("counter", "bytes"),
-    "sent_bytes": ("counter", "bytes"),
-    "errors": ("counter", ""),
-    # GPU.
-    "power_w": ("gauge", "W"),
-    "energy_j": ("counter", "J"),
-    "sm_mhz": ("gauge", "MHz"),
-    "memory_mhz": ("gauge", "MHz"),
-    "temperature_c": ("gauge", "C"),
-    "busy_pct": ("gauge", "%"),
-    "throttle_reasons": ("bits", ""),
-    "used_bytes": ("gauge", "bytes"),
-    "ecc_errors": ("counter", ""),
-    "pcie_replays": ("counter", ""),
-    "pcie_received_bytes": ("counter", "bytes"),
-    "pcie_sent_bytes": ("counter", "bytes"),
-    "nvlink_received_bytes": ("counter", "bytes"),
-    "nvlink_sent_bytes": ("counter", "bytes"),
-    "nvlink_errors": ("counter", ""),
-    "other_processes": ("gauge", ""),
-}
+_KINDS = (
+    ("counter", "s", "cpu_s cpu_wait_s system_s memory_stall_s io_wait_s busy_s cgroup_throttled_s"),
+    ("counter", "s", "cpu_pressure_s memory_pressure_s io_pressure_s"),
+    ("counter", "bytes", "read_bytes written_bytes received_bytes sent_bytes"),
+    ("counter", "bytes", "pcie_received_bytes pcie_sent_bytes nvlink_received_bytes nvlink_sent_bytes"),
+    ("counter", "", "major_faults io_calls swapped_pages refaults oom_kills errors"),
+    ("counter", "", "ecc_errors pcie_replays nvlink_errors"),
+    ("counter", "J", "energy_j"),
+    ("gauge", "%", "blocked_pct paging_pct busy_pct"),
+    ("gauge", "bytes", "resident_bytes proportional_bytes memory_used_bytes swap_used_bytes"),
+    ("gauge", "bytes", "cgroup_memory_bytes used_bytes"),
+    ("gauge", "MHz", "frequency_mhz sm_mhz memory_mhz"),
+    ("gauge", "W", "power_w"),
+    ("gauge", "C", "temperature_c"),
+    ("gauge", "", "other_processes"),
+    ("bits", "", "throttle_reasons"),
+)
+METRICS = {name: (kind, unit) for kind, unit, names in _KINDS for name in names.split()}
 """Kind of each metric, counted since some moment or read as it is now, and its unit."""
 
 _FAST_S, _SLOW_S = 0.1, 1.0
@@ -181,8 +149,7 @@ class Ranks:
     """The processes of each rank of the run on this node."""
 
     def __init__(self, run_directory: str) -> None:
-        self._mark = b"HPCPROF_RUN_DIR=" + os.fsencode(run_directory) + b"\0"
-        self._user = os.getuid()
+        self._run = os.fsencode(run_directory)
         self._seen: Dict[int, int] = {}
         self.processes: Dict[int, Set[int]] = {}
         self.devices: Dict[int, str] = {}
@@ -193,12 +160,9 @@ class Ranks:
         """Look for processes that are new; a process keeps its environment from its start."""
         now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._seen = {pid: times for pid, times in self._seen.items() if pid in now}
-        for rank, pids in list(self.processes.items()):
-            pids &= now
-            if not pids:
-                del self.processes[rank]
-        known = set().union(*self.processes.values()) if self.processes else set()
-        for pid in now - known:
+        left = {rank: pids & now for rank, pids in self.processes.items()}
+        self.processes = {rank: pids for rank, pids in left.items() if pids}
+        for pid in now.difference(*self.processes.values()):
             # Between its fork and its start a program has the environment of a shell.
             times = self._seen.get(pid, 0)
             if times < 2:
@@ -206,18 +170,9 @@ class Ranks:
                 self._look(pid)
 
     def _look(self, pid: int) -> None:
-        try:
-            if os.stat("/proc/%d" % pid).st_uid != self._user:
-                return
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                variables = file.read() + b"\0"
-        except OSError:
-            return
-        if self._mark not in variables:
-            return
-        values = dict(one.partition(b"=")[::2] for one in variables.split(b"\0"))
+        values = variables_of(pid)
         rank = values.get(b"HPCPROF_RANK", b"")
-        if rank.isdigit():
+        if values.get(b"HPCPROF_RUN_DIR") == self._run and rank.isdigit():
             self.processes.setdefault(int(rank), set()).add(pid)
             visible = values.get(b"CUDA_VISIBLE_DEVICES") or values.get(b"ROCR_VISIBLE_DEVICES") or b""
             self.devices[int(rank)] = visible.decode("ascii", "replace")
@@ -475,46 +430,39 @@ class FileSystems:
                 yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
+_INT, _COUNT, _LONG, _LARGE = ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong
+
+
 class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+    _fields_ = [("gpu", _COUNT), ("memory", _COUNT)]
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    _fields_ = [("total", _LARGE), ("free", _LARGE), ("used", _LARGE)]
 
 
 class _Process(ctypes.Structure):
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("instance", ctypes.c_uint),
-        ("compute", ctypes.c_uint),
-    ]
+    _fields_ = [("pid", _COUNT), ("used", _LARGE), ("instance", _COUNT), ("compute", _COUNT)]
 
 
 class _Field(ctypes.Structure):
     _fields_ = [
-        ("field", ctypes.c_uint),
-        ("scope", ctypes.c_uint),
-        ("time", ctypes.c_longlong),
-        ("latency", ctypes.c_longlong),
-        ("kind", ctypes.c_int),
-        ("code", ctypes.c_int),
-        ("value", ctypes.c_ulonglong),
+        *(("field", _COUNT), ("scope", _COUNT), ("time", _LONG), ("latency", _LONG)),
+        *(("kind", _INT), ("code", _INT), ("value", _LARGE)),
     ]
 
 
 _ALL_LINKS = 0xFFFFFFFF
-_NVLINK = {
+_Fields = Dict[str, Tuple[Tuple[int, ...], int]]
+_NVLINK: _Fields = {
     # CRC errors of flow control and data, replays, recoveries; the last three are those of newer GPUs.
     "nvlink_errors": ((38, 45, 52, 59, 161, 162, 163), 1),
     "nvlink_received_bytes": ((139,), 1024),
     "nvlink_sent_bytes": ((138,), 1024),
 }
-_PCIE = {"pcie_received_bytes": ((198,), 1), "pcie_sent_bytes": ((197,), 1)}
+_PCIE: _Fields = {"pcie_received_bytes": ((198,), 1), "pcie_sent_bytes": ((197,), 1)}
 """The numbers of NVML's fields that are added up, and their unit in that of the metric."""
 
-_COUNT, _LARGE = ctypes.c_uint, ctypes.c_ulonglong
 _MOST_PROCESSES = 256
 
 
@@ -595,9 +543,7 @@ class NvidiaGpus:
             yield name + "energy_j", None if energy is None else energy / 1000.0
             yield from self._fields(name, handle, _PCIE)
 
-    def _fields(
-        self, name: str, handle: ctypes.c_void_p, metrics: Dict[str, Tuple[Tuple[int, ...], int]]
-    ) -> Named:
+    def _fields(self, name: str, handle: ctypes.c_void_p, metrics: _Fields) -> Named:
         """Yield the sum of the fields of each metric that a GPU has; None if it has none."""
         for metric, (numbers, factor) in metrics.items():
             known: List[int] = []
@@ -699,10 +645,7 @@ class SampledSource:
 
 
 def paced(sources: List[SampledSource], left: float) -> None:
-    """Set how often each source is read, so that all take at most the share of a core that is ``left``.
-
-    The expensive ones get equal shares of what the cheap ones leave.
-    """
+    """Set how often sources are read within a share of a core; expensive ones share what cheap ones leave."""
     for place, source in enumerate(sorted(sources, key=lambda one: one.load)):
         own = min(source.load, left / (len(sources) - place))
         left -= own
@@ -810,10 +753,7 @@ class Sampler:
         return slow
 
     def _others(self) -> Named:
-        """Yield how many processes that are none of the run each GPU has; no names, and no numbers.
-
-        Where no rank was ever seen on a GPU, as in some containers, nobody can be told apart.
-        """
+        """Yield the number of foreign processes on each GPU; None where no rank was ever seen on a GPU."""
         self._on_gpus = self._nvidia.processes()
         own = set().union(*self._ranks.processes.values())
         self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())

@@ -135,10 +135,7 @@ _watches: list[ExceptionWatch] = []
 
 
 def ended_by(error: BaseException, run_directory: str, rank: int, started_as: int, exits: bool) -> None:
-    """Note the exception that ends this process, and see to it that the other ranks of an MPI program end.
-
-    ``started_as`` is the rank that the launcher started. A thread waits until the program ``exits``.
-    """
+    """Note the exception that ends this rank, which ``started_as`` says, and end the MPI program in time."""
     if not _watches:
         watch = ExceptionWatch(run_directory, rank, bool(os.environ.get("HPCPROF_WATCHED")))
         _watches.append(watch)

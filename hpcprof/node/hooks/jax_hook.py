@@ -20,7 +20,6 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
@@ -87,7 +86,10 @@ class JaxRecorder(Window):
         """Begin or end a window if it is time to, and stop ahead of the walltime limit."""
         now = time.monotonic()
         if time.time() >= self._until:
-            self._stop_ahead_of_walltime()
+            records = self._began is not None
+            self._finish("the walltime limit came near")
+            if records:
+                self._note_stopped("and written")
         elif self._records_steps:
             return
         elif self._began is not None:
@@ -160,13 +162,6 @@ class JaxRecorder(Window):
         elif not self._claim.exists():
             say("no trace: the program used no device of JAX.")
 
-    def _stop_ahead_of_walltime(self) -> None:
-        """Write what has been recorded before the job is killed, and note it in the run."""
-        records = self._began is not None
-        self._finish("the walltime limit came near")
-        if records:
-            self._note_stopped("and written")
-
     def _begin(self) -> bool:
         if self._stands_back or not self._claimed():
             self._windows = []
@@ -176,7 +171,7 @@ class JaxRecorder(Window):
         return True
 
     def _end_steps(self, reason: str = "") -> None:
-        self._unwritten = not self._write()
+        self._unwritten = not self._stop()
         self._records_steps = False
         last = self._steps - 1
         if not self._unwritten and last >= self._first:
@@ -188,25 +183,20 @@ class JaxRecorder(Window):
         now = time.monotonic()
         seconds, began = now - self._began, self._began - self._imported
         steady = now - max(self._began, self._compiled)
-        if self._window and steady < min(_WINDOW_S / 2, self._steady):
-            # The program ended when it had just begun: the one before shows more.
-            self._stop()
-            return
-        if self._write():
+        # If the program ended when it had just begun, the one before shows more.
+        keeps = not self._window or steady >= min(_WINDOW_S / 2, self._steady)
+        if self._stop(keeps) and keeps:
             self._steady = steady
             self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
 
-    def _write(self) -> bool:
+    def _stop(self, keeps: bool = True) -> bool:
         """Stop, and give the profile its name, if JAX wrote one; its other formats are left out."""
-        return self._stop(self._profile)
-
-    def _stop(self, keep: Path | None = None) -> bool:
         self._began = None
         try:
             self._profiler.stop()
             written = sorted(self._folder.rglob(f"*{self.suffix}"))
-            if keep is not None and written:
-                written[-1].replace(keep)
+            if keeps and written:
+                written[-1].replace(self._profile)
             return bool(written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -233,13 +223,11 @@ class JaxProfiler:
 
     def start(self, folder: str) -> None:
         """Begin to record. The functions of Python are left out: to trace them slows the program."""
-        make = getattr(self._profiler, "ProfileOptions", None)
-        if make is None:  # before JAX 0.6
-            self._start(folder)
-            return
-        options = make()
-        options.python_tracer_level = 0
-        self._start(folder, profiler_options=options)
+        options: dict[str, Any] = {}
+        if hasattr(self._profiler, "ProfileOptions"):  # from JAX 0.6 on
+            options["profiler_options"] = self._profiler.ProfileOptions()
+            options["profiler_options"].python_tracer_level = 0
+        self._start(folder, **options)
 
     def stop(self) -> None:
         """Stop, and write the profile below the folder."""
@@ -293,12 +281,9 @@ def _watch_compiler(jax: Any, recorder: JaxRecorder) -> None:
 
 
 def _watch_time(recorder: JaxRecorder) -> None:
-    def look() -> None:
-        while recorder.waits:
-            recorder.tick()
-            time.sleep(_LOOK_S if recorder.is_busy else _SELDOM_S)
-
-    _thread.start_new_thread(look, ())
+    while recorder.waits:
+        recorder.tick()
+        time.sleep(_LOOK_S if recorder.is_busy else _SELDOM_S)
 
 
 def start(jax: Any) -> JaxRecorder | None:
@@ -312,5 +297,5 @@ def start(jax: Any) -> JaxRecorder | None:
     os.register_at_fork(after_in_child=recorder.forked)
     # JAX closes its devices at exit, after this: what is registered last is called first.
     atexit.register(recorder.close)
-    _watch_time(recorder)
+    _thread.start_new_thread(_watch_time, (recorder,))
     return recorder

@@ -41,10 +41,7 @@ _ANSWER_S = 10.0
 
 
 class MemoryHistory:
-    """Records where the memory of this process's GPUs is allocated, and writes snapshots.
-
-    A snapshot is taken after each of ``steps``; ``ranks`` is the number of ranks of the program.
-    """
+    """Records GPU memory; writes snapshots after each of ``steps``, and of all ``ranks`` on request."""
 
     def __init__(self, torch: Any, run: Path, rank: int, steps: set[int], ranks: int) -> None:
         self._torch, self._folder, self._rank = torch, run / FOLDER, rank
@@ -81,7 +78,7 @@ class MemoryHistory:
         """Note that a step has ended; ``steps`` counts the ended ones."""
         step = self._last_step = steps - 1
         if step in self._steps and self._records:
-            self._write(f"step{step}", {"event": "step", "step": step})
+            self._write(f"step{step}", event="step", step=step)
         self._began = time.time()
 
     def _ran_out(self, device: int, asked: int, _limit: int, free: int) -> None:
@@ -92,17 +89,15 @@ class MemoryHistory:
             self._ask()
             total = self._torch.cuda.get_device_properties(device).total_memory
             self._write_failed(
-                {
-                    "event": "out_of_memory",
-                    "device": int(device),
-                    "asked_bytes": int(asked),
-                    "free_bytes": int(free),
-                    "device_bytes": int(total),
-                    "module": self._modules.current(),
-                }
+                event="out_of_memory",
+                device=int(device),
+                asked_bytes=int(asked),
+                free_bytes=int(free),
+                device_bytes=int(total),
+                module=self._modules.current(),
             )
             until = time.monotonic() + _ANSWER_S
-            while time.monotonic() < until and self._answers() < self._ranks:
+            while time.monotonic() < until and len([*self._folder.glob("rank*.oom.pickle")]) < self._ranks:
                 time.sleep(0.05)
 
     def _ask(self) -> None:
@@ -113,40 +108,34 @@ class MemoryHistory:
             os.write(file, json.dumps({"rank": self._rank, "time": time.time()}).encode())
             os.close(file)
 
-    def _answers(self) -> int:
-        return len([*self._folder.glob("rank*.oom.pickle")])
-
     def _watch(self) -> None:
-        while True:
+        while not (self._records and (self._folder / REQUEST).exists()):
             time.sleep(_LOOK_S)
-            if self._records and (self._folder / REQUEST).exists():
-                break
         if self._answered.acquire(blocking=False):
             with suppress(Exception):
-                self._write_failed({"event": "asked"})
+                self._write_failed(event="asked")
 
-    def _write_failed(self, notes: dict[str, Any]) -> None:
+    def _write_failed(self, **notes: Any) -> None:
         step = 0 if self._last_step is None else self._last_step + 1
-        self._write("oom", {**notes, "step": step})
+        self._write("oom", step=step, **notes)
 
-    def _write(self, name: str, notes: dict[str, Any]) -> None:
+    def _write(self, name: str, **notes: Any) -> None:
         """Write a snapshot with the events since the begin of the step, the last ones if they are many."""
         snapshot = self._torch.cuda.memory._snapshot()
         traces = snapshot.get("device_traces", [])
         began = self._began * 1e6
         snapshot["device_traces"] = [
-            [one for one in trace if one.get("time_us", began) >= began] for trace in traces
+            [event for event in trace if event.get("time_us", began) >= began] for trace in traces
         ]
         seen = [*self._optimizers, *self._modules.called()]
+        full = (trace for trace in traces if len(trace) >= _MOST_EVENTS)
         snapshot[NOTES] = {
             "version": 1,
             "rank": self._rank,
             "begin_us": int(began),
             "end_us": time.time_ns() // 1000,
             # A ring that is full has lost the events before its oldest one.
-            "lost": any(
-                len(trace) >= _MOST_EVENTS and trace[0].get("time_us", 0) > began for trace in traces
-            ),
+            "lost": any(trace[0].get("time_us", 0) > began for trace in full),
             "tensors": list(itertools.islice(_tensors(self._torch, seen), _MOST_TENSORS)),
             **notes,
         }
@@ -162,17 +151,21 @@ class MemoryHistory:
         temporary.replace(path)
 
 
-class _Modules:
-    """Tells the allocator which module of the program is running, by its name in the outermost one.
+class _Running(_thread._local):
+    """The names of the modules that a thread runs, the innermost last."""
 
-    PyTorch keeps such a word with each allocation from version 2.10 on.
-    """
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+
+
+class _Modules:
+    """Tells the allocator which module of the program runs; PyTorch keeps its name from version 2.10 on."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._running = _thread._local()
-        self._tell: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+        self._running = _Running()
+        self._tell: Callable[[str], None] = getattr(torch._C, "_cuda_setMemoryMetadata", lambda _: None)
 
     def follow(self) -> None:
         """Begin to tell the allocator."""
@@ -186,32 +179,22 @@ class _Modules:
 
     def current(self) -> str:
         """Return the module that this thread runs; empty if it runs none."""
-        return self._stack()[-1] if self._stack() else ""
-
-    def _stack(self) -> list[str]:
-        stack: list[str] | None = getattr(self._running, "stack", None)
-        if stack is None:
-            stack = self._running.stack = []
-        return stack
+        return self._running.stack[-1] if self._running.stack else ""
 
     def _enter(self, module: Any, _: Any) -> None:
         if self._torch.compiler.is_compiling():
             return
-        stack = self._stack()
+        stack = self._running.stack
         if module not in self._names and not stack:
             for name, inner in module.named_modules():
                 self._names[inner] = _short(name) or type(module).__name__
         stack.append(self._names.get(module) or type(module).__name__)
-        if self._tell is not None:
-            self._tell(stack[-1])
+        self._tell(self.current())
 
     def _leave(self, _module: Any, _inputs: Any, _output: Any) -> None:
-        stack = self._stack()
-        if self._torch.compiler.is_compiling() or not stack:
-            return
-        stack.pop()
-        if self._tell is not None:
-            self._tell(stack[-1] if stack else "")
+        if self._running.stack and not self._torch.compiler.is_compiling():
+            self._running.stack.pop()
+            self._tell(self.current())
 
 
 def _short(name: str) -> str:
@@ -222,10 +205,7 @@ def _short(name: str) -> str:
 
 
 def _tensors(torch: Any, seen: list[Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield what the memory of tensors is for, the name of each, and its address.
-
-    Optimizers and modules are those that were seen at work, and others among all objects of the process.
-    """
+    """Yield what the memory of tensors is for, their names and addresses; ``seen`` were seen at work."""
     found = {id(one): one for one in seen}
     for one in gc.get_objects():
         if issubclass(type(one), (torch.optim.Optimizer, torch.nn.Module)):
@@ -264,10 +244,8 @@ def _addresses(value: Any) -> Iterator[int]:
             yield from _addresses(one)
         return
     local = getattr(value, "_local_tensor", value)  # of a DTensor
-    if not _on_gpu(local):
-        return
     with suppress(Exception):
-        address = local.untyped_storage().data_ptr()
+        address = local.untyped_storage().data_ptr() if _on_gpu(local) else 0
         if address:
             yield address
 
