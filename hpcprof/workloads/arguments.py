@@ -3,10 +3,14 @@
 import argparse
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hpcprof.common.errors import InformationRequested, UsageError, unknown
+
+MAX_SEED = 2**32 - 1
+"""torch.manual_seed takes 64 bits; a workload may add the rank to a multiple of the seed."""
 
 
 class Options:
@@ -23,14 +27,23 @@ class Options:
         """Raise `UsageError` if the options cannot be combined with a profiler."""
 
 
+def option(default: Any, text: str, **kind: Any) -> Any:
+    """Declare a field of a dataclass of options: its default, and the help of its option.
+
+    ``minimum`` and ``maximum`` are the limits of a whole number, and ``also`` lists further names of the
+    option; other keywords are argparse's. A field whose default is False is a switch.
+    """
+    return field(default=default, metadata={"text": text, **kind})
+
+
 class WorkloadParser(argparse.ArgumentParser):
     """A parser that raises instead of printing and exiting: on the ranks, the caller decides who prints.
 
-    ``defaults`` has as attributes the defaults of the options that `number` and `choice` add, None for no
-    default; ``epilog`` is the end of ``--help``, a paragraph in each line.
+    ``options`` is a dataclass whose fields `option` declares; ``epilog`` is the end of ``--help``, a
+    paragraph in each line.
     """
 
-    def __init__(self, program: str, description: str, defaults: object, epilog: str = "") -> None:
+    def __init__(self, program: str, description: str, options: type[Any], epilog: str = "") -> None:
         # Options that are not given stay absent: settings files may set them before the defaults apply.
         super().__init__(
             prog=program,
@@ -42,35 +55,38 @@ class WorkloadParser(argparse.ArgumentParser):
             argument_default=argparse.SUPPRESS,
         )
         self.add_argument("-h", "--help", action=_RaiseHelp, nargs=0, help="show this help and exit")
-        self._defaults_of = defaults
+        self._declared = {one.name: one for one in fields(options) if one.metadata}
         self._gone: dict[str, str] = {}
 
-    def number(
-        self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
-    ) -> None:
-        """Add an option that takes a whole number; ``also`` lists further names of it."""
-        kind, description = whole_number(minimum, maximum), text + self.default(name)
-        self.add_argument(name, *also, type=kind, metavar="N", help=description)
+    def add(self, *names: str) -> None:
+        """Add the options of fields, or of all fields."""
+        for name in names or self._declared:
+            self._add(name, self._declared[name].default, **self._declared[name].metadata)
 
-    def choice(self, name: str, choices: Sequence[str], text: str) -> None:
-        """Add an option that takes one of ``choices``."""
-        self.add_argument(name, choices=choices, help=text + self.default(name))
+    def _add(
+        self,
+        name: str,
+        default: object,
+        text: str,
+        minimum: int | None = None,
+        maximum: int | None = None,
+        also: Sequence[str] = (),
+        **kind: Any,
+    ) -> None:
+        if default is False:
+            kind["action"] = "store_true"
+        elif default not in (None, ""):
+            text += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+        if minimum is not None:
+            kind |= {"type": whole_number(minimum, maximum), "metavar": "N"}
+        self.add_argument(f"--{name.replace('_', '-')}", *also, help=text, **kind)
 
     def gone(self, name: str, instead: str) -> None:
         """Refuse an option that earlier versions had, with a sentence on what to use instead."""
         self._gone[name] = instead
 
-    def default(self, name: str) -> str:
-        """Return the default of an option in parentheses, for its help; empty if it has none."""
-        value = getattr(self._defaults_of, name.removeprefix("--").replace("-", "_"))
-        return "" if value is None else f" (default: {value})"
-
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options in ``arguments``, by name; options that are not given are absent.
-
-        Raises UsageError if an option is unknown or no longer exists, or its value is wrong, and
-        InformationRequested if the arguments include ``--help``.
-        """
+        """Return the values of the options that are given, by name; `InformationRequested` for ``--help``."""
         for name in (argument.partition("=")[0] for argument in arguments):
             if name in self._gone:
                 raise UsageError(f"{self.prog}: {name} no longer exists: {self._gone[name]}.")

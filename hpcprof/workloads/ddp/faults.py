@@ -13,12 +13,8 @@ BLOCKS = 4
 """The blocks of a measured epoch under ``--fault-blocks``: with the fault, twice without it, and with it."""
 
 
-@dataclass(frozen=True)
-class FaultKey:
-    """A value of a fault: a whole number from ``minimum``."""
-
-    default: int
-    minimum: int = 1
+_MINIMUM = {"rank": 0, "every": 2}
+"""Least values of keys where that is not 1."""
 
 
 @dataclass(frozen=True)
@@ -26,87 +22,50 @@ class Fault:
     """A cause that can be injected, and what a diagnosis should say about it."""
 
     name: str
-    does: str
-    """Its name, and what it does in a step."""
     cause: str | None
     """The cause that `hpcprof explain` should name; None if there is nothing to find."""
     where: str = ""
     """The range that it should name; empty if the cause is not in one range."""
-    keys: Mapping[str, FaultKey] = field(default_factory=dict)
+    keys: Mapping[str, int] = field(default_factory=dict)
+    """Its values, which are whole numbers, with their defaults."""
     on_cpu: bool = False
     """True if it makes sense without a GPU."""
 
 
-_LATE = FaultKey(default=1, minimum=0)
-
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
-        Fault("none", "nothing, to see what is found in the training as it is", None, on_cpu=True),
-        Fault(
-            "host_work",
-            "sleep for MS milliseconds in the data phase, as a slow loader does",
-            "host_work",
-            "data",
-            {"ms": FaultKey(40)},
-            on_cpu=True,
-        ),
-        Fault(
-            "gc",
-            "collect garbage among OBJECTS Python objects in the data phase",
-            "host_work",
-            "data",
-            {"objects": FaultKey(400_000)},
-            on_cpu=True,
-        ),
-        Fault("host_sync", "read a value with .item() after each layer of the forward pass", "host_sync",
-              "forward"),
-        Fault(
-            "device_allocation",
-            "allocate MB megabytes and empty the allocator's cache in the data phase",
-            "device_allocation",
-            keys={"mb": FaultKey(512)},
-        ),
-        Fault(
-            "blocking_copy",
-            "copy MB megabytes from pageable memory to the GPU in the data phase",
-            "blocking_copy",
-            "data",
-            {"mb": FaultKey(96)},
-        ),
-        Fault("small_kernels", "update the parameters one by one instead of together", "small_kernels",
-              "optimizer"),
-        Fault(
-            "late_rank_host",
-            "sleep for MS milliseconds in the data phase of rank RANK alone",
-            "late_rank_host",
-            "data",
-            {"ms": FaultKey(40), "rank": _LATE},
-            on_cpu=True,
-        ),
-        Fault(
-            "late_rank_gpu",
-            "multiply bfloat16 matrices of SIZE x SIZE MATMULS times in the forward pass of rank RANK alone",
-            "late_rank_gpu",
-            "forward",
-            {"matmuls": FaultKey(8), "size": FaultKey(8192), "rank": _LATE},
-        ),
-        Fault(
-            "exposed_communication",
-            "sum the gradients after the backward pass instead of beside it",
-            "exposed_communication",
-            "backward",
-            on_cpu=True,
-        ),
-        Fault("slow_math", "multiply matrices in fp32 without TF32, whatever --precision says", "slow_math"),
-        Fault(
-            "step_spikes",
-            "sleep for MS milliseconds in the data phase of every EVERY-th step",
-            "step_spikes",
-            keys={"ms": FaultKey(200), "every": FaultKey(5, minimum=2)},
-        ),
+        Fault("none", None, on_cpu=True),
+        Fault("host_work", "host_work", "data", {"ms": 40}, on_cpu=True),
+        Fault("gc", "host_work", "data", {"objects": 400_000}, on_cpu=True),
+        Fault("host_sync", "host_sync", "forward"),
+        Fault("device_allocation", "device_allocation", keys={"mb": 512}),
+        Fault("blocking_copy", "blocking_copy", "data", {"mb": 96}),
+        Fault("small_kernels", "small_kernels", "optimizer"),
+        Fault("late_rank_host", "late_rank_host", "data", {"ms": 40, "rank": 1}, on_cpu=True),
+        Fault("late_rank_gpu", "late_rank_gpu", "forward", {"matmuls": 8, "size": 8192, "rank": 1}),
+        Fault("exposed_communication", "exposed_communication", "backward", on_cpu=True),
+        Fault("slow_math", "slow_math"),
+        Fault("step_spikes", "step_spikes", keys={"ms": 200, "every": 5}),
     )
-}  # fmt: skip
+}
+
+_HELP = {
+    "none": "nothing, to see what is found in the training as it is",
+    "host_work": "sleep for MS milliseconds in the data phase, as a slow loader does",
+    "gc": "collect garbage among OBJECTS Python objects in the data phase",
+    "host_sync": "read a value with .item() after each layer of the forward pass",
+    "device_allocation": "allocate MB megabytes and empty the allocator's cache in the data phase",
+    "blocking_copy": "copy MB megabytes from pageable memory to the GPU in the data phase",
+    "small_kernels": "update the parameters one by one instead of together",
+    "late_rank_host": "sleep for MS milliseconds in the data phase of rank RANK alone",
+    "late_rank_gpu": "multiply bfloat16 matrices of SIZE x SIZE MATMULS times in the forward pass of rank "
+    "RANK alone",
+    "exposed_communication": "sum the gradients after the backward pass instead of beside it",
+    "slow_math": "multiply matrices in fp32 without TF32, whatever --precision says",
+    "step_spikes": "sleep for MS milliseconds in the data phase of every EVERY-th step",
+}
+"""What each fault does in a step."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +98,16 @@ def parse_fault(text: str) -> InjectedFault:
     if name not in FAULTS:
         raise unknown("fault", name, FAULTS)
     fault = FAULTS[name]
-    values = {key: known.default for key, known in fault.keys.items()}
+    values = dict(fault.keys)
     for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
         if key not in fault.keys:
             raise unknown("key", key, fault.keys, f" of fault {name}")
-        least = fault.keys[key].minimum
+        least = _MINIMUM.get(key, 1)
         if not (value.isascii() and value.isdecimal()) or int(value) < least:
             raise UsageError(
                 f"fault {name}: {key} is {value!r}, but must be a whole number from {least}, such as "
-                f"{key}={fault.keys[key].default}."
+                f"{key}={fault.keys[key]}."
             )
         values[key] = int(value)
     return InjectedFault(fault, values)
@@ -188,6 +147,6 @@ def block_of(step: int, steps: int) -> int:
 def describe_faults() -> str:
     """Return one line for each fault: its name with the defaults of its keys, and what it does."""
     return "\n".join(
-        f"{parse_fault(name).text}: {fault.does}{' (also on a CPU)' * fault.on_cpu}"
+        f"{parse_fault(name).text}: {_HELP[name]}{' (also on a CPU)' * fault.on_cpu}"
         for name, fault in FAULTS.items()
     )

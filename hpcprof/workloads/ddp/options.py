@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.workloads.arguments import Options, WorkloadParser
-from hpcprof.workloads.ddp.faults import (
-    BLOCKS,
-    check_device,
-    check_rank,
-    describe_faults,
-    parse_fault,
-    parse_faults,
-)
+from hpcprof.workloads.arguments import MAX_SEED, Options, WorkloadParser, option
+from hpcprof.workloads.ddp import faults
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
@@ -27,14 +20,15 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 # The longest sequences that the published models support.
 _LONGEST = {"bert": 512, "gpt2": 1024}
 
-_PROGRAM = "ddp"
-_MAX_SEED = 2**32 - 1
-_SWITCHES = {
-    "no_sync": "do not sum gradients: no communication at all",
-    "gradient_as_bucket_view": "pass gradient_as_bucket_view=True to DDP: gradients are views of the buckets",
-    "static_graph": "pass static_graph=True to DDP: every step uses the same parameters",
-    "compile": "compile the model with torch.compile",
-}
+
+def _above_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MB above 0")
+    return value
 
 
 @dataclass(frozen=True)
@@ -48,27 +42,60 @@ class TrainingParameters(Options):
     paths of ``python``, ``nsys`` and ``ncu`` that a settings file names.
     """
 
-    model: str = "mlp"
-    bucket_cap_mb: float = 25.0
-    epochs: int = 3
-    warmup_epochs: int | None = None
-    batch_size: int = 16
-    steps_per_epoch: int = 100
-    sequence_length: int = 512
-    capture: str = "step"
-    capture_steps: int | None = None
-    comm_hook: str = "allreduce"
-    no_sync: bool = False
-    gradient_as_bucket_view: bool = False
-    static_graph: bool = False
-    compile: bool = False
-    precision: str = "fp32"
-    fault: str = ""
-    fault_blocks: bool = False
-    seed: int = 0
-    timeout: int = 600
-    backend: str = "auto"
-    device: str = "auto"
+    model: str = option(
+        "mlp",
+        f"{', '.join(MODELS)}, or a file with get_model, get_dataloader, forward_pass and backward_pass",
+        metavar="NAME|FILE.py",
+    )
+    bucket_cap_mb: float = option(25.0, "size of DDP's gradient buckets", type=_above_zero, metavar="MB")
+    epochs: int = option(3, "total number of epochs", minimum=1)
+    warmup_epochs: int | None = option(
+        None, "number of epochs before the measured ones (default: all but the last)", minimum=0
+    )
+    batch_size: int = option(16, "samples per rank and step", minimum=1)
+    steps_per_epoch: int = option(100, "batches per epoch, for built-in models", minimum=1)
+    sequence_length: int = option(512, "tokens per sample, for gpt2 and bert", minimum=2)
+    capture: str = option("step", "part of a captured step that is profiled", choices=CAPTURES)
+    capture_steps: int | None = option(
+        None,
+        "number of steps to capture in the middle of the last epoch (default: 20, or as many as 10 s hold)",
+        minimum=1,
+    )
+    comm_hook: str = option(
+        "allreduce",
+        "communication of a bucket; builtin means DDP's own, without profiler ranges",
+        choices=COMM_HOOKS,
+    )
+    no_sync: bool = option(False, "do not sum gradients: no communication at all")
+    gradient_as_bucket_view: bool = option(
+        False, "pass gradient_as_bucket_view=True to DDP: gradients are views of the buckets"
+    )
+    static_graph: bool = option(False, "pass static_graph=True to DDP: every step uses the same parameters")
+    compile: bool = option(False, "compile the model with torch.compile")
+    precision: str = option(
+        "fp32", "precision of matrix multiplications; bf16 by autocast", choices=PRECISIONS
+    )
+    fault: str = option(
+        "",
+        "make every step lose time by a known cause (listed below), to check what a diagnosis finds; "
+        "repeatable",
+        action="append",
+        type=faults.parse_fault,
+        metavar="CAUSE[:KEY=VALUE,…]",
+    )
+    fault_blocks: bool = option(
+        False,
+        "measure what the faults cost: they take turns by epoch, and each is there in the first and the last "
+        "quarter of the steps only",
+    )
+    seed: int = option(0, "seed of the random weights and data", minimum=0, maximum=MAX_SEED)
+    timeout: int = option(
+        600, "end the job when a collective has waited this many seconds for a rank", minimum=1
+    )
+    backend: str = option(
+        "auto", "communication library; auto means nccl with CUDA, gloo on a CPU", choices=BACKENDS
+    )
+    device: str = option("auto", "device; auto means CUDA if it is available", choices=DEVICES)
     world_size: int | None = None
     cuda_visible_devices: str | None = None
     cuda_version: str | None = None
@@ -97,27 +124,16 @@ class TrainingParameters(Options):
                 f"world_size is {self.world_size} in {LOCAL} or {GLOBAL}, but the job has {ranks}: change "
                 "--nodes and --ranks-per-node, or remove the key."
             )
-        for injected in parse_faults(self.fault):
-            check_rank(injected, world_size)
-
-
-def _above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MB above 0")
-    return value
+        for injected in faults.parse_faults(self.fault):
+            faults.check_rank(injected, world_size)
 
 
 def _parser() -> WorkloadParser:
-    default = TrainingParameters()
     parser = WorkloadParser(
-        _PROGRAM,
+        "ddp",
         "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
-        default,
-        epilog=f"Faults, with the defaults of their keys:\n{describe_faults()}",
+        TrainingParameters,
+        epilog=f"Faults, with the defaults of their keys:\n{faults.describe_faults()}",
     )
     parser.add_argument(
         "--input",
@@ -125,78 +141,21 @@ def _parser() -> WorkloadParser:
         metavar="FOLDER",
         help=f"folder with define_model.py, {LOCAL} and {GLOBAL}; command-line options override them",
     )
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE.py",
-        help=f"{', '.join(MODELS)}, or a file with get_model, get_dataloader, forward_pass and backward_pass"
-        + parser.default("--model"),
-    )
-    parser.add_argument(
-        "--bucket-cap-mb",
-        type=_above_zero,
-        metavar="MB",
-        help=f"size of DDP's gradient buckets (default: {default.bucket_cap_mb:g})",
-    )
-    parser.number("--epochs", 1, "total number of epochs")
-    parser.number(
-        "--warmup-epochs", 0, "number of epochs before the measured ones (default: all but the last)"
-    )
-    parser.number("--batch-size", 1, "samples per rank and step")
-    parser.number("--steps-per-epoch", 1, "batches per epoch, for built-in models")
-    parser.number("--sequence-length", 2, "tokens per sample, for gpt2 and bert")
-    parser.choice("--capture", CAPTURES, "part of a captured step that is profiled")
-    parser.number(
-        "--capture-steps",
-        1,
-        "number of steps to capture in the middle of the last epoch (default: 20, or as many as 10 s hold)",
-    )
-    parser.choice(
-        "--comm-hook",
-        COMM_HOOKS,
-        "communication of a bucket; builtin means DDP's own, without profiler ranges",
-    )
-    for name, text in _SWITCHES.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
-    parser.choice(
-        "--precision",
-        PRECISIONS,
-        "precision of matrix multiplications; bf16 by autocast",
-    )
-    parser.add_argument(
-        "--fault",
-        action="append",
-        type=parse_fault,
-        metavar="CAUSE[:KEY=VALUE,…]",
-        help="make every step lose time by a known cause (listed below), to check what a diagnosis finds; "
-        "repeatable",
-    )
+    parser.add()
     # The name in 0.2, whose studies can be resumed.
-    parser.add_argument("--plant", dest="fault", action="append", type=parse_fault, help=argparse.SUPPRESS)
-    parser.add_argument("--plant-blocks", dest="fault_blocks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--fault-blocks",
-        action="store_true",
-        help="measure what the faults cost: they take turns by epoch, and each is there in the first and the "
-        "last quarter of the steps only",
+        "--plant", dest="fault", action="append", type=faults.parse_fault, help=argparse.SUPPRESS
     )
-    parser.number("--seed", 0, "seed of the random weights and data", maximum=_MAX_SEED)
-    parser.number("--timeout", 1, "end the job when a collective has waited this many seconds for a rank")
-    parser.choice("--backend", BACKENDS, "communication library; auto means nccl with CUDA, gloo on a CPU")
-    parser.choice("--device", DEVICES, "device; auto means CUDA if it is available")
+    parser.add_argument("--plant-blocks", dest="fault_blocks", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def parse(arguments: Sequence[str]) -> TrainingParameters:
-    """Parse the arguments of the workload, and the settings files of ``--input``.
-
-    Raises UsageError if an option is unknown, or its value or a setting is wrong, and InformationRequested if
-    ``--help`` is given.
-    """
+    """Parse the arguments and the settings files of ``--input``; `InformationRequested` for ``--help``."""
     given = _parser().given(arguments)
     folder = given.pop("input", None)
     if folder is not None:
-        settings = read_settings(folder)
-        given = {"model": str(settings.model), **settings.parameters, **given, "tools": settings.tools}
+        given = {**read_settings(folder), **given}
     if "fault" in given:
         given["fault"] = " ".join(injected.text for injected in given["fault"])
     parameters = TrainingParameters(**given)
@@ -220,7 +179,7 @@ def parse(arguments: Sequence[str]) -> TrainingParameters:
 
 def _check_faults(parameters: TrainingParameters) -> None:
     """Check that the faults can show in the training that the other options describe."""
-    names = {injected.fault.name for injected in parse_faults(parameters.fault)}
+    names = {injected.fault.name for injected in faults.parse_faults(parameters.fault)}
     if "slow_math" in names and parameters.precision == "fp32":
         raise UsageError(
             "--fault slow_math changes nothing with --precision fp32: add --precision tf32 or bf16."
@@ -239,15 +198,17 @@ def _check_faults(parameters: TrainingParameters) -> None:
 
 def check_blocks(parameters: TrainingParameters, steps: int) -> None:
     """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--fault-blocks``."""
-    if parameters.fault_blocks and steps < BLOCKS:
-        raise UsageError(f"--fault-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
+    if parameters.fault_blocks and steps < faults.BLOCKS:
+        raise UsageError(
+            f"--fault-blocks needs epochs of at least {faults.BLOCKS} steps, but they have {steps}."
+        )
 
 
 def check_on_device(parameters: TrainingParameters, device: str) -> None:
     """Check that the precision and the faults suit a type of device; ``auto`` suits all of them."""
     if device == "cpu" and parameters.precision == "tf32":
         raise UsageError("--precision tf32 needs a GPU. On a CPU, use fp32 or bf16.")
-    check_device(parse_faults(parameters.fault), device)
+    faults.check_device(faults.parse_faults(parameters.fault), device)
 
 
 MODEL_FILE = "define_model.py"
@@ -258,36 +219,12 @@ _PATHS = ("ncu_path", "nsys_path", "python_path")
 _TEXTS = ("cuda_visible_devices", "cuda_version_check", *_PATHS)
 _REQUIRED = ("cap_size", "epochs", "batchsize")
 _KEYS = ("cap_size", *_COUNTS, *_TEXTS)
-# The names of these settings in the options of the workload; the others are for the launch.
-_PARAMETERS = {
-    "cap_size": "bucket_cap_mb",
-    "epochs": "epochs",
-    "batchsize": "batch_size",
-    "warmup_epochs": "warmup_epochs",
-    "world_size": "world_size",
-    "cuda_visible_devices": "cuda_visible_devices",
-    "cuda_version_check": "cuda_version",
-}
+_RENAMED = {"cap_size": "bucket_cap_mb", "batchsize": "batch_size", "cuda_version_check": "cuda_version"}
+"""The names of settings in the options of the workload, where they differ."""
 
 
-@dataclass(frozen=True)
-class SettingsFiles:
-    """The settings of both files.
-
-    ``parameters`` has the names of `TrainingParameters`. ``tools`` holds those of the
-    paths of ``python``, ``nsys`` and ``ncu`` that are given.
-    """
-
-    model: Path
-    parameters: dict[str, Any] = field(default_factory=dict)
-    tools: dict[str, str] = field(default_factory=dict)
-
-
-def read_settings(folder: Path) -> SettingsFiles:
-    """Read the settings in ``folder``; if both files have a key, global_config.json takes precedence.
-
-    Raises UsageError if a file, a key or a path is missing, a key is unknown, or a value has the wrong type.
-    """
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return a folder's settings and model file by names of options; global_config.json wins."""
     if not folder.is_dir():
         raise UsageError(f"--input {folder}: the folder does not exist.")
     values: dict[str, Any] = {}
@@ -304,11 +241,9 @@ def read_settings(folder: Path) -> SettingsFiles:
     for key in _PATHS:
         if key in values and not Path(values[key]).is_file():
             raise UsageError(f"{source[key]}: {key} is {values[key]}, which does not exist.")
-    return SettingsFiles(
-        model=(folder / MODEL_FILE).absolute(),
-        parameters={name: values[key] for key, name in _PARAMETERS.items() if key in values},
-        tools={key.removesuffix("_path"): values[key] for key in _PATHS if key in values},
-    )
+    tools = {key.removesuffix("_path"): values.pop(key) for key in _PATHS if key in values}
+    parameters = {_RENAMED.get(key, key): value for key, value in values.items()}
+    return {"model": str((folder / MODEL_FILE).absolute()), "tools": tools, **parameters}
 
 
 def _read(path: Path) -> dict[str, Any]:

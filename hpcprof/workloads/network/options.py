@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.arguments import Options, WorkloadParser
+from hpcprof.workloads.arguments import Options, WorkloadParser, option
 
 OUTPUT = "network.csv"
 """The table in the run's folder: op, bytes, ranks, nodes, time_us, algbw_gb_s, busbw_gb_s."""
@@ -17,9 +17,11 @@ LIBRARIES = ("auto", "nccl", "gloo", "mpi")
 class Parameters(Options):
     """The library and the sizes that are measured."""
 
-    library: str = "auto"
-    max_bytes: int = 1 << 30
-    budget_ms: int = 100
+    library: str = option(
+        "auto", "what carries the data; auto is NCCL with GPUs, else MPI", choices=LIBRARIES
+    )
+    max_bytes: int = option(1 << 30, "largest buffer of a rank in bytes", minimum=8)
+    budget_ms: int = option(100, "time for the repetitions of each size", minimum=1)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` for one rank, which has nobody to talk to."""
@@ -28,17 +30,11 @@ class Parameters(Options):
 
 
 def parse(arguments: Sequence[str]) -> Parameters:
-    """Parse the arguments of the workload.
-
-    Raises UsageError if an option is unknown, or its value is wrong, and InformationRequested if ``--help``
-    is given.
-    """
+    """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
     parser = WorkloadParser(
         "network",
         "Time all-reduce, all-gather, reduce-scatter, all-to-all and send, from 8 bytes and 2 ranks on.",
-        Parameters(),
+        Parameters,
     )
-    parser.choice("--library", LIBRARIES, "what carries the data; auto is NCCL with GPUs, else MPI")
-    parser.number("--max-bytes", 8, "largest buffer of a rank in bytes")
-    parser.number("--budget-ms", 1, "time for the repetitions of each size")
+    parser.add()
     return Parameters(**parser.given(arguments))

@@ -1,15 +1,13 @@
 """The options of the sequence-parallel workload, parsed on the submit side and on the ranks."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hpcprof.common.errors import InformationRequested, UsageError, unknown
 from hpcprof.workloads.arguments import WorkloadParser, whole_number
-from hpcprof.workloads.placement import BACKENDS, DEVICES
 from hpcprof.workloads.sequence_parallel.cost_model import sweep_plan
-from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, DTYPES, MODES, PointParameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters, Sweep
 from hpcprof.workloads.sweep import Point, label, parse_parameters, points, program_at
 
 # Hidden size and inner width from the published configurations of the models.
@@ -22,32 +20,12 @@ MODELS = {
 }
 
 SWEPT = (
-    "sequence-length",
-    "hidden-size",
-    "ffn-multiplier",
-    "ffn-size",
-    "model",
-    "batch-size",
-    "dtype",
-    "direction",
-    "chunks",
+    *("sequence-length", "hidden-size", "ffn-multiplier", "ffn-size", "model"),
+    *("batch-size", "dtype", "direction", "chunks"),
 )
 """The options that ``--sweep`` accepts; several modes are measured in turns without a sweep."""
 
 _PROGRAM = "sequence-parallel"
-# torch.manual_seed takes 64 bits; the workload adds the rank to a multiple of the seed.
-_MAX_SEED = 2**32 - 1
-
-
-def _modes(text: str) -> str:
-    for name in text.split(","):
-        if name not in (*MODES, "auto"):
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(MODES)}, auto")
-    if len(set(text.split(","))) < text.count(",") + 1 or ("auto" in text and text != "auto"):
-        raise argparse.ArgumentTypeError(f"{text!r} names a mode twice")
-    return text
-
-
 _PERCENTAGES = (
     "No mode can beat the bound: the time of the fastest matmuls or of the bytes over the links, each alone, "
     "whichever takes longer. Of the results, 'of bound' is the bound in percent of the step, 'of the parts "
@@ -60,50 +38,18 @@ def _parser() -> WorkloadParser:
     parser = WorkloadParser(
         _PROGRAM,
         "Benchmark a tensor-parallel block: all-gather the rows, multiply twice, reduce-scatter the sums.",
-        PointParameters(),
+        PointParameters,
         _PERCENTAGES,
     )
-    parser.number(
-        "--sequence-length", 1, "rows of one sequence, divisible by the number of ranks", also=["-s"]
-    )
-    parser.number("--hidden-size", 1, "columns of input and output, h")
-    parser.number("--ffn-multiplier", 1, "inner width divided by hidden size, f / h")
-    parser.number("--ffn-size", 1, "inner width f, instead of --ffn-multiplier")
+    parser.add("sequence_length", "hidden_size", "ffn_multiplier", "ffn_size")
     parser.add_argument(
         "--model",
         choices=sorted(MODELS),
         help="take hidden size and inner width from the feed-forward block of this model",
     )
-    parser.number("--batch-size", 1, "number of sequences in the input")
-    parser.choice("--dtype", DTYPES, "data type of weights and inputs")
-    parser.choice("--direction", DIRECTIONS, "what a step runs: the block, its gradients, or both")
-    parser.add_argument(
-        "--keep-gathered",
-        action="store_true",
-        help="keep the gathered input for the backward, instead of gathering it again",
-    )
-    parser.number("--steps", 1, "number of measured steps")
-    parser.number(
-        "--warmup", 0, "steps before the measured ones; more are added until their times are stable"
-    )
-    parser.number("--burn-in", 0, "seconds of steps before the warm-up, to heat up the GPUs")
+    parser.add("batch_size", "dtype", "direction", "keep_gathered", "steps", "warmup", "burn_in", "seed")
     parser.gone("--step-timeout", "give hpcprof submit --stall-timeout 300s --on-stall stop")
-    parser.number("--seed", 0, "seed of the random weights and inputs", maximum=_MAX_SEED)
-    parser.add_argument(
-        "--mode",
-        type=_modes,
-        metavar="MODE[,MODE]",
-        help=f"order of communication and compute: {', '.join(MODES)}; several modes are measured in turns, "
-        "auto means all that can run" + parser.default("--mode"),
-    )
-    parser.number("--chunks", 1, "number of parts of a rank's rows in the mode chunked")
-    parser.choice("--backend", BACKENDS, "communication library; auto means nccl with CUDA, gloo on a CPU")
-    parser.add_argument(
-        "--cuda-graph",
-        action="store_true",
-        help="capture the step of each mode in a CUDA graph and replay it",
-    )
-    parser.number("--comm-max-ctas", 1, "largest number of thread blocks that an NCCL collective may use")
+    parser.add("mode", "chunks", "backend", "cuda_graph", "comm_max_ctas")
     parser.add_argument(
         "--sweep",
         action="append",
@@ -116,16 +62,12 @@ def _parser() -> WorkloadParser:
         metavar="RANKS",
         help="print memory, operations, bytes and the shortest time for this number of ranks, and exit",
     )
-    parser.choice("--device", DEVICES, "device; auto means CUDA if it is available")
+    parser.add("device")
     return parser
 
 
 def parse(arguments: Sequence[str]) -> Sweep:
-    """Parse the arguments of the workload.
-
-    Raises UsageError if an option is unknown, or its value is wrong, and InformationRequested if ``--help``
-    or ``--plan`` is given.
-    """
+    """Parse the arguments of the workload; `InformationRequested` for ``--help`` and ``--plan``."""
     given = _parser().given(arguments)
     ranks, swept = given.pop("plan", None), parse_parameters(given.pop("sweep", []), "--sweep")
     for key in swept:

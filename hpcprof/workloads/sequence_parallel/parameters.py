@@ -1,17 +1,29 @@
 """The parameters of the sequence-parallel workload: the shape of the problem, and the points of a sweep."""
 
+import argparse
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.workloads.arguments import Options
+from hpcprof.workloads.arguments import MAX_SEED, Options, option
+from hpcprof.workloads.placement import BACKENDS, DEVICES
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 DIRECTIONS = ("forward", "backward", "both")
 MODES = ("serial", "chunked", "symmetric", "copy-engine", "cublasmp")
 _FLOAT8_UNIT = 16
+
+
+def _modes(text: str) -> str:
+    names = text.split(",")
+    for name in names:
+        if name not in (*MODES, "auto"):
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(MODES)}, auto")
+    if len({*names}) < len(names) or ("auto" in names and text != "auto"):
+        raise argparse.ArgumentTypeError(f"{text!r} names a mode twice")
+    return text
 
 
 @dataclass(frozen=True)
@@ -21,24 +33,42 @@ class PointParameters:
     R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
     """
 
-    sequence_length: int = 256
-    hidden_size: int = 512
-    ffn_multiplier: int = 4
-    ffn_size: int | None = None
-    batch_size: int = 1
-    dtype: str = "float32"
-    steps: int = 20
-    warmup: int = 10
-    seed: int = 0
-    mode: str = "serial"
-    chunks: int = 4
-    backend: str = "auto"
-    device: str = "auto"
-    direction: str = "forward"
-    keep_gathered: bool = False
-    burn_in: int = 0
-    cuda_graph: bool = False
-    comm_max_ctas: int | None = None
+    sequence_length: int = option(
+        256, "rows of one sequence, divisible by the number of ranks", minimum=1, also=["-s"]
+    )
+    hidden_size: int = option(512, "columns of input and output, h", minimum=1)
+    ffn_multiplier: int = option(4, "inner width divided by hidden size, f / h", minimum=1)
+    ffn_size: int | None = option(None, "inner width f, instead of --ffn-multiplier", minimum=1)
+    batch_size: int = option(1, "number of sequences in the input", minimum=1)
+    dtype: str = option("float32", "data type of weights and inputs", choices=DTYPES)
+    steps: int = option(20, "number of measured steps", minimum=1)
+    warmup: int = option(
+        10, "steps before the measured ones; more are added until their times are stable", minimum=0
+    )
+    seed: int = option(0, "seed of the random weights and inputs", minimum=0, maximum=MAX_SEED)
+    mode: str = option(
+        "serial",
+        f"order of communication and compute: {', '.join(MODES)}; several modes are measured in turns, "
+        "auto means all that can run",
+        type=_modes,
+        metavar="MODE[,MODE]",
+    )
+    chunks: int = option(4, "number of parts of a rank's rows in the mode chunked", minimum=1)
+    backend: str = option(
+        "auto", "communication library; auto means nccl with CUDA, gloo on a CPU", choices=BACKENDS
+    )
+    device: str = option("auto", "device; auto means CUDA if it is available", choices=DEVICES)
+    direction: str = option(
+        "forward", "what a step runs: the block, its gradients, or both", choices=DIRECTIONS
+    )
+    keep_gathered: bool = option(
+        False, "keep the gathered input for the backward, instead of gathering it again"
+    )
+    burn_in: int = option(0, "seconds of steps before the warm-up, to heat up the GPUs", minimum=0)
+    cuda_graph: bool = option(False, "capture the step of each mode in a CUDA graph and replay it")
+    comm_max_ctas: int | None = option(
+        None, "largest number of thread blocks that an NCCL collective may use", minimum=1
+    )
 
     @property
     def rows(self) -> int:
@@ -71,16 +101,10 @@ class PointParameters:
             self._validate_float8(world_size)
         if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
             raise UsageError(f"--chunks {self.chunks} does not divide the {shard} rows of a rank.")
-        if self.sequence_length % world_size:
-            raise UsageError(
-                f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
-                f"use {_nearest(self.sequence_length, world_size)}."
-            )
-        if self.ffn_size and self.ffn_size % world_size:
-            raise UsageError(
-                f"--ffn-size {self.ffn_size} is not divisible by {world_size} ranks: "
-                f"use {_nearest(self.ffn_size, world_size)}."
-            )
+        for name, value in (("--sequence-length", self.sequence_length), ("--ffn-size", self.ffn_size or 0)):
+            if value % world_size:
+                nearest = _nearest(value, world_size)
+                raise UsageError(f"{name} {value} is not divisible by {world_size} ranks: use {nearest}.")
         if self.inner_size % world_size:
             # h * multiplier is divisible by N exactly when h is by N / gcd(N, multiplier).
             unit = world_size // math.gcd(world_size, self.ffn_multiplier)
@@ -127,10 +151,7 @@ class Sweep(Options):
                 parameters.validate(world_size)
 
     def validate_profiled(self) -> None:
-        """Check that a profiled run has no sweep.
-
-        Raises UsageError if it has one: its profile would mix the steps of all points.
-        """
+        """Check that a profiled run has no sweep."""
         if self.swept:
             raise UsageError(
                 "--sweep does not work with a profiler, because a profile would mix the points: profile one "

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcprof.workloads.arguments import Options, WorkloadParser
+from hpcprof.workloads.arguments import MAX_SEED, Options, WorkloadParser, option
 from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, PointParameters
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -14,15 +14,19 @@ DTYPES = ("float32", "float16", "bfloat16")
 class Parameters(Options):
     """The shape of the problem, and how it is measured; the names are those of ``sequence-parallel``."""
 
-    sequence_length: int = 256
-    hidden_size: int = 512
-    ffn_multiplier: int = 4
-    batch_size: int = 1
-    dtype: str = "float32"
-    direction: str = "forward"
-    steps: int = 20
-    warmup: int = 10
-    seed: int = 0
+    sequence_length: int = option(
+        256, "rows of one sequence, divisible by the number of ranks", minimum=1, also=["-s"]
+    )
+    hidden_size: int = option(512, "columns of input and output, h", minimum=1)
+    ffn_multiplier: int = option(4, "inner width divided by hidden size, f / h", minimum=1)
+    batch_size: int = option(1, "number of sequences in the input", minimum=1)
+    dtype: str = option("float32", "data type of weights and inputs", choices=DTYPES)
+    direction: str = option(
+        "forward", "what a step runs: the block, its gradients, or both", choices=DIRECTIONS
+    )
+    steps: int = option(20, "number of measured steps", minimum=1)
+    warmup: int = option(10, "steps before the measured ones; the first one compiles", minimum=1)
+    seed: int = option(0, "seed of the random weights and inputs", minimum=0, maximum=MAX_SEED)
 
     @property
     def rows(self) -> int:
@@ -40,25 +44,11 @@ class Parameters(Options):
 
 
 def parse(arguments: Sequence[str]) -> Parameters:
-    """Parse the arguments of the workload.
-
-    Raises UsageError if an option is unknown, or its value is wrong, and InformationRequested if ``--help``
-    is given.
-    """
+    """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
     parser = WorkloadParser(
         "sequence-parallel-jax",
         "Benchmark a tensor-parallel block in JAX: all-gather rows, multiply twice, reduce-scatter the sums.",
-        Parameters(),
+        Parameters,
     )
-    parser.number(
-        "--sequence-length", 1, "rows of one sequence, divisible by the number of ranks", also=["-s"]
-    )
-    parser.number("--hidden-size", 1, "columns of input and output, h")
-    parser.number("--ffn-multiplier", 1, "inner width divided by hidden size, f / h")
-    parser.number("--batch-size", 1, "number of sequences in the input")
-    parser.choice("--dtype", DTYPES, "data type of weights and inputs")
-    parser.choice("--direction", DIRECTIONS, "what a step runs: the block, its gradients, or both")
-    parser.number("--steps", 1, "number of measured steps")
-    parser.number("--warmup", 1, "steps before the measured ones; the first one compiles")
-    parser.number("--seed", 0, "seed of the random weights and inputs", maximum=2**32 - 1)
+    parser.add()
     return Parameters(**parser.given(arguments))
