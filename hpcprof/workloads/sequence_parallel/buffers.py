@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,10 +45,7 @@ class Gradients:
 
 
 class Weights:
-    """The parts of both weights on this rank, in several copies with different data that rotate.
-
-    ``first`` are tensors [h, f/N], and ``second`` tensors [f/N, h].
-    """
+    """Copies of this rank's part of both weights, [h, f/N] and [f/N, h], which rotate and differ."""
 
     def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
         self.first, self.second = first, second
@@ -121,12 +118,20 @@ class Buffers:
         """Multiply rows of the inner result by the second weight."""
         self._multiply(rows, self.weight_2, 2, out)
 
+    def multiply_back_2(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Multiply rows of the gathered gradient by the transpose of the second weight."""
+        torch.mm(rows, self.weight_2.t(), out=out)
+
+    def multiply_back_1(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Multiply rows of the inner gradient by the transpose of the first weight."""
+        torch.mm(rows, self.weight_1.t(), out=out)
+
     def _multiply(self, rows: torch.Tensor, weight: torch.Tensor, index: int, out: torch.Tensor) -> None:
         if self.scales is None:
             torch.mm(rows, weight, out=out)
-            return
-        unit, scale = self.scales[0], self.scales[index]
-        torch._scaled_mm(rows, weight, scale_a=unit, scale_b=scale, out_dtype=out.dtype, out=out)
+        else:
+            unit, scale = self.scales[0], self.scales[index]
+            torch._scaled_mm(rows, weight, scale_a=unit, scale_b=scale, out_dtype=out.dtype, out=out)
 
     def poison(self) -> None:
         """Fill everything that the forward writes with NaN, so that a part that it leaves out is detected."""
@@ -194,45 +199,33 @@ def allocate(
         return made
 
     turns = rotation_on(parameters, size, device)
-    deviations = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
+    first, second = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
+    inputs = rotating()
+    weights = Weights(
+        [weight(hidden, middle, first) for _ in range(turns.weights)],
+        [weight(middle, hidden, second) for _ in range(turns.weights)],
+    )
     buffers = Buffers(
-        inputs=rotating(),
-        weights=Weights(
-            [weight(hidden, middle, deviations[0]) for _ in range(turns.weights)],
-            [weight(middle, hidden, deviations[1]) for _ in range(turns.weights)],
-        ),
+        inputs=inputs,
+        weights=weights,
         gathered=empty(rows, hidden),
         inner=empty(rows, middle),
         partial=empty(rows, hidden, dtype=result),
         output=empty(shard, hidden, dtype=result),
-        scales=_scales(device, 1.0, *deviations) if eight else None,
-        backward=BackwardBuffers(
-            sources=rotating(),
-            gathered=empty(rows, hidden),
-            inner=empty(rows, middle),
-            gradients=Gradients(empty(shard, hidden), empty(hidden, middle), empty(middle, hidden)),
-        )
-        if parameters.backward
-        else None,
     )
-    _check_finite(buffers, rank)
-    return buffers
-
-
-def _scales(device: torch.device, *values: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    unit, first, second = (torch.tensor(value, device=device) for value in values)
-    return unit, first, second
-
-
-def _check_finite(buffers: Buffers, rank: int) -> None:
-    """Check that the initial data are finite, since no result could be correct otherwise."""
-    weights = buffers.weights
-    data = {"input": [buffers.inputs], "weight_1": weights.first, "weight_2": weights.second}
-    if buffers.backward is not None:
-        data["gradient"] = [buffers.backward.sources]
+    if eight:
+        unit, *scales = (torch.tensor(value, device=device) for value in (1.0, first, second))
+        buffers = replace(buffers, scales=(unit, scales[0], scales[1]))
+    data = {"input": [inputs], "weight_1": weights.first, "weight_2": weights.second}
+    if parameters.backward:
+        gradients = Gradients(empty(shard, hidden), empty(hidden, middle), empty(middle, hidden))
+        backward = BackwardBuffers(rotating(), empty(rows, hidden), empty(rows, middle), gradients)
+        buffers, data["gradient"] = replace(buffers, backward=backward), [backward.sources]
+    # No result could be correct otherwise.
     for name, tensors in data.items():
         if not all(map(finite, tensors)):
             raise HpcprofError(f"the {name} of rank {rank} contains NaN or infinity before the first step.")
+    return buffers
 
 
 def finite(tensor: torch.Tensor) -> bool:
@@ -241,29 +234,10 @@ def finite(tensor: torch.Tensor) -> bool:
 
 
 def check_device(parameters: PointParameters, size: int, device: torch.device) -> None:
-    """Check that a shape can run on a device, before anything is allocated.
-
-    Raises HpcprofError if it does not fit into the memory, or the device cannot multiply this type.
-    """
+    """Check that a shape fits into the memory of a device, and that it can multiply this type."""
     if parameters.dtype == "float8":
         _check_float8(device)
-    needed = memory(parameters, size, rotation_on(parameters, size, device))
-    _check_memory(sum(needed.values()), device)
-
-
-def _check_float8(device: torch.device) -> None:
-    """Check that the device can multiply float8."""
-    one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
-    scale = torch.ones((), device=device)
-    try:
-        torch._scaled_mm(one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
-    except (RuntimeError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise HpcprofError(f"--dtype float8: {device} has no scaled matmul ({reason}).") from None
-
-
-def _check_memory(needed: int, device: torch.device) -> None:
-    """Check that the tensors fit into the memory of the device."""
+    needed = sum(memory(parameters, size, rotation_on(parameters, size, device)).values())
     if device.type == "cuda":
         there, which = torch.cuda.mem_get_info(device)[0], "free"
     else:
@@ -274,6 +248,16 @@ def _check_memory(needed: int, device: torch.device) -> None:
             f"a rank needs {needed / 2**30:.1f} GiB, but {device} has {there / 2**30:.1f} GiB {which}: "
             "use a smaller shape, more ranks, or fewer modes (--plan RANKS lists what needs the memory)."
         )
+
+
+def _check_float8(device: torch.device) -> None:
+    one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
+    scale = torch.ones((), device=device)
+    try:
+        torch._scaled_mm(one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    except (RuntimeError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise HpcprofError(f"--dtype float8: {device} has no scaled matmul ({reason}).") from None
 
 
 def rotation_on(parameters: PointParameters, size: int, device: torch.device) -> Rotation:

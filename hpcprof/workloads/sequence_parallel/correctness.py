@@ -44,20 +44,12 @@ def check(
     reference = _Reference(buffers, comm, seed, index, index if forward is None else forward)
     errors = [] if outputs.output is None else [reference.error_of_output(outputs.output)]
     if outputs.gradients is not None:
-        gradients = outputs.gradients
-        errors += [reference.error_of_input_gradient(gradients.input)]
-        errors += reference.errors_of_weight_gradients(gradients.weight_1, gradients.weight_2)
+        errors += reference.errors_of_gradients(*outputs.gradients)
     # A NaN outside the sampled rows counts too: it is in a row that was never written.
     whole = all(finite(tensor) for tensor in outputs.tensors())
     # max() would skip NaN, which compares as neither smaller nor larger.
     error = max(errors) if whole and not any(math.isnan(e) for e in errors) else math.nan
-    return Correctness(
-        passed=error < BOUNDS[dtype],
-        relative_error=error,
-        bound=BOUNDS[dtype],
-        rows=len(reference.rows),
-        reference=REFERENCE,
-    )
+    return Correctness(error < BOUNDS[dtype], error, BOUNDS[dtype], len(reference.rows), REFERENCE)
 
 
 class _Reference:
@@ -67,49 +59,38 @@ class _Reference:
         self._comm, self._seed = comm, seed
         self._device = buffers.inputs.device
         self.rows = sample_rows(len(buffers.input(index)), comm.size, seed)
-        scales = (1.0, 1.0) if buffers.scales is None else tuple(float(s) for s in buffers.scales[1:])
+        self._scales = (1.0, 1.0) if buffers.scales is None else tuple(map(float, buffers.scales[1:]))
         weights = buffers.weights
         copies = len(weights.first)
         self._weight_1, self._weight_2 = weights.first[index % copies], weights.second[index % copies]
         self._weight_1_forward = weights.first[forward % copies]
-        self._scales = scales
         self._input = buffers.input(forward)
         self._gradient = None if buffers.backward is None else buffers.backward.source(index)
 
     def error_of_output(self, output: torch.Tensor) -> float:
         """Return the relative error of sampled rows of the output."""
-        return self._error_of_rows(
-            output,
-            self._input,
-            self._weight_1.double() * self._scales[0],
-            self._weight_2.double() * self._scales[1],
-        )
-
-    def error_of_input_gradient(self, found: torch.Tensor) -> float:
-        """Return the relative error of sampled rows of the gradient with respect to the input."""
-        assert self._gradient is not None
-        return self._error_of_rows(
-            found, self._gradient, self._weight_2.double().t(), self._weight_1.double().t()
-        )
+        first, second = (self._weight_1.double(), self._weight_2.double())
+        return self._error_of_rows(output, self._input, first * self._scales[0], second * self._scales[1])
 
     def _error_of_rows(
         self, found: torch.Tensor, source: torch.Tensor, first: torch.Tensor, second: torch.Tensor
     ) -> float:
         rows = self.rows.to(self._device)
-        mine = _rows(source, rows).cpu()
-        everyone = torch.empty(self._comm.size, *mine.shape, dtype=torch.float64)
-        self._comm.Allgather(mine, everyone)
-        expected = (everyone.flatten(0, 1).to(self._device) @ first @ second).cpu()
-        self._comm.Allreduce(MPI.IN_PLACE, expected)
-        return relative_error(_rows(found, rows).cpu(), expected.view_as(everyone)[self._comm.rank])
+        everyone = self._everyones(_rows(source, rows))
+        expected = self._summed((everyone.flatten(0, 1) @ first @ second).view_as(everyone))
+        return relative_error(_rows(found, rows).cpu(), expected)
 
-    def errors_of_weight_gradients(self, found_1: torch.Tensor, found_2: torch.Tensor) -> list[float]:
-        """Return the relative errors of entries at sampled rows and columns of each weight gradient.
+    def errors_of_gradients(
+        self, found: torch.Tensor, found_1: torch.Tensor, found_2: torch.Tensor
+    ) -> list[float]:
+        """Return the relative errors of the gradients of the input, in sampled rows, and of each weight.
 
-        With Y = X W1 and dY = dP W2ᵀ, dW1 = Xᵀ dY and dW2 = Yᵀ dP. For sampled columns of the inner width
-        each rank needs all parts of the weights, and sums over its own rows.
+        With Y = X W1 and dY = dP W2ᵀ, dW1 = Xᵀ dY and dW2 = Yᵀ dP. Entries at sampled rows and columns are
+        compared. For sampled columns of the inner width each rank needs all parts of the weights, and sums
+        over its own rows.
         """
         assert self._gradient is not None
+        back = self._weight_2.double().t(), self._weight_1.double().t()
         inner = sample_rows(found_1.shape[1], 1, self._seed).to(self._device)
         hidden = sample_rows(found_1.shape[0], 1, self._seed + 1).to(self._device)
         source, gradient = self._input.double(), self._gradient.double()
@@ -119,10 +100,10 @@ class _Reference:
         # [N, samples of h, samples of f] and its transpose, to be summed over the rows of all ranks.
         first = source[:, hidden].t() @ (gradient @ rows.transpose(1, 2))
         second = (source @ columns.transpose(1, 2)).transpose(1, 2) @ gradient[:, hidden]
-        expected_1, expected_2 = self._summed(first), self._summed(second)
         return [
-            relative_error(found_1[hidden][:, inner].double().cpu(), expected_1),
-            relative_error(found_2[inner][:, hidden].double().cpu(), expected_2),
+            self._error_of_rows(found, self._gradient, *back),
+            relative_error(found_1[hidden][:, inner].double().cpu(), self._summed(first)),
+            relative_error(found_2[inner][:, hidden].double().cpu(), self._summed(second)),
         ]
 
     def _everyones(self, mine: torch.Tensor) -> torch.Tensor:
@@ -167,10 +148,8 @@ def error_message(checks: list[Correctness]) -> str | None:
     if not failed:
         return None
     first = checks[failed[0]]
-    reason = (
-        "the output contains NaN or infinity"
-        if math.isnan(first.relative_error)
-        else f"relative error {first.relative_error:.2e} is not below {first.bound:.0e}"
-    )
+    reason = f"relative error {first.relative_error:.2e} is not below {first.bound:.0e}"
+    if math.isnan(first.relative_error):
+        reason = "the output contains NaN or infinity"
     others = f" ({len(failed)} of {len(checks)} ranks fail)" if len(checks) > 1 else ""
     return f"rank {failed[0]}: the results are wrong: {reason}{others}."

@@ -28,13 +28,8 @@ class GpuSheet:
 
 FORWARD_PHASES = ("allgather", "matmul_1", "matmul_2", "reduce_scatter")
 BACKWARD_PHASES = (
-    "grad_allgather",
-    "input_allgather",
-    "grad_matmul_2",
-    "weight_matmul_2",
-    "weight_matmul_1",
-    "grad_matmul_1",
-    "grad_reduce_scatter",
+    *("grad_allgather", "input_allgather", "grad_matmul_2", "weight_matmul_2"),
+    *("weight_matmul_1", "grad_matmul_1", "grad_reduce_scatter"),
 )
 
 # From NVIDIA's data sheets of the A100 (2021), H100 and H200 (2024): dense rates, one direction of NVLink.
@@ -115,8 +110,9 @@ def link_bytes(parameters: PointParameters, ranks: int) -> dict[str, int]:
     """Return the bytes that each collective of a step moves over the links of a rank, in one direction."""
     elements = (ranks - 1) * parameters.rows * parameters.hidden_size // ranks
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
-    of_phase = {name: result if "reduce_scatter" in name else size for name in collectives(parameters)}
-    return {name: elements * size for name, size in of_phase.items()}
+    return {
+        name: elements * (result if "reduce_scatter" in name else size) for name in collectives(parameters)
+    }
 
 
 def collectives(parameters: PointParameters) -> tuple[str, ...]:
@@ -126,11 +122,8 @@ def collectives(parameters: PointParameters) -> tuple[str, ...]:
 
 def phases(parameters: PointParameters) -> tuple[str, ...]:
     """Return the names of the phases of a step, in the order of the serial mode."""
-    names: tuple[str, ...] = FORWARD_PHASES if parameters.forward else ()
-    if parameters.backward:
-        kept = {"input_allgather"} if parameters.keep_gathered else set()
-        names += tuple(name for name in BACKWARD_PHASES if name not in kept)
-    return names
+    names = FORWARD_PHASES * parameters.forward + BACKWARD_PHASES * parameters.backward
+    return tuple(name for name in names if not (parameters.keep_gathered and name == "input_allgather"))
 
 
 def is_matmul(phase: str) -> bool:
@@ -141,12 +134,10 @@ def is_matmul(phase: str) -> bool:
 def sweep_plan(sweep: Sweep, ranks: int) -> str:
     """Return the costs of every point as text."""
     sweep.validate(ranks)
-    blocks = []
-    for name, parameters in sweep.points.items():
-        blocks.append(
-            f"at {name}:\n{point_plan(parameters, ranks)}" if name else point_plan(parameters, ranks)
-        )
-    return "\n\n".join(blocks)
+    return "\n\n".join(
+        (f"at {name}:\n" if name else "") + point_plan(parameters, ranks)
+        for name, parameters in sweep.points.items()
+    )
 
 
 def point_plan(parameters: PointParameters, ranks: int) -> str:

@@ -6,14 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcprof.workloads.schema import Figures, summarize
-from hpcprof.workloads.sequence_parallel.cost_model import (
-    BACKWARD_PHASES,
-    FORWARD_PHASES,
-    GPUS,
-    is_matmul,
-    link_bytes,
-    step_flops,
-)
+from hpcprof.workloads.sequence_parallel import cost_model
+from hpcprof.workloads.sequence_parallel.cost_model import is_matmul, link_bytes
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 MATMULS = {"forward": "matmuls forward", "backward": "matmuls backward"}
@@ -21,7 +15,7 @@ MATMULS = {"forward": "matmuls forward", "backward": "matmuls backward"}
 LINKS = "links"
 """The name of the probe of the links, and of the phase in which it copies."""
 
-DIRECTIONS = {"forward": FORWARD_PHASES, "backward": BACKWARD_PHASES}
+DIRECTIONS = {"forward": cost_model.FORWARD_PHASES, "backward": cost_model.BACKWARD_PHASES}
 """The phases of each direction."""
 
 # A smaller share may be due to launches and marks: the extra marks of the serial mode cost up to 4 %.
@@ -57,9 +51,9 @@ def step_bound(
     ``probes`` are the latencies of each probe in each round and ``parts`` the median times of the phases of
     the serial mode, in nanoseconds; ``moved`` are the bytes that each collective moves, from `link_bytes`.
     """
-    rounds: list[int] = []
-    found: dict[str, int] = {}
-    copied = [collective for collective in moved if collective in ("allgather", "grad_allgather")]
+    of_directions: list[list[int]] = []
+    medians: dict[str, int] = {}
+    copied = next((name for name in moved if name in ("allgather", "grad_allgather")), "")
     for direction, names in DIRECTIONS.items():
         groupings = [times for name, times in probes.items() if name.startswith(MATMULS[direction])]
         if not groupings:
@@ -68,12 +62,11 @@ def step_bound(
         mine = [name for name in names if name in moved]
         links = sum(parts[name] for name in mine)
         if LINKS in probes:
-            rate = summarize(probes[LINKS]).p50_ns / moved[copied[0]]
+            rate = summarize(probes[LINKS]).p50_ns / moved[copied]
             links = min(links, round(rate * sum(moved[name] for name in mine)))
-        found |= {MATMULS[direction]: summarize(matmuls).p50_ns, f"{LINKS} {direction}": links}
-        of_direction = [max(time, links) for time in matmuls]
-        rounds = [a + b for a, b in zip(rounds, of_direction, strict=True)] if rounds else of_direction
-    return Bound(rounds, found)
+        medians |= {MATMULS[direction]: summarize(matmuls).p50_ns, f"{LINKS} {direction}": links}
+        of_directions.append([max(time, links) for time in matmuls])
+    return Bound([sum(times) for times in zip(*of_directions, strict=True)], medians)
 
 
 def alone_bound_ns(parts: Mapping[str, int]) -> int:
@@ -85,9 +78,8 @@ def alone_bound_ns(parts: Mapping[str, int]) -> int:
     """
     total = 0
     for names in DIRECTIONS.values():
-        present = [name for name in names if name in parts]
-        compute = sum(parts[name] for name in present if is_matmul(name))
-        total += max(compute, sum(parts[name] for name in present) - compute)
+        compute = sum(parts.get(name, 0) for name in names if is_matmul(name))
+        total += max(compute, sum(parts.get(name, 0) for name in names) - compute)
     return total
 
 
@@ -109,7 +101,7 @@ def part_rates(
 
 def peak_tflops(device: str, dtype: str) -> float | None:
     """Return the dense peak rate of a GPU from its data sheet; None for an unknown GPU or type."""
-    for gpu in GPUS:
+    for gpu in cost_model.GPUS:
         if any(name in device for name in gpu.name.split("/")):
             return gpu.tflops.get(dtype)
     return None
@@ -199,7 +191,7 @@ def mode_figures(
     latency = summarize(latencies)
     p50, ranks = max(latency.p50_ns, 1), len(ranks_ns)
     # Operations per nanosecond are GFLOP/s.
-    tflops = step_flops(parameters, ranks) / p50 / 1e3
+    tflops = cost_model.step_flops(parameters, ranks) / p50 / 1e3
     peak = peak_tflops(device, parameters.dtype)
     serial = None if serial_ns is None else summarize(serial_ns).p50_ns
     hidden_pct, hidden, did, of_bound = None, None, None, None

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,11 @@ class Measurement:
 
     def run(self) -> Measured:
         """Burn in, warm up and measure; a collective call."""
-        self._burn_in()
+        begun = time.monotonic()
+        # Rank 0 decides, because all ranks must run the same number of steps.
+        while self._world.comm.bcast(time.monotonic() - begun < self._parameters.burn_in):
+            self._round(self._timers())
+            synchronize()
         stable, before = self._warm_up()
         warmed = self._rounds
         timers = self._timers()
@@ -84,18 +89,15 @@ class Measurement:
                     self._round(timers)
             after = self._monitor.read()
         probes = {name: timers.pop(name)[0].read() for name in self._probes}
-        times, marked = {}, {}
+        times, marked, marks = {}, {}, {}
         for name, (plain, *apart) in timers.items():
             times[name] = plain.read()
-            for timer in apart:
-                found = timer.read()
-                times[name] = MeasuredTimes(times[name].step_ns, found.phase_ns)
-                marked[name] = found.step_ns
-        marks = {
-            name: self._cost_of_marks(step, round(statistics.median(times[name].step_ns)))
-            for name, step in self._steps.items()
-        }
-        alone = {name: times.phase_ns.get(name, times.step_ns) for name, times in probes.items()}
+            for with_phases in map(Timer.read, apart):
+                times[name] = MeasuredTimes(times[name].step_ns, with_phases.phase_ns)
+                marked[name] = with_phases.step_ns
+        for name, step in self._steps.items():
+            marks[name] = self._cost_of_marks(step, round(statistics.median(times[name].step_ns)))
+        alone = {name: probe.phase_ns.get(name, probe.step_ns) for name, probe in probes.items()}
         return Measured(times, marked, self._index, warmed, stable, before, after, marks, alone)
 
     def _cost_of_marks(self, step: Step | GraphedStep, step_ns: int) -> float:
@@ -106,25 +108,21 @@ class Measurement:
         """
         clock = clock_for(self._world.device)
         timer = Timer(clock, step.phases)
-        blocks = []
+        blocks: dict[bool, list[tuple[Any, Any]]] = {True: [], False: []}
         steps = self._world.comm.bcast(max(1, min(_BLOCK, _BLOCK_NS // max(step_ns, 1))))
         for block in range(2 * (_PAIRS if clock.follows_host else _PAIRS_ON_GPU)):
             # With, without, without, with: a drift of the clocks affects both.
             marked = block % 4 in (0, 3)
             start = clock.mark()
             for _ in range(steps):
-                if marked:
-                    with timer.step():
-                        step(self._next(), timer)
-                else:
-                    with annotate("iteration"):
-                        step(self._next(), UntimedPhases())
-            blocks.append((marked, start, clock.mark()))
+                with timer.step() if marked else annotate("iteration"):
+                    step(self._next(), timer if marked else UntimedPhases())
+            blocks[marked].append((start, clock.mark()))
         synchronize()
-        times: dict[bool, list[int]] = {True: [], False: []}
-        for marked, start, end in blocks:
-            times[marked].append(clock.elapsed_ns(start, end))
-        return 100 * statistics.median(a / b - 1 for a, b in zip(times[True], times[False], strict=True))
+        with_marks, without = (
+            [clock.elapsed_ns(*ends) for ends in blocks[marked]] for marked in (True, False)
+        )
+        return 100 * statistics.median(a / b - 1 for a, b in zip(with_marks, without, strict=True))
 
     def _timers(self) -> dict[str, list[Timer]]:
         """Return the timers of each mode and probe; each timer times its own step in a round.
@@ -156,13 +154,6 @@ class Measurement:
         """Return the index of the next step; consecutive steps of any modes read different memory."""
         self._index += 1
         return self._index - 1
-
-    def _burn_in(self) -> None:
-        begun = time.monotonic()
-        # Rank 0 decides, because all ranks must run the same number of steps.
-        while self._world.comm.bcast(time.monotonic() - begun < self._parameters.burn_in):
-            self._round(self._timers())
-            synchronize()
 
     def _warm_up(self) -> tuple[bool | None, GpuState | None]:
         """Run steps as they are measured until the medians of two windows agree."""
@@ -207,17 +198,14 @@ class GpuMonitor:
         self._nvml: Any = None
         if device.type != "cuda":
             return
-        try:
+        with suppress(ImportError):
             import pynvml
 
-            pynvml.nvmlInit()
-            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        except ImportError:
-            return
-        except pynvml.NVMLError:
-            return
-        self._nvml = pynvml
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlInit()
+                uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                self._nvml = pynvml
 
     def read(self) -> GpuState | None:
         """Return the current state; it is meaningful only while the GPU works."""
@@ -241,14 +229,16 @@ def state_change(before: GpuState | None, after: GpuState | None) -> str | None:
     """Describe the changes between two states that make their times incomparable; None without any."""
     if before is None or after is None:
         return None
-    found = []
-    for name, first, last in (
-        ("SM clock", before.sm_mhz, after.sm_mhz),
-        ("memory clock", before.memory_mhz, after.memory_mhz),
-    ):
-        if abs(last - first) > _MOVED * first:
-            found.append(f"its {name} changed from {first} to {last} MHz")
+    clocks = {
+        "SM clock": (before.sm_mhz, after.sm_mhz),
+        "memory clock": (before.memory_mhz, after.memory_mhz),
+    }
+    changes = [
+        f"its {name} changed from {first} to {last} MHz"
+        for name, (first, last) in clocks.items()
+        if abs(last - first) > _MOVED * first
+    ]
     new = [reason for reason in after.throttled_by if reason not in before.throttled_by]
     if new:
-        found.append(f"it started to throttle ({', '.join(new)})")
-    return " and ".join(found) or None
+        changes.append(f"it started to throttle ({', '.join(new)})")
+    return " and ".join(changes) or None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather
-from hpcprof.workloads.sequence_parallel.buffers import Buffers, Multiply
+from hpcprof.workloads.sequence_parallel.buffers import Buffers
 from hpcprof.workloads.sequence_parallel.efficiency import LINKS, MATMULS
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups, matmul_order
@@ -21,10 +21,7 @@ Groups = tuple[RowGroups, RowGroups, bool]
 
 
 class Matmuls:
-    """The matmuls of one direction, without any communication.
-
-    All modes multiply the same rows by the same weights; they differ in how many rows they multiply at once.
-    """
+    """The matmuls of one direction without communication; modes differ in the rows multiplied at once."""
 
     phases: tuple[str, ...] = ()
 
@@ -33,9 +30,13 @@ class Matmuls:
 
     def __call__(self, index: int, timer: PhaseTimer) -> None:
         """Run the matmuls of step ``index``."""
-        buffers = self._buffers
+        buffers, backward = self._buffers, self._buffers.backward if self._backward else None
         buffers.weights.use(index)
-        (first, second), weight, source, inner = self._chain()
+        first, second, weight = buffers.multiply_1, buffers.multiply_2, buffers.weight_2
+        source, inner = buffers.gathered, buffers.inner
+        if backward is not None:
+            first, second, weight = buffers.multiply_back_2, buffers.multiply_back_1, buffers.weight_1.t()
+            source, inner = backward.gathered, backward.inner
         first_groups, second_groups, adds = self._groups
         for which, rows in matmul_order(first_groups, second_groups):
             if which == 0:
@@ -44,25 +45,9 @@ class Matmuls:
                 buffers.partial[rows].addmm_(inner[rows], weight)
             else:
                 second(inner[rows], buffers.partial[rows])
-        if self._backward and buffers.backward is not None:
-            gradients = buffers.backward.gradients
-            torch.mm(buffers.inner.t(), buffers.backward.gathered, out=gradients.weight_2)
-            torch.mm(buffers.gathered.t(), buffers.backward.inner, out=gradients.weight_1)
-
-    def _chain(self) -> tuple[tuple[Multiply, Multiply], torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the two matmuls in a row, the weight of the second, and operand and result of the first."""
-        buffers, backward = self._buffers, self._buffers.backward
-        if not self._backward or backward is None:
-            by = buffers.multiply_1, buffers.multiply_2
-            return by, buffers.weight_2, buffers.gathered, buffers.inner
-
-        def first(rows: torch.Tensor, out: torch.Tensor) -> None:
-            torch.mm(rows, buffers.weight_2.t(), out=out)
-
-        def second(rows: torch.Tensor, out: torch.Tensor) -> None:
-            torch.mm(rows, buffers.weight_1.t(), out=out)
-
-        return (first, second), buffers.weight_1.t(), backward.gathered, backward.inner
+        if backward is not None:
+            torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
+            torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
 
 
 class Links:

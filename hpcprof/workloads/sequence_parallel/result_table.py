@@ -5,6 +5,8 @@ from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, 
 from hpcprof.workloads.sequence_parallel.cost_model import is_matmul
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters, Sweep
 
+_LEGEND = "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %"
+
 
 class ResultFormatter:
     """Formats the results of points: a full table for a single point, a few lines for each of a sweep."""
@@ -20,29 +22,20 @@ class ResultFormatter:
         """Return the lines of the next point; the other arguments are as in `result_table`."""
         if not self._sweep.swept:
             return result_table(result, parameters, nodes, worst)
-        check = _check(result)
+        check, known = _check(result), _figures(result)
         lines = []
         if self._head:
             self._head = False
             points = counted(len(self._sweep.points), "point")
-            legend = "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %"
-            lines = [f"{_ranks(result, nodes)}; {points}", legend, _columns(result)]
-        known = _figures(result)
+            lines = [f"{_ranks(result, nodes)}; {points}", _LEGEND, _columns(result)]
         # A note that holds at every point is printed once; a warning belongs to its point.
         notes = [note for note in result.notes if note not in self._notes or note.startswith("WARNING")]
         self._notes |= set(notes)
-        return "\n".join(
-            [
-                *lines,
-                "",
-                f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}",
-                *(_mode(name, found) for name, found in known.items()),
-                _fastest(known),
-                *(_bounds(result, known)[:1] if result.bound_ns is not None else ()),
-                *(_correct(name, error, check) for name, error in worst.items()),
-                *(f"note: {note}" for note in notes),
-            ]
-        )
+        lines += ["", f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}"]
+        lines += [*(_mode(name, figures) for name, figures in known.items()), _fastest(known)]
+        lines += _bounds(result, known)[:1] if result.bound_ns is not None else []
+        lines += [_correct(name, error, check) for name, error in worst.items()]
+        return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 
 
 def result_table(
@@ -59,7 +52,7 @@ def result_table(
             f"{_ranks(result, nodes)}, {parameters.dtype}, {parameters.direction}",
             _shape(parameters),
             "",
-            *(_of_modes(result, parameters) if result.modes else _of_one(result, parameters)),
+            *(_of_modes(result) if result.modes else _of_one(result, parameters)),
             *(_correct(name, worst, check) for name, worst in worst_errors.items()),
             f"n = {check.rows} rows per rank; reference: {check.reference}",
             *(f"note: {note}" for note in result.notes),
@@ -77,26 +70,25 @@ def _of_one(result: RankResult, parameters: PointParameters) -> list[str]:
         "",
     ]
     if result.figures is not None:
-        lines += [
-            f"{result.figures.tflops:.3f} TFLOP/s per {_unit(result)}: {_work(parameters)} over the p50 of "
-            f"a step, n = {latency.n}",
-            *_conditions(result, {result.mode: result.figures}),
-        ]
+        work = f"{2 * (2 * parameters.forward + 4 * parameters.backward)} R h f / N"
+        rate = f"{result.figures.tflops:.3f} TFLOP/s per {_unit(result)}"
+        lines.append(f"{rate}: {work} over the p50 of a step, n = {latency.n}")
+        lines += _conditions(result, {result.mode: result.figures})
     return lines
 
 
-def _of_modes(result: RankResult, parameters: PointParameters) -> list[str]:
+def _of_modes(result: RankResult) -> list[str]:
     """Return a line per mode: its step time, and how close it is to perfect overlap."""
     known = _figures(result)
-    lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
+    lines = [_columns(result), *(_mode(name, figures) for name, figures in known.items())]
     lines += ["", _fastest(known)]
     if result.bound_ns is not None:
         lines += [*_bounds(result, known), f"phases of serial, ms, slowest rank: {_times(result.parts_ns)}"]
-    if result.rates:
-        parts = [
-            f"{name} {_digits(rate)} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
-            for name, rate in result.rates.items()
-        ]
+    parts = []
+    for name, rate in result.rates.items():
+        digits = f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+        parts.append(f"{name} {digits} {'TFLOP/s' if is_matmul(name) else 'GB/s'}")
+    if parts:
         lines.append(f"rates of the phases: {', '.join(parts)}")
     return lines + _conditions(result, known)
 
@@ -104,35 +96,34 @@ def _of_modes(result: RankResult, parameters: PointParameters) -> list[str]:
 def _bounds(result: RankResult, known: dict[str, Figures]) -> list[str]:
     """Define the bounds and the percentages."""
     assert result.bound_ns is not None
-    legend = [
-        "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %",
-        "GB/s: bytes of all collectives over the step, per rank",
-    ]
+    bound = f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the"
+    legend = [_LEGEND, "GB/s: bytes of all collectives over the step, per rank"]
     if not result.bound_parts_ns:
-        meaning = "the larger of the serial mode's matmuls and collectives"
-        return [f"bound {result.bound_ns / 1e6:.3f} ms: {meaning}", *legend]
-    lines = [
-        f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the fastest matmuls and of the bytes over the "
-        f"links, each alone, ms: {_times(result.bound_parts_ns)}",
-        *legend,
-        "of bound, 95 % interval: "
-        + ", ".join(
-            f"{name} {found.of_bound_low_pct:.1f} to {found.of_bound_high_pct:.1f}"
-            for name, found in known.items()
-            if found.of_bound_low_pct is not None and found.of_bound_high_pct is not None
-        ),
+        return [f"{bound} serial mode's matmuls and collectives", *legend]
+    parts = (
+        f"fastest matmuls and of the bytes over the links, each alone, ms: {_times(result.bound_parts_ns)}"
+    )
+    intervals = [
+        f"{name} {figures.of_bound_low_pct:.1f} to {figures.of_bound_high_pct:.1f}"
+        for name, figures in known.items()
+        if figures.of_bound_low_pct is not None and figures.of_bound_high_pct is not None
     ]
+    lines = [f"{bound} {parts}", *legend, f"of bound, 95 % interval: {', '.join(intervals)}"]
     if result.alone_bound_ns is not None:
-        shares = [f"{name} {found.of_alone_pct:.1f}" for name, found in known.items() if found.of_alone_pct]
+        shares = {name: figures.of_alone_pct for name, figures in known.items() if figures.of_alone_pct}
         lines.append(
             f"of {result.alone_bound_ns / 1e6:.3f} ms, the larger of the serial mode's matmuls and "
-            f"collectives, %: {', '.join(shares)}"
+            f"collectives, %: {_listed(shares, 1)}"
         )
     return lines
 
 
+def _listed(values: dict[str, float], digits: int) -> str:
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
+
+
 def _times(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {time / 1e6:.3f}" for name, time in parts.items())
+    return _listed({name: time / 1e6 for name, time in parts.items()}, 3)
 
 
 def _ranks(result: RankResult, nodes: int) -> str:
@@ -184,36 +175,29 @@ def _fastest(known: dict[str, Figures]) -> str:
     return f"fastest: {fastest}; n = {steps} steps per mode, in turns"
 
 
-def _digits(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
 def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
     """Describe the conditions of the measurement."""
-    spread = ", ".join(f"{name} {found.spread_pct:.1f}" for name, found in known.items())
-    skew = ", ".join(f"{name} {found.skew_p50_ns / 1e3:.0f}" for name, found in known.items())
-    marks = ", ".join(f"{name} {found.marks_pct:.2f}" for name, found in known.items())
-    marked = [
-        f"{name}: p50 {found.marked.p50_ns / 1e6:.3f} ms with marked phases, "
-        f"{found.step.p50_ns / 1e6:.3f} without"
-        for name, found in known.items()
-        if found.marked is not None
-    ]
     lines = [
-        *marked,
-        f"spread (standard deviation), % of the mean: {spread}",
-        f"skew (slowest minus fastest rank), us, p50: {skew}",
-        f"cost of the time marks, % of a step: {marks}",
+        f"{name}: p50 {figures.marked.p50_ns / 1e6:.3f} ms with marked phases, "
+        f"{figures.step.p50_ns / 1e6:.3f} without"
+        for name, figures in known.items()
+        if figures.marked is not None
     ]
-    peaks = {name: found.of_peak_pct for name, found in known.items() if found.of_peak_pct is not None}
+    spread = {name: figures.spread_pct for name, figures in known.items()}
+    skew = {name: figures.skew_p50_ns / 1e3 for name, figures in known.items()}
+    marks = {name: figures.marks_pct for name, figures in known.items()}
+    lines += [
+        f"spread (standard deviation), % of the mean: {_listed(spread, 1)}",
+        f"skew (slowest minus fastest rank), us, p50: {_listed(skew, 0)}",
+        f"cost of the time marks, % of a step: {_listed(marks, 2)}",
+    ]
+    peaks = {name: figures.of_peak_pct for name, figures in known.items() if figures.of_peak_pct is not None}
     if peaks:
-        lines.append(
-            "of the peak in the data sheet, %: "
-            + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items())
-        )
-    memory = {name: mode.peak_bytes for name, mode in result.modes.items() if mode.peak_bytes is not None}
+        lines.append(f"of the peak in the data sheet, %: {_listed(peaks, 1)}")
+    counts = {name: mode.peak_bytes for name, mode in result.modes.items()}
+    memory = {name: count / 2**30 for name, count in counts.items() if count is not None}
     if memory:
-        each = ", ".join(f"{name} {count / 2**30:.2f}" for name, count in memory.items())
+        each = _listed(memory, 2)
         lines.append(f"peak memory, GiB, rank {result.rank}, without symmetric memory: {each}")
     for when, state in (("before", result.gpu_before), ("after", result.gpu_after)):
         if state is not None:
@@ -236,11 +220,6 @@ def _correct(name: str, worst: float, check: Correctness) -> str:
 def _row(label: str, summary: Summary) -> str:
     times = (summary.p50_ns, summary.p95_ns, summary.p99_ns)
     return f"{label:<32}{''.join(f'{time / 1e6:>10.3f}' for time in times)}{summary.n:>6}"
-
-
-def _work(parameters: PointParameters) -> str:
-    """Return the formula for the operations of a step on a rank."""
-    return f"{2 * (2 * parameters.forward + 4 * parameters.backward)} R h f / N"
 
 
 def _unit(result: RankResult) -> str:

@@ -124,10 +124,7 @@ class Step:
 
 
 class GraphedStep:
-    """Replays a step from CUDA graphs, one for each rotating input and its copy of the weights.
-
-    It has no phases.
-    """
+    """Replays a step, without phases, from a CUDA graph for each rotating input and its weights."""
 
     phases: tuple[str, ...] = ()
 

@@ -49,10 +49,7 @@ class Mode(ABC):
 
     @abstractmethod
     def backward(self, index: int, timer: PhaseTimer) -> Gradients:
-        """Compute the gradients of the latest forward from `BackwardBuffers.source` of ``index``.
-
-        Like the forward, this only enqueues work.
-        """
+        """Enqueue the gradients of the latest forward, from `BackwardBuffers.source` of ``index``."""
 
     def poison(self) -> None:
         """Fill everything that the forward writes with NaN, so that a part that it leaves out is detected."""

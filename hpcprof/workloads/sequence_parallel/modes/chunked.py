@@ -66,8 +66,8 @@ class Chunked(Mode):
                 sources = buffers.input(self._index).chunk(self._chunks)
                 pairs = zip(self._gathered, sources, strict=True)
                 again = [all_gather(whole, part, async_op=True) for whole, part in pairs]
-            torch.mm(self._grad_gathered[c], buffers.weight_2.t(), out=self._grad_inner[c])
-            torch.mm(self._grad_inner[c], buffers.weight_1.t(), out=self._partial[c])
+            buffers.multiply_back_2(self._grad_gathered[c], self._grad_inner[c])
+            buffers.multiply_back_1(self._grad_inner[c], self._partial[c])
             scattering.append(self._reduce_scatter(self._grad_input[c], self._partial[c], async_op=True))
         torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         for work in again:

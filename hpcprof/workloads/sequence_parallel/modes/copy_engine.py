@@ -19,16 +19,9 @@ import torch
 
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients, Multiply
+from hpcprof.workloads.sequence_parallel.modes import row_groups
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
-from hpcprof.workloads.sequence_parallel.modes.row_groups import (
-    RowGroups,
-    Schedule,
-    adding_schedules,
-    first_schedules,
-    matmul_order,
-    second_schedules,
-    split_by_peer,
-)
+from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups, Schedule
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
@@ -73,10 +66,7 @@ class CopyEngine(Mode):
         self._sum = _fastest_sum()
         self._schedule = self._best_schedule(world, self._run_forward)
         own = (rows - self._schedule.head,) * (self._schedule.head < rows)
-        self.row_groups = (
-            (self._schedule.head, *self._schedule.first, *own),
-            (*self._schedule.second, rows),
-        )
+        self.row_groups = ((self._schedule.head, *self._schedule.first, *own), (*self._schedule.second, rows))
         self.adds = self._schedule.add
         self.note = f"copy-engine multiplies the rows of its peers in groups of {self._schedule}"
         if buffers.backward is not None:
@@ -127,11 +117,7 @@ class CopyEngine(Mode):
         buffers, backward, rows, copies = self._buffers, self._backward, self._rows, self._copies
         source = backward.source(index)
 
-        def first(part: torch.Tensor, out: torch.Tensor) -> None:
-            torch.mm(part, buffers.weight_2.t(), out=out)
-
-        def second(part: torch.Tensor, out: torch.Tensor) -> None:
-            torch.mm(part, buffers.weight_1.t(), out=out)
+        first, second = buffers.multiply_back_2, buffers.multiply_back_1
 
         def add(part: torch.Tensor, to: torch.Tensor) -> None:
             to.addmm_(part, buffers.weight_1.t())
@@ -169,7 +155,7 @@ class CopyEngine(Mode):
         # This rank's own rows come first.
         gathered = into[self._rows :]
         for stop, count in zip(itertools.accumulate(groups), groups, strict=True):
-            for peer, theirs, here in split_by_peer(slice(stop - count, stop), self._rows):
+            for peer, theirs, here in row_groups.split_by_peer(slice(stop - count, stop), self._rows):
                 shard = shards[peer][index % len(shards[peer])]
                 gathered[here].copy_(shard[theirs], non_blocking=True)
             arrived[stop] = self._copies.record_event()
@@ -187,7 +173,7 @@ class CopyEngine(Mode):
         compute, copies = torch.cuda.current_stream(), self._copies
         gathered, inner = gathered[self._rows :], inner[self._rows :]
         partial = self._buffers.partial[self._rows :]
-        for which, part in matmul_order(schedule.first, schedule.second):
+        for which, part in row_groups.matmul_order(schedule.first, schedule.second):
             if which == 0:
                 compute.wait_event(arrived[part.stop])
                 by[0](gathered[part], inner[part])
@@ -195,7 +181,7 @@ class CopyEngine(Mode):
             by[1](inner[part], partial[part])
             copies.wait_event(compute.record_event())
             with torch.cuda.stream(copies):
-                for peer, theirs, here in split_by_peer(part, self._rows):
+                for peer, theirs, here in row_groups.split_by_peer(part, self._rows):
                     self._slots[peer][theirs].copy_(partial[here], non_blocking=True)
 
     def _finish(
@@ -232,12 +218,12 @@ class CopyEngine(Mode):
             run(index, schedule)
 
         rows = self._rows
-        best = fastest(world, trial, first_schedules(world.size, rows))
-        best = fastest(world, trial, second_schedules(best, world.size, rows))
+        best = fastest(world, trial, row_groups.first_schedules(world.size, rows))
+        best = fastest(world, trial, row_groups.second_schedules(best, world.size, rows))
         # A scaled matmul adds nothing, and a single rank receives nothing.
         if self._buffers.scales is not None or world.size == 1:
             return best
-        adding = adding_schedules(best, rows)
+        adding = row_groups.adding_schedules(best, rows)
         return fastest(world, trial, [one for one in adding if late or one.head == rows])
 
 

@@ -48,10 +48,7 @@ def second_schedules(schedule: Schedule, ranks: int, rows: int) -> list[Schedule
 
 
 def adding_schedules(schedule: Schedule, rows: int) -> list[Schedule]:
-    """Return ``schedule`` with the product added, for every number of rows at the start, and as it is.
-
-    Those that have about half of the rows at the start come first.
-    """
+    """Return ``schedule`` with the product added, with all heads, those near half first, and as it is."""
     heads = sorted((*tile_cuts(rows), rows), key=lambda head: abs(2 * head - rows))
     return [*(replace(schedule, head=head, add=True) for head in heads), schedule]
 
@@ -76,10 +73,7 @@ def tile_cuts(rows: int) -> list[int]:
 
 
 def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]:
-    """Return the matmuls of groups in order, each as 0 (first) or 1 (second) and its rows.
-
-    A second matmul follows as soon as the first matmuls have computed its rows.
-    """
+    """Return matmuls in order, as 0 (first) or 1 (second) and rows; a second one follows once it can."""
     matmuls: list[tuple[int, slice]] = []
     ready, done = 0, 0
     left = list(second)
@@ -93,10 +87,7 @@ def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]
 
 
 def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
-    """Divide a part of the rows of all peers at the borders between peers.
-
-    Each part has the peer, the rows in its own numbering, and the rows in the numbering over all peers.
-    """
+    """Divide rows of all peers into those of each: the peer, its own numbers of rows, and those over all."""
     found = []
     start = part.start
     while start < part.stop:

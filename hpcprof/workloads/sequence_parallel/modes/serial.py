@@ -41,13 +41,13 @@ class Serial(Mode):
             with timer.phase("input_allgather"):
                 all_gather(buffers.gathered, buffers.input(self._index))
         with timer.phase("grad_matmul_2"):
-            torch.mm(backward.gathered, buffers.weight_2.t(), out=backward.inner)
+            buffers.multiply_back_2(backward.gathered, backward.inner)
         with timer.phase("weight_matmul_2"):
             torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         with timer.phase("weight_matmul_1"):
             torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
         with timer.phase("grad_matmul_1"):
-            torch.mm(backward.inner, buffers.weight_1.t(), out=buffers.partial)
+            buffers.multiply_back_1(backward.inner, buffers.partial)
         with timer.phase("grad_reduce_scatter"):
             self._reduce_scatter(backward.gradients.input, buffers.partial)
         return backward.gradients

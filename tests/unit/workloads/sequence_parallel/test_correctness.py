@@ -12,12 +12,12 @@ from mpi4py import MPI
 from hpcprof.workloads.schema import Correctness
 from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel import correctness
+from hpcprof.workloads.sequence_parallel.benchmark import _check
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.cost_model import Rotation
 from hpcprof.workloads.sequence_parallel.modes import Mode, serial
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
-from hpcprof.workloads.sequence_parallel.point_benchmark import _check
 from hpcprof.workloads.sequence_parallel.steps import Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer
 
