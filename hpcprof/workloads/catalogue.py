@@ -36,10 +36,7 @@ class Workload:
     uses_jax: bool = False
 
     def command(self, python: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command line of one rank.
-
-        ``python`` is the interpreter on the compute nodes, with hpcprof installed.
-        """
+        """Return the command line of one rank; ``python`` is on the compute nodes, with hpcprof installed."""
         return [python, "-m", self.module, *arguments]
 
     def foreign_command(self, python: str, arguments: Sequence[str]) -> list[str]:
@@ -49,8 +46,7 @@ class Workload:
     def check(self, arguments: Sequence[str], ranks: int, *, profiled: bool = False) -> None:
         """Check the arguments as the ranks would; ``profiled`` is true if any rank runs under a profiler.
 
-        Raises UsageError if an option is unknown or its value is wrong for this number of ranks, and
-        InformationRequested if the arguments ask for a text such as ``--help`` instead of a run.
+        Raises InformationRequested if they ask for a text such as ``--help`` instead of a run.
         """
         options = self._parse(arguments)
         options.validate(ranks)

@@ -48,10 +48,7 @@ def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = Fals
 
 
 def nccl_version() -> tuple[int, ...]:
-    """Return the version of the NCCL that this process has loaded.
-
-    `torch.cuda.nccl.version` returns the one that PyTorch was built with.
-    """
+    """Return the version of NCCL that this process has loaded, not the one PyTorch was built with."""
     number = ctypes.c_int()
     try:
         ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))

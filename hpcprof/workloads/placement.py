@@ -14,8 +14,7 @@ def device_and_backend(device: str, backend: str, *, cuda: bool) -> tuple[str, s
     """Resolve ``auto`` in ``--device`` and ``--backend``.
 
     The device is ``auto``, ``cpu`` or ``cuda``, and the backend ``auto``, ``gloo`` (CPU) or ``nccl`` (CUDA);
-    ``cuda`` tells whether this rank sees a CUDA device. Raises UsageError if CUDA is requested but not
-    available, or the backend does not support the device.
+    ``cuda`` tells whether this rank sees a CUDA device.
     """
     if device == "auto":
         wanted = {name: kind for kind, name in _BACKENDS.items()}
@@ -34,8 +33,8 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
     Ranks take the first free GPU that they see, in the order of their local ranks. The index is
     ``local_rank`` if all ranks see the same GPUs, and 0 if the launcher gave each rank its own GPU.
-    ``visible`` are the UUIDs of the GPUs that each rank of the node sees, by local rank. Raises UsageError if
-    no GPU is left: ranks that share one would measure contention.
+    ``visible`` are the UUIDs of the GPUs that each rank of the node sees, by local rank. No GPU left is a
+    UsageError: ranks that share one would measure contention.
     """
     taken: set[str] = set()
     for rank, gpus in enumerate(visible):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.node.hooks.window import spans_of
 
 
 class RankProfiler(Enum):
@@ -25,43 +27,28 @@ class RankProfiler(Enum):
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """The variables of the rank wrapper; None for a variable that is unset or empty.
-
-    Attributes
-    ----------
-    run_dir : Path or None
-        ``HPCPROF_RUN_DIR``: the run directory.
-    rank, local_rank, world_size : int or None
-        ``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``.
-    profiler : RankProfiler
-        ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not profiled.
-    profile_output : Path or None
-        ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
-    capture_steps : tuple of (int, int)
-        ``HPCPROF_CAPTURE_STEPS``: the first and last measured step of each span to capture, counted from
-        0; if empty, all steps are captured.
-    capture_until : int or None
-        ``HPCPROF_CAPTURE_UNTIL``: when the profiler of this rank is to stop, ahead of the walltime limit, in
-        seconds since 1970.
-    torch_options : dict
-        ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
-    launcher : str
-        ``HPCPROF_LAUNCHER``: the launcher of the site; empty if unknown.
-    mpi_type : str
-        ``SLURM_MPI_TYPE``: the value of ``srun --mpi``; empty for Slurm's default.
-    """
+    """The variables of the rank wrapper; None for a variable that is unset or empty."""
 
     run_dir: Path | None = None
+    """``HPCPROF_RUN_DIR``: the run directory."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    """``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``."""
     profiler: RankProfiler = RankProfiler.NONE
+    """``HPCPROF_PROFILER``: `RankProfiler.NONE` on a rank that is not profiled."""
     profile_output: Path | None = None
+    """``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix."""
     capture_steps: tuple[tuple[int, int], ...] = ()
+    """``HPCPROF_CAPTURE_STEPS``: first and last step of each span to capture, from 0; empty for all steps."""
     capture_until: int | None = None
+    """``HPCPROF_CAPTURE_UNTIL``: the end of capture ahead of the walltime limit, in seconds since 1970."""
     torch_options: Mapping[str, int | bool] = field(default_factory=dict)
+    """``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches."""
     launcher: str = ""
+    """``HPCPROF_LAUNCHER``: the launcher of the site; empty if unknown."""
     mpi_type: str = ""
+    """``SLURM_MPI_TYPE``: the value of ``srun --mpi``; empty for Slurm's default."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
@@ -81,15 +68,7 @@ class RankEnvironment:
         )
 
     def wrong_library(self, size: int, library: str) -> str:
-        """Return the error that MPI has another number of ranks than the launcher started, and its cure.
-
-        Parameters
-        ----------
-        size : int
-            The number of ranks that MPI reports.
-        library : str
-            The name of the MPI library, as it names itself.
-        """
+        """Return the error where MPI, named ``library``, has ``size`` ranks, and its cure."""
         started = f"but {self.launcher or 'the launcher'} started {self.world_size}"
         cure = "load the MPI module that mpi4py was built with, or build mpi4py with the launcher's MPI"
         if self.launcher == "srun":
@@ -130,18 +109,10 @@ def _number(environ: Mapping[str, str], name: str, minimum: int) -> int | None:
 
 
 def _steps(environ: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
-    text = environ.get("HPCPROF_CAPTURE_STEPS")
-    if not text:
-        return ()
-    spans = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()):
-            raise UsageError(
-                f"HPCPROF_CAPTURE_STEPS is {text!r}: it must list steps or ranges, such as 3,10-12."
-            )
-        spans.append((int(first), int(last or first)))
-    return tuple(spans)
+    text = environ.get("HPCPROF_CAPTURE_STEPS", "")
+    if text and not re.fullmatch(r"\d+(-\d*)?(,\d+(-\d*)?)*", text):
+        raise UsageError(f"HPCPROF_CAPTURE_STEPS is {text!r}: it must list steps or ranges, such as 3,10-12.")
+    return tuple(spans_of(text)) if text else ()
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, int | bool]:

@@ -195,10 +195,9 @@ class RankResult:
 
 
 def summarize(values: Sequence[int]) -> Summary:
-    """Summarize times.
+    """Summarize times in nanoseconds; raises ValueError without any.
 
-    ``values`` are at least one time in nanoseconds. Percentiles are interpolated linearly, as numpy does by
-    default; the standard deviation of a single value is 0. Raises ValueError without values.
+    Percentiles are interpolated linearly, as numpy does; the standard deviation of a single value is 0.
     """
     if not values:
         raise ValueError("there are no times to summarize")

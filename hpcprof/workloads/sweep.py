@@ -35,8 +35,7 @@ def program_at(point: Point, program: Sequence[str], workload: str | None, optio
     """Return the arguments of a program at one point of the sweep.
 
     ``{KEY}`` in the arguments is replaced by the value. A workload gets the other parameters as ``--KEY
-    VALUE``. ``option`` is the command-line option of the parameters, for the error message. Raises UsageError
-    if the arguments of a user's program contain no ``{KEY}`` for a parameter.
+    VALUE``. ``option`` is the command-line option of the parameters, for the error message.
     """
     arguments = list(program)
     for key, value in point.items():

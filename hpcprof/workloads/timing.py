@@ -82,52 +82,45 @@ class UntimedPhases:
 
 
 class Timer:
-    """Times steps and their phases, and annotates both for the profiler.
-
-    ``phases`` are those to time; others are only annotated, which costs the device nothing.
-    """
+    """Times steps and ``phases``, and annotates both and further phases for the profiler."""
 
     def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:
         self._clock = clock
         self._name = name
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
-        self._begun: list[tuple[str | None, Any]] = []
+        self._begun: list[tuple[str, Any]] = []
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Time one step."""
         with annotate(self._name):
-            self._begun = [(None, self._clock.mark())]
+            self._begun = [("", self._clock.mark())]
             yield
-            self._begun.append((None, self._clock.mark()))
-        (_, start), *_, (_, end) = self._begun
-        self._steps.append((start, end))
+            self._begun.append(("", self._clock.mark()))
+        self._steps.append((self._begun[0][1], self._begun[-1][1]))
         for (name, first), (_, last) in pairwise(self._begun):
-            if name is not None:
+            if name:
                 self._phases[name].append((first, last))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time one phase of the current step, up to the next phase or the end of the step.
 
-        Two phases in a row share one mark.
+        Two phases in a row share one mark; the first one begins with the step.
         """
         with annotate(name):
             if name in self._phases:
-                if len(self._begun) == 1 and self._begun[0][0] is None:
-                    self._begun = [(name, self._begun[0][1])]
-                else:
-                    self._begun.append((name, self._clock.mark()))
+                first = len(self._begun) == 1 and not self._begun[0][0]
+                mark = self._begun.pop()[1] if first else self._clock.mark()
+                self._begun.append((name, mark))
             yield
 
     def read(self) -> MeasuredTimes:
         """Wait for the device and return all times."""
         synchronize()
-        return MeasuredTimes(
-            step_ns=self._elapsed(self._steps),
-            phase_ns={name: self._elapsed(marks) for name, marks in self._phases.items()},
-        )
+        phases = {name: self._elapsed(marks) for name, marks in self._phases.items()}
+        return MeasuredTimes(self._elapsed(self._steps), phases)
 
     def _elapsed(self, marks: list[tuple[Any, Any]]) -> list[int]:
         return [self._clock.elapsed_ns(start, end) for start, end in marks]

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
 import os
@@ -14,6 +13,7 @@ import torch
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
+from hpcprof.workloads import schema
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import TrainingParameters, check_blocks, check_on_device
@@ -30,15 +30,7 @@ from hpcprof.workloads.ddp.training import (
 from hpcprof.workloads.distributed import World, connect, disconnect, run_workload
 from hpcprof.workloads.failure import print_once
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
-from hpcprof.workloads.schema import (
-    SCHEMA_VERSION,
-    Correctness,
-    RankResult,
-    Training,
-    slowest_rank_ns,
-    summarize,
-    write,
-)
+from hpcprof.workloads.schema import Correctness, RankResult, slowest_rank_ns, summarize
 from hpcprof.workloads.timing import MeasuredTimes, Timer, clock_for
 
 # DDP rebuilds its buckets when the second step begins.
@@ -74,7 +66,7 @@ def run(wanted: TrainingParameters | UsageError) -> int:
 
 def _run(wanted: TrainingParameters, environment: RankEnvironment, comm: Any) -> int:
     world = connect(comm, device=wanted.device, backend=wanted.backend, timeout_s=wanted.timeout)
-    wrong = _train_and_write(wanted, environment, world)
+    wrong = _Benchmark(wanted, environment, world).run()
     disconnect(world)
     return print_once(comm, wrong, 1) if wrong else 0
 
@@ -88,125 +80,148 @@ def check_cuda_version(wanted: str | None, found: str | None) -> None:
         raise UsageError(f"cuda_version_check is {wanted}, but PyTorch was built with CUDA {found}.")
 
 
-def _train_and_write(
-    parameters: TrainingParameters, environment: RankEnvironment, world: World
-) -> str | None:
-    """Return the first error in the results, None if they are correct."""
-    cuda = world.device.type == "cuda"
-    notes = []
-    if cuda:
-        check_cuda_version(parameters.cuda_version, torch.version.cuda)
-    elif parameters.cuda_version:
-        notes.append(
-            f"cuda_version_check {parameters.cuda_version} is not checked: the run does not use CUDA."
+class _Benchmark:
+    """The training of one rank: its program, data and results."""
+
+    def __init__(self, parameters: TrainingParameters, environment: RankEnvironment, world: World) -> None:
+        self._parameters, self._environment, self._world = parameters, environment, world
+        self._notes: list[str] = []
+        cuda = world.device.type == "cuda"
+        if cuda:
+            check_cuda_version(parameters.cuda_version, torch.version.cuda)
+        elif parameters.cuda_version:
+            self._notes.append(
+                f"cuda_version_check {parameters.cuda_version} is not checked: the run does not use CUDA."
+            )
+        rank = world.device.index if cuda else world.device
+        check_on_device(parameters, world.device.type)
+        _seed(parameters.seed)
+        job = load_program(parameters, configured_ddp(parameters, world.device))
+        self._trainer = make_trainer(parameters, job, rank, world.device)
+        # Different data on every rank, the same in every run.
+        _seed(parameters.seed + 1 + world.rank)
+        with job.errors_in("get_dataloader raised"):
+            self._loader = job.get_dataloader(rank, parameters.batch_size)
+        self._steps = _steps(self._loader, world)
+        check_blocks(parameters, self._steps)
+
+    def run(self) -> str | None:
+        """Train, write and print the results; return the first error in them, None if they are correct."""
+        # Steps that do not exist are refused before the warm-up.
+        self._captured()
+        captured = self._captured(self._warm_up())
+        result = self._result(self._measure(captured), captured)
+        wrong = _wrong(result, self._world)
+        schema.write(result, self._environment.results_dir)
+        if self._world.rank == 0:
+            print(result_table(result, self._world.nodes))
+            print(f"results: {self._environment.results_dir}", flush=True)
+        return wrong
+
+    def _captured(self, step_ns: int = 0) -> StepSpans:
+        """Select the measured steps to capture, unless the job did; ``step_ns`` is the time of one."""
+        parameters, environment, steps = self._parameters, self._environment, self._steps
+        measured = steps * (parameters.epochs - parameters.warmup)
+        around: StepSpans = ((0, measured - 1),)
+        # Barriers would disturb blocks of steps that are compared.
+        if not (self._scheduled() or parameters.fault_blocks):
+            count = parameters.capture_steps or captured_by_default(step_ns)
+            around = middle_steps(count, measured - steps, measured)
+        chosen = environment.capture_steps or around
+        if chosen[-1][1] >= measured:
+            raise UsageError(
+                f"steps {chosen[-1][0]} to {chosen[-1][1]} are selected for capture, but the measured steps "
+                f"are 0 to {measured - 1} ({measured // steps} of {parameters.epochs} epochs of {steps} "
+                "steps)."
+            )
+        return chosen
+
+    def _scheduled(self) -> bool:
+        """Return whether the PyTorch profiler of any rank selects the steps: all pass the same barriers."""
+        environment = self._environment
+        own = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))
+        return any(self._world.comm.allgather(own))
+
+    def _warm_up(self) -> int:
+        """Train the epochs before the measured ones; return the slowest rank's median step, 0 without any."""
+        trainer, timer = self._trainer, Timer(clock_for(self._world.device), PHASES)
+        if not self._parameters.warmup:
+            # Otherwise the first measured steps would use buckets that DDP rebuilds later.
+            source = batches(itertools.cycle(self._loader), _STEPS_TO_REBUILD)
+            for index in range(_STEPS_TO_REBUILD):
+                trainer.fault_injection.begin_step(-1, index, _STEPS_TO_REBUILD)
+                trainer.step(source, f"warm-up step {index}", timer, contextlib.nullcontext)
+            return 0
+        for epoch in range(self._parameters.warmup):
+            self._train(epoch, timer, contextlib.nullcontext, contextlib.nullcontext)
+        slowest: float = max(self._world.comm.allgather(summarize(timer.read().step_ns).p50_ns))
+        return round(slowest)
+
+    def _measure(self, captured: StepSpans) -> MeasuredTimes:
+        """Train the measured epochs; return their times."""
+        parameters, world = self._parameters, self._world
+        timer = Timer(clock_for(world.device), PHASES)
+        environment = self._environment
+        if not self._scheduled():
+            environment = dataclasses.replace(environment, capture_steps=captured)
+        self._trainer.losses.clear()
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)
+        with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
+            around = (capture.step, contextlib.nullcontext)
+            around_step, around_backward = around if parameters.capture == "step" else reversed(around)
+            for epoch in range(parameters.warmup, parameters.epochs):
+                self._train(epoch, timer, around_step, around_backward)
+        return timer.read()
+
+    def _train(self, epoch: int, timer: Timer, around_step: Any, around_backward: Any) -> None:
+        source = batches(self._loader, self._steps)
+        for index in range(self._steps):
+            self._trainer.fault_injection.begin_step(epoch - self._parameters.warmup, index, self._steps)
+            with around_step(), timer.step():
+                self._trainer.step(source, f"epoch {epoch}, step {index}", timer, around_backward)
+
+    def _result(self, times: MeasuredTimes, captured: StepSpans) -> RankResult:
+        parameters, world, trainer, notes = self._parameters, self._world, self._trainer, self._notes
+        work, unit = work_per_step(next(batches(self._loader, 1)), parameters.batch_size)
+        latency = slowest_rank_ns(world.comm.allgather(times.step_ns))
+        losses = [value if math.isfinite(value) else None for value in map(float, trainer.losses)]
+        sizes, rebuilt = bucket_sizes(trainer.ddp)
+        if not losses:
+            notes.append("the loss is unknown: neither backward_pass nor the output provides one.")
+        if parameters.replicas_differ:
+            notes.append("the parameters of the ranks are not compared: their gradients are not summed.")
+        named = {"step": times.step_ns, **times.phase_ns}
+        given = {key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
+        return RankResult(
+            schema_version=schema.SCHEMA_VERSION,
+            workload="ddp",
+            mode=parameters.comm_hook,
+            rank=world.rank,
+            world_size=world.size,
+            local_rank=world.local_rank,
+            host=world.host,
+            device=world.device_name,
+            backend=world.backend,
+            parameters={**given, "measured_steps": len(times.step_ns)},
+            versions=world.versions(),
+            profiler=self._environment.profiler.value,
+            step_ns=times.step_ns,
+            phase_ns=times.phase_ns,
+            summary={name: summarize(values) for name, values in named.items()},
+            latency_ns=latency,
+            correctness=None if parameters.replicas_differ else _agreement(trainer, world),
+            notes=notes,
+            training=schema.Training(
+                loss=losses,
+                rate=work * world.size / summarize(latency).p50_ns * 1e9,
+                unit=unit,
+                bucket_bytes=sizes,
+                buckets_rebuilt=rebuilt,
+                memory_bytes=peak_memory(world.device),
+                captured=[list(span) for span in captured],
+            ),
         )
-    rank = world.device.index if cuda else world.device
-    check_on_device(parameters, world.device.type)
-    _seed(parameters.seed)
-    job = load_program(parameters, configured_ddp(parameters, world.device))
-    trainer = make_trainer(parameters, job, rank, world.device)
-    # Different data on every rank, the same in every run.
-    _seed(parameters.seed + 1 + world.rank)
-    with job.errors_in("get_dataloader raised"):
-        loader = job.get_dataloader(rank, parameters.batch_size)
-    steps = _steps(loader, world)
-    check_blocks(parameters, steps)
-    measured = steps * (parameters.epochs - parameters.warmup)
-    # Steps that do not exist are refused before the warm-up.
-    _captured(parameters, environment, world, measured, steps)
-    step_ns = _warm_up(parameters, world, trainer, loader, steps)
-    environment, captured = _captured(parameters, environment, world, measured, steps, step_ns)
-    timer = _measure(parameters, environment, world, trainer, loader, steps)
-    work = work_per_step(next(batches(loader, 1)), parameters.batch_size)
-    result = _result(parameters, environment, world, trainer, timer.read(), work, captured, notes)
-    wrong = _wrong(result, world)
-    write(result, environment.results_dir)
-    if world.rank == 0:
-        print(result_table(result, world.nodes))
-        print(f"results: {environment.results_dir}", flush=True)
-    return wrong
-
-
-def _captured(
-    parameters: TrainingParameters,
-    environment: RankEnvironment,
-    world: World,
-    measured: int,
-    steps: int,
-    step_ns: int = 0,
-) -> tuple[RankEnvironment, StepSpans]:
-    """Select the measured steps to capture, unless the job selected them; ``step_ns`` is the time of one."""
-    # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
-    # only, but all ranks must pass the same barriers. These would disturb blocks of steps that are compared.
-    own = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))
-    scheduled = any(world.comm.allgather(own))
-    around = (
-        ((0, measured - 1),)
-        if scheduled or parameters.fault_blocks
-        else middle_steps(
-            parameters.capture_steps or captured_by_default(step_ns), measured - steps, measured
-        )
-    )
-    chosen = environment.capture_steps or around
-    if chosen[-1][1] >= measured:
-        raise UsageError(
-            f"steps {chosen[-1][0]} to {chosen[-1][1]} are selected for capture, but the measured steps are "
-            f"0 to {measured - 1} ({measured // steps} of {parameters.epochs} epochs of {steps} steps)."
-        )
-    if not scheduled:
-        environment = dataclasses.replace(environment, capture_steps=chosen)
-    return environment, chosen
-
-
-def _result(
-    parameters: TrainingParameters,
-    environment: RankEnvironment,
-    world: World,
-    trainer: Trainer,
-    times: MeasuredTimes,
-    work: tuple[int, str],
-    captured: StepSpans,
-    notes: list[str],
-) -> RankResult:
-    latency = slowest_rank_ns(world.comm.allgather(times.step_ns))
-    losses = [value if math.isfinite(value) else None for value in map(float, trainer.losses)]
-    sizes, rebuilt = bucket_sizes(trainer.ddp)
-    if not losses:
-        notes.append("the loss is unknown: neither backward_pass nor the output provides one.")
-    if parameters.replicas_differ:
-        notes.append("the parameters of the ranks are not compared: their gradients are not summed.")
-    return RankResult(
-        schema_version=SCHEMA_VERSION,
-        workload="ddp",
-        mode=parameters.comm_hook,
-        rank=world.rank,
-        world_size=world.size,
-        local_rank=world.local_rank,
-        host=world.host,
-        device=world.device_name,
-        backend=world.backend,
-        parameters={key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
-        | {"measured_steps": len(times.step_ns)},
-        versions=world.versions(),
-        profiler=environment.profiler.value,
-        step_ns=times.step_ns,
-        phase_ns=times.phase_ns,
-        summary={
-            name: summarize(values) for name, values in {"step": times.step_ns, **times.phase_ns}.items()
-        },
-        latency_ns=latency,
-        correctness=None if parameters.replicas_differ else _agreement(trainer, world),
-        notes=notes,
-        training=Training(
-            loss=losses,
-            rate=work[0] * world.size / summarize(latency).p50_ns * 1e9,
-            unit=work[1],
-            bucket_bytes=sizes,
-            buckets_rebuilt=rebuilt,
-            memory_bytes=peak_memory(world.device),
-            captured=[list(span) for span in captured],
-        ),
-    )
 
 
 def _seed(seed: int) -> None:
@@ -243,63 +258,6 @@ def captured_by_default(step_ns: int) -> int:
     return min(_CAPTURED, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
 
 
-def _warm_up(parameters: TrainingParameters, world: World, trainer: Trainer, loader: Any, steps: int) -> int:
-    """Train the epochs before the measured ones; return the slowest rank's median step, 0 without any."""
-    warmup = Timer(clock_for(world.device), PHASES)
-    if not parameters.warmup:
-        # Otherwise the first measured steps would use buckets that DDP rebuilds later.
-        source = batches(itertools.cycle(loader), _STEPS_TO_REBUILD)
-        for index in range(_STEPS_TO_REBUILD):
-            trainer.fault_injection.begin_step(-1, index, _STEPS_TO_REBUILD)
-            trainer.step(source, f"warm-up step {index}", warmup, contextlib.nullcontext)
-    train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
-    for epoch in range(parameters.warmup):
-        train(epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
-    if not parameters.warmup:
-        return 0
-    slowest: float = max(world.comm.allgather(summarize(warmup.read().step_ns).p50_ns))
-    return round(slowest)
-
-
-def _measure(
-    parameters: TrainingParameters,
-    environment: RankEnvironment,
-    world: World,
-    trainer: Trainer,
-    loader: Any,
-    steps: int,
-) -> Timer:
-    """Train the measured epochs; return their timer."""
-    timer = Timer(clock_for(world.device), PHASES)
-    train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
-    trainer.losses.clear()
-    if world.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(world.device)
-    with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
-        around = (capture.step, contextlib.nullcontext)
-        around_step, around_backward = around if parameters.capture == "step" else reversed(around)
-        for epoch in range(parameters.warmup, parameters.epochs):
-            train(epoch, timer, around_step, around_backward)
-    return timer
-
-
-def _epoch(
-    trainer: Trainer,
-    loader: Any,
-    steps: int,
-    warmup_epochs: int,
-    epoch: int,
-    timer: Timer,
-    around_step: Any,
-    around_backward: Any,
-) -> None:
-    source = batches(loader, steps)
-    for index in range(steps):
-        trainer.fault_injection.begin_step(epoch - warmup_epochs, index, steps)
-        with around_step(), timer.step():
-            trainer.step(source, f"epoch {epoch}, step {index}", timer, around_backward)
-
-
 def _agreement(trainer: Trainer, world: World) -> Correctness:
     """Compare the parameters with rank 0's; they must be equal, since all ranks apply the same gradients."""
     flat = torch.cat([parameter.detach().flatten().double() for parameter in trainer.ddp.parameters()])
@@ -334,9 +292,9 @@ def result_table(result: RankResult, nodes: int) -> str:
     """Return the table of rank 0's result as text; ``nodes`` is the number of nodes."""
     training = result.training
     assert training is not None
-    latency = summarize(result.latency_ns or result.step_ns)
-    rows = {"step, maximum over ranks": latency} | {
-        f"{name}, rank {result.rank}": result.summary[name] for name in result.phase_ns
+    rows = {
+        "step, maximum over ranks": summarize(result.latency_ns or result.step_ns),
+        **{f"{name}, rank {result.rank}": result.summary[name] for name in result.phase_ns},
     }
     return "\n".join(
         [

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 class Arithmetic:
-    """The precision of the matrix multiplications.
-
-    It is ``fp32``, ``tf32``, or ``bf16`` by autocast.
-    """
+    """The precision of the matrix multiplications: ``fp32``, ``tf32``, or ``bf16`` by autocast."""
 
     def __init__(self, precision: str, device: torch.device) -> None:
         self._wanted = precision
@@ -40,10 +37,7 @@ class Arithmetic:
 
 
 class LateSums:
-    """Communication of the gradients that can be held back until the backward pass has computed all of them.
-
-    ``hook`` is the communication hook of DistributedDataParallel that sums a bucket.
-    """
+    """Sums of gradients by ``hook``, DDP's communication hook, that can wait for the whole backward pass."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -101,18 +95,14 @@ class Effect:
 
 
 class _Sleep(Effect):
-    def in_data(self) -> None:
-        if self.here:
-            time.sleep(self.values["ms"] / 1000)
+    _steps = 0
 
-
-class _Spikes(Effect):
     def switch(self, on: bool) -> None:
         self._steps = 0
 
     def in_data(self) -> None:
         self._steps += 1
-        if self._steps % self.values["every"] == 0:
+        if self.here and self._steps % self.values.get("every", 1) == 0:
             time.sleep(self.values["ms"] / 1000)
 
 
@@ -206,7 +196,7 @@ EFFECTS: dict[str, type[Effect]] = {
     "late_rank_gpu": _Multiply,
     "exposed_communication": _Expose,
     "slow_math": _SlowMath,
-    "step_spikes": _Spikes,
+    "step_spikes": _Sleep,
 }
 """The effect of each fault."""
 
@@ -254,18 +244,13 @@ class FaultInjection:
 
 def layers_of(model: Any) -> list[Any]:
     """Return the layers of a model: the members of its longest list of modules, else its children."""
-    lists = [
-        module for module in model.modules() if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
-    ]
-    longest = max(lists, key=len, default=None)
+    kinds = torch.nn.ModuleList | torch.nn.Sequential
+    longest = max((part for part in model.modules() if isinstance(part, kinds)), key=len, default=None)
     return list(model.children() if longest is None else longest)
 
 
 def _first_tensor(output: Any) -> Any:
     """Return the first tensor in the output of a layer, None without one."""
-    parts: Iterable[Any] = (output,)
-    if isinstance(output, dict):
-        parts = output.values()
-    elif isinstance(output, list | tuple):
-        parts = output
+    parts = output.values() if isinstance(output, dict) else output
+    parts = parts if isinstance(output, dict | list | tuple) else (output,)
     return next((part for part in parts if isinstance(part, torch.Tensor)), None)

@@ -60,18 +60,12 @@ def adam_w(parameters: Iterable[Any]) -> Any:
 
 
 def load_program(parameters: TrainingParameters, ddp: type[DistributedDataParallel]) -> Program:
-    """Load the model file or the built-in model.
-
-    Raises UsageError if the file cannot be imported, or does not define a function.
-    """
+    """Load the model file or the built-in model."""
     return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
 
 
 def configured_ddp(parameters: TrainingParameters, device: torch.device) -> type[DistributedDataParallel]:
-    """Return a DistributedDataParallel that always uses the options of the job.
-
-    On a CPU it ignores ``device_ids``, so that a file written for GPUs also runs there.
-    """
+    """Return a DistributedDataParallel with the job's options, which runs on a CPU as on GPUs."""
 
     class ConfiguredDDP(DistributedDataParallel):
         def __init__(

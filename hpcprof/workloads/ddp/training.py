@@ -87,10 +87,7 @@ class Trainer:
 def make_trainer(
     parameters: TrainingParameters, program: Program, rank: Any, device: torch.device
 ) -> Trainer:
-    """Create the model, wrap it in DDP unless it is, register the communication hook, and inject the faults.
-
-    Raises UsageError if get_model does not return a module.
-    """
+    """Create the model, wrap it in DDP unless it is, register its hook, and inject the faults."""
     ddp = configured_ddp(parameters, device)
     with ddp_replaced_by(ddp), program.errors_in("get_model raised"):
         model = program.get_model(rank, parameters.bucket_cap_mb)

@@ -34,8 +34,7 @@ Operation = Callable[[], object]
 
 def run(wanted: Parameters | UsageError) -> int:
     """Measure on this rank, and write the table on rank 0; return the exit status."""
-    comm = MPI.COMM_WORLD
-    return run_or_abort(comm, lambda: _run(wanted, comm))
+    return run_or_abort(MPI.COMM_WORLD, lambda: _run(wanted, MPI.COMM_WORLD))
 
 
 def _run(wanted: Parameters | UsageError, comm: Any) -> int:
@@ -90,19 +89,17 @@ def _times(group: _Mpi, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
 
 def _time(group: _Mpi, operation: Operation, budget: float) -> float:
     """Return the mean time of an operation in seconds, the longest of the group."""
-    for _ in range(_WARM_UP):
-        operation()
-    group.synchronize()
-    begin = time.perf_counter()
-    operation()
-    group.synchronize()
-    typical = group.longest(time.perf_counter() - begin)
-    count = int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MOST))
-    begin = time.perf_counter()
-    for _ in range(count):
-        operation()
-    group.synchronize()
-    return group.longest((time.perf_counter() - begin) / count)
+
+    def mean(count: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            operation()
+        group.synchronize()
+        return group.longest((time.perf_counter() - begin) / count)
+
+    mean(_WARM_UP)
+    typical = mean(1)
+    return mean(int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MOST)))
 
 
 class _Mpi:
@@ -121,29 +118,21 @@ class _Mpi:
         """Return a function that communicates a whole buffer of ``size`` bytes."""
         comm, count = self._comm, size // 4
         source, target = np.ones(count, np.float32), np.empty(count, np.float32)
-        part = source[: count // self.size]
-        if op == "Send":
-            return self._ping_pong(source, target)
+        part, peer = count // self.size, self.size - 1 - comm.rank
+        turns = [lambda: comm.Send(source, peer), lambda: comm.Recv(target, peer)]
         operations: dict[str, Operation] = {
             "AllReduce": lambda: comm.Allreduce(source, target),
-            "AllGather": lambda: comm.Allgather(part, target),
-            "ReduceScatter": lambda: comm.Reduce_scatter_block(source, target[: count // self.size]),
+            "AllGather": lambda: comm.Allgather(source[:part], target),
+            "ReduceScatter": lambda: comm.Reduce_scatter_block(source, target[:part]),
             "AlltoAll": lambda: comm.Alltoall(source, target),
+            "Send": self._ping_pong(*turns),
         }
         return operations[op]
 
-    def _ping_pong(self, source: Any, target: Any) -> Operation:
-        comm, other = self._comm, self.size - 1 - self._comm.rank
-
-        def first() -> None:
-            comm.Send(source, other)
-            comm.Recv(target, other)
-
-        def last() -> None:
-            comm.Recv(target, other)
-            comm.Send(source, other)
-
-        return {0: first, self.size - 1: last}.get(comm.rank, lambda: None)
+    def _ping_pong(self, send: Operation, receive: Operation) -> Operation:
+        """Return what the first and the last rank do for a message and its answer, and others not."""
+        turns = {0: (send, receive), self.size - 1: (receive, send)}.get(self._comm.rank, ())
+        return lambda: [turn() for turn in turns]
 
     def synchronize(self) -> None:
         """Wait for all ranks of the group."""
@@ -183,15 +172,13 @@ class _Torch(_Mpi):
         source, target = (torch.ones(count, device=world.device) for _ in range(2))
         part, group = count // self.size, self._group
         peer = self.size - 1 - self._comm.rank
-        if op == "Send" and self._comm.rank not in (0, self.size - 1):
-            return lambda: None
-        turns = (dist.send, dist.recv) if self._comm.rank == 0 else (dist.recv, dist.send)
+        turns = [lambda: dist.send(source, peer), lambda: dist.recv(source, peer)]
         operations: dict[str, Operation] = {
             "AllReduce": lambda: dist.all_reduce(source, group=group),
             "AllGather": lambda: distributed.gather_into(target, source[:part], group=group),
             "ReduceScatter": lambda: world.reduce_scatter(target[:part], source, group=group),
             "AlltoAll": lambda: dist.all_to_all_single(target, source, group=group),
-            "Send": lambda: [turn(source, peer) for turn in turns],
+            "Send": self._ping_pong(*turns),
         }
         return operations[op]
 

@@ -22,16 +22,9 @@ from jax.sharding import PartitionSpec as Partition
 
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
+from hpcprof.workloads import schema
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.schema import (
-    SCHEMA_VERSION,
-    Correctness,
-    Figures,
-    RankResult,
-    slowest_rank_ns,
-    summarize,
-    write,
-)
+from hpcprof.workloads.schema import Correctness, RankResult, slowest_rank_ns, summarize
 from hpcprof.workloads.sequence_parallel_jax.options import Parameters
 
 _MODE = "shard_map"
@@ -44,10 +37,7 @@ _REFERENCE = "float64 matmuls of sampled rows on each rank, with the weights of 
 
 
 def run(wanted: Parameters | UsageError) -> int:
-    """Run the workload, or report the error in its arguments; return the exit status.
-
-    The status is 1 if the check of the output fails, and 2 if an argument is wrong.
-    """
+    """Run the workload; return 0, 1 if the check of the output fails, and 2 if an argument is wrong."""
     environment = RankEnvironment.from_environment(os.environ)
     rank, size = environment.rank or 0, environment.world_size or 1
     try:
@@ -62,7 +52,7 @@ def run(wanted: Parameters | UsageError) -> int:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         jax.distributed.initialize(address, size, rank)
     result = _measure(wanted, environment, rank, size)
-    write(result, environment.results_dir)
+    schema.write(result, environment.results_dir)
     check = result.correctness
     assert check is not None
     if rank == 0:
@@ -86,18 +76,12 @@ class _Block:
         self._parameters = parameters
         self._mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
         rows, columns = Partition(_AXIS, None), Partition(None, _AXIS)
-        h, f = parameters.hidden_size, parameters.inner_size
-        self._inputs = [
-            self._array(0, (parameters.rows, h), rows, 1.0),
-            self._array(1, (h, f), columns, h**-0.5),
-            self._array(2, (f, h), rows, f**-0.5),
-        ]
+        *self._inputs, self._gradient = map(self._array, range(4), (rows, columns, rows, rows))
         mapped = jax.shard_map(
             _block, mesh=self._mesh, in_specs=(rows, columns, rows), out_specs=rows, check_vma=False
         )
         self._forward = jax.jit(mapped)
         self._both = jax.jit(lambda gradient, *inputs: _with_gradients(mapped, gradient, inputs))
-        self._gradient = self._array(3, (parameters.rows, h), rows, 1.0)
         if parameters.direction == "backward":
             # Results of the forward that the backward needs are kept, the gathered input too.
             self._kept = jax.vjp(self._forward, *self._inputs)[1]
@@ -105,35 +89,31 @@ class _Block:
 
     def __call__(self) -> tuple[Any, ...]:
         """Run a step, and wait for what it computes: the output, the gradients, or all of them."""
-        found: tuple[Any, ...]
         if self._parameters.direction == "forward":
-            found = (self._forward(*self._inputs),)
+            results = (self._forward(*self._inputs),)
         elif self._parameters.direction == "backward":
-            found = self._backward(self._kept, self._gradient)
+            results = self._backward(self._kept, self._gradient)
         else:
-            found = self._both(self._gradient, *self._inputs)
-        return tuple(jax.block_until_ready(found))
+            results = self._both(self._gradient, *self._inputs)
+        return tuple(jax.block_until_ready(results))
 
-    def values(self, number: int, shape: tuple[int, int], scale: float) -> Any:
-        """Return the whole of an input or a weight, the same on every rank."""
-        chosen = np.random.default_rng([self._parameters.seed, number])
-        return (chosen.standard_normal(shape, np.float32) * np.float32(scale)).astype(self._parameters.dtype)
-
-    def _array(self, number: int, shape: tuple[int, int], partition: Partition, scale: float) -> Any:
-        whole = self.values(number, shape, scale)
-        sharding = NamedSharding(self._mesh, partition)
-        return jax.make_array_from_callback(shape, sharding, lambda part: whole[part])
-
-    def check(self, found: Sequence[Any]) -> Correctness:
-        """Compare some rows or columns of what this rank has of a step with products in float64."""
+    def values(self, number: int) -> Any:
+        """Return the whole of the input, a weight or the gradient (3), the same on every rank."""
         parameters = self._parameters
-        h, f = parameters.hidden_size, parameters.inner_size
-        shapes = ((parameters.rows, h), (h, f), (f, h), (parameters.rows, h))
-        scales = (1.0, h**-0.5, f**-0.5, 1.0)
-        source, weight_1, weight_2, gradient = (
-            self.values(number, shape, scale).astype(np.float64)
-            for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
-        )
+        rows, h, f = parameters.rows, parameters.hidden_size, parameters.inner_size
+        shape = ((rows, h), (h, f), (f, h), (rows, h))[number]
+        scale = np.float32((1.0, h**-0.5, f**-0.5, 1.0)[number])
+        chosen = np.random.default_rng([parameters.seed, number])
+        return (chosen.standard_normal(shape, np.float32) * scale).astype(parameters.dtype)
+
+    def _array(self, number: int, partition: Partition) -> Any:
+        whole = self.values(number)
+        sharding = NamedSharding(self._mesh, partition)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
+
+    def check(self, results: Sequence[Any]) -> Correctness:
+        """Compare some rows or columns of what this rank has of a step with products in float64."""
+        source, weight_1, weight_2, gradient = (self.values(i).astype(np.float64) for i in range(4))
         # The axis that is shared, and what some places along it hold.
         references: list[tuple[int, Callable[[Any], Any]]] = [
             (0, lambda rows: source[rows] @ weight_1 @ weight_2),
@@ -141,16 +121,16 @@ class _Block:
             (1, lambda columns: source.T @ (gradient @ weight_2[columns].T)),
             (0, lambda rows: (source @ weight_1[:, rows]).T @ gradient),
         ]
-        chosen = references[: len(found)] if len(found) != 3 else references[1:]
+        chosen = references[: len(results)] if len(results) != 3 else references[1:]
         errors = []
-        for array, (axis, reference) in zip(found, chosen, strict=True):
-            own = array.addressable_shards[0]
-            some = np.unique(np.linspace(0, own.data.shape[axis] - 1, _SAMPLED_ROWS, dtype=np.int64))
-            expected = reference((own.index[axis].start or 0) + some)
-            difference = np.take(np.asarray(own.data), some, axis).astype(np.float64) - expected
+        for array, (axis, reference) in zip(results, chosen, strict=True):
+            shard = array.addressable_shards[0]
+            places = np.unique(np.linspace(0, shard.data.shape[axis] - 1, _SAMPLED_ROWS, dtype=np.int64))
+            expected = reference((shard.index[axis].start or 0) + places)
+            difference = np.take(np.asarray(shard.data), places, axis).astype(np.float64) - expected
             errors.append(float(np.linalg.norm(difference) / np.linalg.norm(expected)))
-        bound = _BOUNDS[parameters.dtype]
-        return Correctness(max(errors) < bound, max(errors), bound, len(some), _REFERENCE)
+        bound = _BOUNDS[self._parameters.dtype]
+        return Correctness(max(errors) < bound, max(errors), bound, len(places), _REFERENCE)
 
 
 def _with_gradients(block: Any, gradient: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -182,41 +162,33 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
     everyone = _of_all_ranks(times, size)
     latency = slowest_rank_ns(everyone)
     device = jax.local_devices()[0]
-    check = block.check(output)
-    summary = summarize(times)
+    on_cpu = device.platform == "cpu"
     flops = _flops(parameters) * parameters.rows * parameters.hidden_size * parameters.inner_size / size
     over_ranks = summarize(latency)
     skew = [max(step) - min(step) for step in zip(*everyone, strict=True)]
     spread = 100 * over_ranks.stddev_ns / over_ranks.mean_ns
+    shape = {"rows": parameters.rows, "inner_size": parameters.inner_size}
+    python = platform.python_version()
     return RankResult(
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema.SCHEMA_VERSION,
         workload="sequence-parallel-jax",
         mode=_MODE,
         rank=rank,
         world_size=size,
         local_rank=environment.local_rank or 0,
         host=socket.gethostname(),
-        device="cpu" if device.platform == "cpu" else device.device_kind,
-        backend="gloo" if device.platform == "cpu" else "nccl",
-        parameters={
-            **dataclasses.asdict(parameters),
-            "rows": parameters.rows,
-            "inner_size": parameters.inner_size,
-        },
-        versions={
-            "hpcprof": __version__,
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-        },
+        device="cpu" if on_cpu else device.device_kind,
+        backend="gloo" if on_cpu else "nccl",
+        parameters={**dataclasses.asdict(parameters), **shape},
+        versions={"hpcprof": __version__, "python": python, "jax": jax.__version__, "numpy": np.__version__},
         profiler=environment.profiler.value,
         step_ns=times,
         phase_ns={},
-        summary={"step": summary},
+        summary={"step": summarize(times)},
         latency_ns=latency,
-        correctness=check,
+        correctness=block.check(output),
         notes=[],
-        figures=Figures(
+        figures=schema.Figures(
             step=over_ranks,
             spread_pct=round(spread, 2),
             skew_p50_ns=round(statistics.median(skew)),

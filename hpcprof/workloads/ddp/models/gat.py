@@ -21,10 +21,7 @@ _TEMPERATURE = 0.01
 
 
 class GraphAttention(nn.Module):
-    """One attention layer: a node becomes the weighted mean of the projections of its neighbours.
-
-    The result has ``outputs`` columns per head.
-    """
+    """An attention layer: weighted means of each node's neighbours, ``outputs`` columns per head."""
 
     def __init__(self, inputs: int, outputs: int, heads: int = _HEADS) -> None:
         super().__init__()
