@@ -10,10 +10,7 @@ _DAY_SECONDS = 24 * 3600
 
 
 def is_due(note: str) -> bool:
-    """Return whether a note was not due in the last day, and remember that it is now.
-
-    Where nothing can be remembered it is always due.
-    """
+    """Return whether a note was not due in the last day, and remember that it is, where that is possible."""
     path = user_cache() / "notes" / sha256(note.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     with suppress(OSError):
         if 0 <= time.time() - path.stat().st_mtime < _DAY_SECONDS:

@@ -127,10 +127,7 @@ def _struct(node: Any) -> Any:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read its bytes.
-
-    Raises OSError for everything else, and never waits, as for the writer of a pipe.
-    """
+    """Open a regular file to read its bytes, without waiting; raises OSError for everything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -16,23 +16,10 @@ MASK = "***"
 TARGET_NAME = re.compile(r"[A-Za-z][\w-]{0,40}")
 """Names of targets of messages; whatever else follows ``--notify`` is a secret address or command."""
 
-_SECRET_WORDS = frozenset(
-    {
-        "token",
-        "password",
-        "passwd",
-        "passphrase",
-        "pwd",
-        "secret",
-        "secrets",
-        "key",
-        "credential",
-        "credentials",
-        "apikey",
-        "authorization",
-        "cookie",
-    }
-)
+_SECRET_WORDS = {
+    *("token", "password", "passwd", "passphrase", "pwd", "secret", "secrets", "key"),
+    *("credential", "credentials", "apikey", "authorization", "cookie"),
+}
 _SECRET_ENDINGS = ("token", "password", "passwd", "secret", "apikey", "accesskey", "secretkey")
 # A name is tried from its beginning only: from each of its characters takes 7 s for a line of 20,000.
 _NAME = r"""(?<![\w.-])(?P<name>[\w.-]+)"""

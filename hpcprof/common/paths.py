@@ -7,10 +7,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def packaged(name: str) -> Path:
-    """Return the folder ``name`` (``templates`` or ``site_configs``) that hpcprof ships.
-
-    It is inside the package in a wheel, and beside it in a checkout or an editable install.
-    """
+    """Return a folder that hpcprof ships, inside the package in a wheel and beside it in a checkout."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 

@@ -5,10 +5,7 @@ from pathlib import Path
 
 
 def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> None:
-    """Make a folder, and those above it, which only its owner can open; with ``group``, its group can too.
-
-    A folder that exists keeps its permissions.
-    """
+    """Make a folder that only its owner, or also its ``group``, can open; an existing one stays as it is."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
@@ -21,10 +18,7 @@ def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> No
 
 
 def private_mode(group: bool = False, script: bool = False) -> int:
-    """Return the permissions of a file that its owner alone reads; with ``group``, its group too.
-
-    Who reads a script may run it.
-    """
+    """Return the mode of a file that its owner alone, or its ``group``, reads, and runs if it is a script."""
     mode = 0o640 if group else 0o600
     return mode | (mode & 0o444) >> 2 if script else mode
 

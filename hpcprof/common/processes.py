@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hpcprof.common.errors import HpcprofError
 
@@ -113,8 +113,6 @@ def run_command(
     """
     import subprocess
 
-    from hpcprof.common.logs import log_command
-
     began = time.monotonic()
     deliver = _hold_interrupts()
     try:
@@ -138,20 +136,19 @@ def run_command(
             stdout, stderr = process.communicate(text_input or None, timeout)
         except subprocess.TimeoutExpired as error:
             _kill(process)
-            log_command(command, f"killed after {timeout:.0f} s", _text(error.stdout), _text(error.stderr))
+            _log(command, f"killed after {timeout:.0f} s", _text(error.stdout), _text(error.stderr))
             raise CommandTimedOut(command[0], timeout) from None
         except BaseException:
             _kill(process)
-            log_command(command, "interrupted and killed")
+            _log(command, "interrupted and killed")
             raise
     seconds = time.monotonic() - began
-    log_command(command, f"exit code {process.returncode}, {seconds:.2f} s", stdout, stderr)
+    _log(command, f"exit code {process.returncode}, {seconds:.2f} s", stdout, stderr)
     return Completed(tuple(command), process.returncode, stdout, stderr, seconds)
 
 
 _MOST_STDERR = 65_536
 """The most bytes that are kept of what a piped command prints to standard error."""
-
 
 _RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
 """For a command in a terminal, to leave that as it was."""
@@ -180,8 +177,6 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
     With ``in_terminal`` it keeps the caller's terminal, to ask for a password, and standard error.
     """
     import subprocess
-
-    from hpcprof.common.logs import log_command
 
     pipe, began = subprocess.PIPE, time.monotonic()
     try:
@@ -233,16 +228,13 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
         for file in (running.stdin, running.stdout):
             with suppress(OSError):
                 file.close()
-        log_command(command, f"exit code {process.returncode}, {time.monotonic() - began:.2f} s")
+        _log(command, f"exit code {process.returncode}, {time.monotonic() - began:.2f} s")
     if late.is_set():
         raise CommandTimedOut(command[0], timeout)
 
 
 def _hold_interrupts() -> Callable[[], None]:
-    """Hold interrupts (Ctrl-C) back, and return a function that ends this and raises one that came.
-
-    An exception while a process starts would lose its id, and the process would go on.
-    """
+    """Hold Ctrl-C back, which would lose the id of a process; the result lets it through again."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         return lambda: None
@@ -261,14 +253,12 @@ def run_in_terminal(command: Sequence[str]) -> int:
     """Run a command with the caller's standard input and output, and return its exit code."""
     import subprocess
 
-    from hpcprof.common.logs import log_command
-
     began = time.monotonic()
     try:
         exit_code = subprocess.run(command, check=False).returncode
     except OSError as error:
         raise _not_started(command, error) from None
-    log_command(command, f"exit code {exit_code}, {time.monotonic() - began:.2f} s")
+    _log(command, f"exit code {exit_code}, {time.monotonic() - began:.2f} s")
     return exit_code
 
 
@@ -278,34 +268,29 @@ def start_in_background(
     """Start a process that outlives the caller and its terminal, without input or output."""
     import subprocess
 
-    from hpcprof.common.logs import log_command
-
-    nowhere = subprocess.DEVNULL
+    null = subprocess.DEVNULL
+    place: dict[str, Any] = {"cwd": directory, "env": environment, "start_new_session": True}
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=nowhere,
-            stdout=nowhere,
-            stderr=nowhere,
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, **place)
     except OSError as error:
         raise _not_started(command, error, directory) from None
-    log_command(command, f"in the background as process {process.pid}")
+    _log(command, f"in the background as process {process.pid}")
     return process
 
 
-def _not_started(command: Sequence[str], error: OSError, directory: Path | None = None) -> CommandNotStarted:
+def _log(command: Sequence[str], outcome: str, stdout: str = "", stderr: str = "") -> None:
     from hpcprof.common.logs import log_command
 
+    log_command(command, outcome, stdout, stderr)
+
+
+def _not_started(command: Sequence[str], error: OSError, directory: Path | None = None) -> CommandNotStarted:
     reason = error.strerror or str(error)
     if directory is not None and not directory.is_dir():
         reason = f"the directory {directory} does not exist"
     elif isinstance(error, FileNotFoundError) and "/" not in command[0]:
         reason = "it is not on the PATH"
-    log_command(command, f"not started: {reason}")
+    _log(command, f"not started: {reason}")
     return CommandNotStarted(command[0], reason)
 
 

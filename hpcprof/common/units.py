@@ -105,10 +105,7 @@ def _digits(value: float) -> str:
 
 
 def parse_memory(text: str, option: str = "--mem") -> str:
-    """Return an amount of memory as a whole number with K, M, G or T, which are powers of 1024.
-
-    A bare number is refused, because PBS and Slurm read it differently.
-    """
+    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently."""
     match = _MEMORY.fullmatch(text)
     if match is None:
         raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")

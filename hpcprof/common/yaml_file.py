@@ -122,10 +122,7 @@ def _keep_text(node: yaml.Node) -> None:
 
 
 def key_lines(path: Path) -> dict[str, int]:
-    """Return the line of each key of a file that `read_mapping` has read, and of those in its mappings.
-
-    The latter are written with a dot: ``options.python``.
-    """
+    """Return the line of each key of a mapping that `read_mapping` has read, and of inner keys (``a.b``)."""
     lines: dict[str, int] = {}
     document: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_FASTEST)
     for key, value in document.value:

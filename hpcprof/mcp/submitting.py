@@ -57,10 +57,7 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Budget:
-    """Node-hours that submissions use up, counted over all servers on a folder of runs.
-
-    ``node_hours`` is the most that all submissions in the ledger may request.
-    """
+    """The most ``node_hours`` that all submissions in the ledger may request, over all servers."""
 
     def __init__(self, node_hours: float, runs_dir: Path) -> None:
         self.node_hours = node_hours

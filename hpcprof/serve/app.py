@@ -95,10 +95,7 @@ async def few_threads(app: Starlette) -> AsyncIterator[None]:
 
 
 def _learn_types() -> None:
-    """Have msgspec learn all types that are decoded, before there are threads.
-
-    Where two threads decode a type for the first time at once, msgspec 0.22 can end in a segmentation fault.
-    """
+    """Have msgspec learn all types before there are threads: to do so at once in two crashes version 0.22."""
     kinds: list[type] = [Explanation, Origin, *msgspec.Struct.__subclasses__()]
     for kind in kinds:
         # Some types can only be encoded.

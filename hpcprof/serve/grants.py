@@ -34,10 +34,7 @@ _TOKEN_BYTES = 32
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The permission of one token, or of one user whom a proxy names (``sha256`` is empty).
-
-    ``expires`` is the time in ISO format until which it counts; empty for ever.
-    """
+    """The permission of a token, or of a user whom a proxy names; ``expires`` is an ISO time, or empty."""
 
     name: str
     project: str
@@ -62,10 +59,7 @@ def create_grant(
     proxied: bool = False,
     days: int | None = None,
 ) -> str:
-    """Add a grant to a hub, and return its token; empty for a user whom a proxy names.
-
-    It expires after ``days``, if they are given.
-    """
+    """Add a grant for some ``days``, or for ever; return its token, empty for a user whom a proxy names."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"NAME {name!r}: write up to 61 letters, digits and . _ @ -, a letter first.")
     if not _PROJECT.fullmatch(project):

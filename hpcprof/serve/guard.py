@@ -92,10 +92,7 @@ class Access:
 
 
 def host_name(host: str) -> str:
-    """Return the host of a Host header without its port, and without the brackets of an IPv6 address.
-
-    Whatever is not of this form is returned as it is, and so equals no name.
-    """
+    """Return the host of a Host header without port and IPv6 brackets; any other text as it is."""
     host = host.strip().lower()
     found = _HOST.fullmatch(host)
     return (found["address"] or found["name"]) if found else host

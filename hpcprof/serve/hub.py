@@ -229,10 +229,7 @@ class Hub:
             await project.pages(scope, receive, send)
 
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
-        """Return the grant of a request: of its token, the user that its proxy names, or its session.
-
-        Raises `_Stranger` if the proxy names a user who has none.
-        """
+        """Return the grant by token, the user that its proxy names (or raise `_Stranger`), or session."""
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":

@@ -70,10 +70,7 @@ class _Families:
         state = StateSetMetricFamily("hpcprof_run_state", "State of the run.", labels=_LABELS)
         ranks = GaugeMetricFamily("hpcprof_run_ranks", "Ranks of the run.", labels=_LABELS)
         step = GaugeMetricFamily(
-            "hpcprof_step_seconds",
-            "Elapsed time per step of the run.",
-            labels=_LABELS,
-            unit="seconds",
+            "hpcprof_step_seconds", "Elapsed time per step of the run.", labels=_LABELS, unit="seconds"
         )
         rate = GaugeMetricFamily("hpcprof_steps_per_second", "Steps per second of the run.", labels=_LABELS)
         saving = GaugeMetricFamily(

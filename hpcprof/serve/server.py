@@ -50,10 +50,7 @@ class Serving:
 
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
-    """Serve the results in a database until Ctrl-C or SIGTERM.
-
-    ``announce`` is called with the address once connections are accepted; it has the token if there is one.
-    """
+    """Serve results until Ctrl-C or SIGTERM; ``announce`` gets the address, with the token if it has one."""
     with _listening(serving) as listening:
         access = access_to(serving, listening)
         if serving.accept:

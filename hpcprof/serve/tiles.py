@@ -326,10 +326,7 @@ _family = lru_cache(maxsize=4096)(family)
 
 @dataclass(frozen=True)
 class RankPart:
-    """The activity of a rank in a part of its time, on the common clock.
-
-    ``strings`` has the names to which the slices point.
-    """
+    """A part of a rank's activity on the common clock; slices point to names in ``strings``."""
 
     tracks: RankTracks
     strings: Sequence[str]
@@ -460,10 +457,7 @@ def _in_window(tracks: RankTracks, start: int, end: int) -> Iterator[Track]:
 
 
 def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
-    """Return tracks that fit the parts of several ranks.
-
-    The streams of a GPU are called the same on all ranks. Threads are not, and are counted.
-    """
+    """Return tracks that fit the parts of several ranks: streams have the same names, threads are counted."""
     levels: dict[tuple[TrackKind, str], int] = {}
     for part in parts:
         count: dict[tuple[TrackKind, str], int] = {}

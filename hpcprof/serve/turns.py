@@ -12,10 +12,7 @@ _MOST_READERS = 10_000
 
 
 class Turns:
-    """Places that readers take in turns; a reader has one of them at a time.
-
-    Up to ``most_waiting`` requests of a reader may wait.
-    """
+    """Places that readers take in turns, one each; up to ``most_waiting`` requests of a reader may wait."""
 
     def __init__(self, places: int, most_waiting: int) -> None:
         self._places, self._most_waiting = places, most_waiting
