@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcprof.common.errors import DamagedInput, HpcprofError, SchedulerError, StoreError, UsageError
+    from hpcprof.report.comparison import Comparison
     from hpcprof.results.across.history import History
     from hpcprof.results.api import Results
     from hpcprof.results.collect.collection import Collected
@@ -31,6 +32,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "collect_profiles",
+    "compare",
     "histories",
     "open",
     "open_baseline",
@@ -144,9 +146,47 @@ def open(
     hpcprof.UsageError
         If there is no such run, or the database cannot be used.
     """
+    from hpcprof.common.notebook import provide
     from hpcprof.results.api import open_results
 
+    provide(_html)
     return open_results(run, runs_dir, db)
+
+
+def _html(shown: object) -> str | None:
+    """Return an object as a notebook shows it."""
+    from hpcprof.report.notebook import html_of
+
+    return html_of(shown)
+
+
+def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force: bool = False) -> Comparison:
+    """Compare runs with baseline runs, as ``hpcprof compare`` does; all are in one results database.
+
+    Parameters
+    ----------
+    candidate, baseline : sequence of Results
+        Repeats of each other, each collected.
+    force : bool
+        Compare also runs of different programs, and a run with itself.
+
+    Returns
+    -------
+    hpcprof.report.comparison.Comparison
+        Its ``table`` has the metrics, ``conclusion()`` says what could not be compared or got worse.
+
+    Raises
+    ------
+    hpcprof.UsageError
+        If a side is empty, or the runs are of different programs.
+    """
+    from hpcprof.common.errors import UsageError
+    from hpcprof.report.comparison import compare_runs
+
+    if not candidate or not baseline:
+        raise UsageError("a comparison needs at least one run on each side.")
+    runs, against = ([one.run for one in side] for side in (candidate, baseline))
+    return compare_runs(against, runs, candidate[0].store, force=force)
 
 
 def collect_profiles(

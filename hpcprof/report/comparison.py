@@ -24,6 +24,7 @@ from hpcprof.analysis.comparison.step_difference import STEP
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.units import counted, format_ns, time_unit, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.explanation import named
@@ -66,7 +67,7 @@ def _per_capture(rows: Sequence[Row], analysis: Analysis) -> tuple[list[Row], An
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(InNotebooks):
     """The runs of both sides, and the table of the analysis ``compare``, whose side A is the baseline.
 
     ``differences`` are the analyses that explain the difference of the step, and ``differing`` the facts in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_analysis_across_runs
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.notebook import InNotebooks
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.ask.explanation import explain, what_if
 from hpcprof.results.ask.query import Value
@@ -28,11 +30,22 @@ from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, runs_directory
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from hpcprof.analysis.predict.pipeline import PipelinePrediction, Schedule
     from hpcprof.analysis.predict.scale import ScalePrediction, Scaling
 
 
-class Results:
+@dataclass(frozen=True)
+class RunTimeline(InNotebooks):
+    """The timeline of a run, which a notebook shows as the page does, ``height`` pixels high."""
+
+    run: Run
+    store: Store
+    height: int
+
+
+class Results(InNotebooks):
     """The collected results of a run.
 
     Every analysis is a method without arguments, as in ``results.kernels()``; `analysis` accepts its name.
@@ -90,6 +103,17 @@ class Results:
         analysis = find_analysis(name)
         self._collected()
         return _frame(analysis, RunTables(self.run, self.store).table(name))
+
+    def arrow(self, name: str) -> pyarrow.Table:
+        """Return an analysis as an Arrow table, which Polars and DuckDB read: ``polars.from_arrow``.
+
+        Errors as of `analysis`.
+        """
+        from hpcprof.results.store.rank_tables import arrow_table
+
+        analysis = find_analysis(name)
+        self._collected()
+        return arrow_table(analysis.columns, RunTables(self.run, self.store).table(name).columns)
 
     def against(self, name: str, *others: Results) -> pd.DataFrame:
         """Return an analysis that compares this run (the candidate, side b) with others.
@@ -240,6 +264,14 @@ class Results:
         if rank not in found.paths:
             raise unknown("rank", str(rank), map(str, found.paths), f" of {self.run.path}")
         return found.read(rank)
+
+    def show_timeline(self, height: int = 640) -> RunTimeline:
+        """Return the timeline of all ranks as a notebook shows it, ``height`` pixels high.
+
+        Raises HpcprofError if the run has not been collected.
+        """
+        self._collected()
+        return RunTimeline(self.run, self.store, height)
 
     def events(self, sql: str) -> pd.DataFrame:
         """Return the rows of one SELECT over the events of all ranks, as ``hpcprof query --events`` does.

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,26 @@ def test_a_run_is_opened_collected_and_read(profiles: Path, database: Database) 
     }
     assert kernels.equals(run.analysis("kernels"))
     assert repr(run) == f"<hpcprof run {run.id}: {profiles}>"
+
+
+@on_sqlite
+def test_notebooks_show_what_the_pages_show(profiles: Path, database: Database) -> None:
+    run = hpcprof.open(profiles)
+    assert "no profile of it has been collected" in str(run._repr_html_())
+    run.collect()
+    explanation = run.explain()
+    said = [str(run._repr_html_()), str(explanation._repr_html_())]
+    assert all('<article class="finding"' in html and "&amp;" not in html for html in said)
+    assert ["account-title" in html for html in said] == [True, False]
+    finding = explanation.shown()[0]
+    assert finding.remedy in unescape(str(finding._repr_html_()))
+    assert "Elapsed time per step" in str(run.whatif()._repr_html_())
+    assert 'srcdoc="&lt;!DOCTYPE html&gt;' in str(run.show_timeline(height=300)._repr_html_())
+    compared = hpcprof.compare([run], [run], force=True)
+    assert "<table" in str(compared._repr_html_())
+    with pytest.raises(UsageError, match="at least one run on each side"):
+        hpcprof.compare([run], [])
+    assert run.arrow("kernels").to_pydict() == run.kernels().to_dict("list")
 
 
 @on_sqlite

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.patterns import matches
 
 ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth", "ideal"]
@@ -60,7 +61,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(InNotebooks):
     """The step of a changed run.
 
     Attributes

@@ -13,6 +13,7 @@ import msgspec
 
 from hpcprof.analysis.explain.cause import Cause as Cause
 from hpcprof.analysis.stalls.evidence import Stall
+from hpcprof.common.notebook import InNotebooks
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome
@@ -79,7 +80,7 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(InNotebooks):
     """A cause, what it costs and what to do.
 
     Attributes
@@ -314,7 +315,7 @@ class Slower:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(InNotebooks):
     """The parts of a step's time, and the changes that would shorten it.
 
     Attributes
@@ -349,6 +350,28 @@ class Explanation:
         """
         priced = (finding for finding in self.findings if self._above_bar(finding))
         return (*priced, *(finding for finding in self.findings if finding.saving_ns is None))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the savings of `shown` in ms a step with their intervals, and return matplotlib's axes.
+
+        Without ``ax``, the current axes are drawn on; ImportError if matplotlib is not installed.
+        """
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.gca()
+        priced = [one for one in reversed(self.shown()) if one.saving_ns is not None]
+        saving, low, high = (
+            [(getattr(one, name) or 0) / 1e6 for one in priced]
+            for name in ("saving_ns", "saving_low_ns", "saving_high_ns")
+        )
+        errors = [
+            [max(value - least, 0) for value, least in zip(saving, low, strict=True)],
+            [max(most - value, 0) for value, most in zip(saving, high, strict=True)],
+        ]
+        ax.barh([f"{one.cause}\n{one.where}" for one in priced], saving, xerr=errors if priced else None)
+        ax.set_xlabel("saving per step (ms)")
+        return ax
 
     def in_short(self) -> Explanation:
         """Return the explanation with only the findings of `shown`."""

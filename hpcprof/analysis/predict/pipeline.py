@@ -21,6 +21,7 @@ import pandas as pd
 from hpcprof.analysis.predict.operation_graph import OperationGraph, operation_graphs
 from hpcprof.analysis.predict.units import measured_step
 from hpcprof.common.errors import UsageError
+from hpcprof.common.notebook import InNotebooks
 from hpcprof.profiles.timeline import Floats
 
 Schedule = Literal["1f1b", "interleaved", "zero-bubble"]
@@ -36,7 +37,7 @@ _MODEL_ERROR = 0.01
 
 
 @dataclass(frozen=True)
-class PipelinePrediction:
+class PipelinePrediction(InNotebooks):
     """The step of a pipeline; times in ns."""
 
     schedule: Schedule

@@ -33,6 +33,7 @@ from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
 from hpcprof.common.errors import UsageError
+from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.timeline import Floats
 
@@ -71,7 +72,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class ScalePrediction:
+class ScalePrediction(InNotebooks):
     """The step of a program on other ranks."""
 
     ranks: int

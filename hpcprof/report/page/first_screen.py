@@ -1,7 +1,7 @@
 """The first screen of a run's page: what a step takes, what that time goes to, and what to do about it."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
 from hpcprof.analysis.explain.cause import Cause, cause_of
@@ -88,17 +88,17 @@ class FirstScreen:
     are those of all steps and of each kind of them.
     """
 
-    banner: list[str]
-    accounts: list[Bar]
-    conclusion: list[str]
-    cards: list[Card]
-    hidden: list[str]
-    not_judged: list[tuple[str, str]]
-    losses: list[str]
-    failures: list[RankFailure]
-    warnings: list[str]
-    facts: list[tuple[str, str]]
-    efficiencies: EfficiencyTree | None
+    banner: list[str] = field(default_factory=list)
+    accounts: list[Bar] = field(default_factory=list)
+    conclusion: list[str] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    not_judged: list[tuple[str, str]] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    failures: list[RankFailure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    efficiencies: EfficiencyTree | None = None
 
     def tables(self) -> list[str]:
         """Return the analyses that the first screen refers to."""
@@ -109,21 +109,28 @@ class FirstScreen:
 def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -> FirstScreen:
     """Return the first screen of a run's page; ``places`` are the ranks and steps that its timeline holds."""
     explanation = contents.explanation
-    banner = stall_verdict(explanation) if explanation else []
-    return FirstScreen(
-        banner=banner,
+    return replace(
+        explanation_screen(explanation, contents, places) if explanation else FirstScreen(),
         accounts=[_bar(account) for account in accounts_of_steps(contents)],
-        conclusion=conclusion(explanation)[len(banner) :] if explanation else [],
-        cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()]
-        if explanation
-        else [],
-        hidden=[hidden_cost(one, explanation) for one in explanation.hidden] if explanation else [],
-        not_judged=unjudged(explanation) if explanation else [],
         losses=list(contents.losses),
         failures=contents.failures[:FAILURES],
         warnings=contents.warnings,
         facts=facts(contents, findings=explanation is None)[1:],
         efficiencies=efficiencies(contents),
+    )
+
+
+def explanation_screen(
+    explanation: Explanation, contents: Contents | None = None, places: Collection[tuple[int, int]] = ()
+) -> FirstScreen:
+    """Return what the first screen has of an explanation; without ``contents``, no place in a timeline."""
+    banner = stall_verdict(explanation)
+    return FirstScreen(
+        banner=banner,
+        conclusion=conclusion(explanation)[len(banner) :],
+        cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()],
+        hidden=[hidden_cost(one, explanation) for one in explanation.hidden],
+        not_judged=unjudged(explanation),
     )
 
 
@@ -156,7 +163,10 @@ def _slices(account: Account) -> list[Slice]:
 
 
 def _card(
-    finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
+    finding: Finding,
+    explanation: Explanation,
+    contents: Contents | None,
+    places: Collection[tuple[int, int]],
 ) -> Card:
     # Losses have a section of their own.
     lost = finding.cause == Cause.CAPTURE_INCOMPLETE
@@ -185,10 +195,10 @@ def _card(
 
 
 def costliest(
-    finding: Finding, contents: Contents, places: Collection[tuple[int, int]] = ()
+    finding: Finding, contents: Contents | None, places: Collection[tuple[int, int]] = ()
 ) -> tuple[int | None, int | None]:
     """Return the rank and the step in which a finding costs the most, among ``places``; None without any."""
-    if "step_account" not in contents.analyses:
+    if contents is None or "step_account" not in contents.analyses:
         return None, None
     table = contents.table("step_account").columns
     column = table.get(cause_of(finding.cause).column, ())

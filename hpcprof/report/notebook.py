@@ -1,0 +1,120 @@
+"""Objects of the Python interface as HTML for notebooks, from the parts of the pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from functools import singledispatch
+from html import escape
+
+from markupsafe import Markup
+from rich.console import Console, RenderableType
+
+from hpcprof.analysis.explain.cause import cause_of
+from hpcprof.analysis.explain.changes import Prediction
+from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.predict.pipeline import PipelinePrediction
+from hpcprof.analysis.predict.scale import ScalePrediction
+from hpcprof.common.errors import HpcprofError
+from hpcprof.report.comparison import Comparison, in_a_sentence
+from hpcprof.report.contents import gather
+from hpcprof.report.explanation import HIDDEN, evidence, predicted, saved
+from hpcprof.report.page.blocks import bundle
+from hpcprof.report.page.first_screen import FirstScreen, explanation_screen, first_screen
+from hpcprof.report.page.page import page_environment, render_page
+from hpcprof.report.scale_prediction import pipeline_text, scale_text
+from hpcprof.report.terminal import LACKING
+from hpcprof.results.api import Results, RunTimeline
+from hpcprof.results.store.analysis_table import data_frame
+
+_WIDTH = 110
+"""The characters in a line of what is printed."""
+
+
+@singledispatch
+def html_of(shown: object) -> str | None:
+    """Return an object as HTML; None for one that has no picture."""
+    return None
+
+
+@html_of.register
+def _results(shown: Results) -> str:
+    try:
+        return _screen(first_screen(gather(shown.run, shown.store, None)), shown.id)
+    except HpcprofError as error:
+        return f"<p>{escape(str(error))}</p>"
+
+
+@html_of.register
+def _explanation(shown: Explanation) -> str:
+    return _screen(explanation_screen(shown))
+
+
+@html_of.register
+def _finding(shown: Finding) -> str:
+    cause = cause_of(shown.cause)
+    rows = [("saving", saved(shown)), ("remedy", shown.remedy)]
+    rows += [(name, "; ".join(figures)) for name, figures in evidence(shown)]
+    said = Markup("<b>{}</b>").format(f"{cause.title}: {cause.meaning}{shown.where and f': {shown.where}'}")
+    return said + Markup().join(Markup("<br>{}: {}").format(*row) for row in rows)
+
+
+@html_of.register
+def _prediction(shown: Prediction) -> str:
+    return _printed(predicted(shown, changed=True))
+
+
+@html_of.register
+def _scale(shown: ScalePrediction) -> str:
+    return _printed([scale_text([shown], (), ())])
+
+
+@html_of.register
+def _pipeline(shown: PipelinePrediction) -> str:
+    return _printed([pipeline_text(shown)])
+
+
+@html_of.register
+def _comparison(shown: Comparison) -> str:
+    sentences = [shown.waterfall and in_a_sentence(shown.waterfall), shown.conclusion(), *shown.reasons]
+    rows = data_frame(shown.analysis.columns, shown.table.columns)[[*shown.analysis.main_columns]]
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence)
+    return f"{said}{rows.to_html(index=False)}"
+
+
+@html_of.register
+def _timeline(shown: RunTimeline) -> str:
+    from hpcprof.report.page.timeline_data import timeline_data
+
+    data = {"timeline": timeline_data(shown.run, shown.store)}
+    page = render_page("report/page.html.j2", [], data, [("timeline", "Timeline")])
+    return (
+        f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts" title="Timeline of {escape(shown.run.id)}" '
+        f'style="width: 100%; height: {shown.height}px; border: 0"></iframe>'
+    )
+
+
+def _screen(screen: FirstScreen, title: str = "") -> str:
+    """Return a first screen, with the style of the pages for it alone."""
+    template = page_environment(None).get_template("report/report.html.j2")
+    values = {
+        "screen": screen,
+        "facts": screen.facts,
+        "explained": bool(screen.conclusion or screen.cards),
+        "scrub_note": "",
+        "predictions": [],
+        "hidden_title": HIDDEN,
+        "lacking_title": LACKING,
+    }
+    parts = "".join(template.blocks["first_screen"](template.new_context(values)))
+    style = str(bundle().style).replace(":root", "&").replace("body{", "&{")
+    name = Markup("<h2>{}</h2>").format(title) if title else ""
+    links = '.hpcprof a[href^="#"]{pointer-events:none;color:inherit;text-decoration:none}'
+    return f'<div class="hpcprof"><style>.hpcprof{{{style}}}{links}</style>{name}{parts}</div>'
+
+
+def _printed(parts: Iterable[RenderableType]) -> str:
+    console = Console(record=True, width=_WIDTH, file=io.StringIO())
+    for part in parts:
+        console.print(part, highlight=False, markup=False)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
