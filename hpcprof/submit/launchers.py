@@ -193,8 +193,7 @@ def _flux(site: Site, job: Job) -> list[str]:
     rank one core and no GPU, and end the other ranks 30 s after the first one, and with them a profiler that
     is still writing. Source: flux-run(1).
     """
-    cores = job.cpus_per_rank or _share(site.node.cores, job)
-    gpus = _share(site.node.gpus, job) if job.gpus_per_rank is None else job.gpus_per_rank
+    cores, gpus = _shares(site, job)
     if cores or job.gpus_per_rank is not None:
         asked = {"cores": cores, "gpus": gpus}
         shares = [f"--{name}-per-task={count}" for name, count in asked.items() if count]
@@ -223,8 +222,7 @@ def _jsrun(site: Site, job: Job) -> list[str]:
 
     Source: OLCF's guide to Summit (systems/summit_user_guide.rst), 2026-07-22.
     """
-    cores = job.cpus_per_rank or _share(site.node.cores, job)
-    gpus = _share(site.node.gpus, job) if job.gpus_per_rank is None else job.gpus_per_rank
+    cores, gpus = _shares(site, job)
     if cores:
         sets, on_node, tasks = job.ranks, job.ranks_per_node, 1
     else:
@@ -234,14 +232,15 @@ def _jsrun(site: Site, job: Job) -> list[str]:
         *site.launcher.arguments,
         *f"--nrs={sets} --rs_per_host={on_node} --tasks_per_rs={tasks}".split(),
         f"--cpu_per_rs={cores or 'ALL_CPUS'}",
-        f"--gpu_per_rs={(gpus or 0) if cores else 'ALL_GPUS'}",
+        f"--gpu_per_rs={gpus if cores else 'ALL_GPUS'}",
         f"--bind=packed:{cores}" if cores else "--bind=none",
     ]
 
 
-def _share(count: int | None, job: Job) -> int:
-    """Return the share of a node's cores or GPUs that each of its ranks can have; 0 if unknown."""
-    return (count or 0) // job.ranks_per_node
+def _shares(site: Site, job: Job) -> tuple[int, int]:
+    """Return the cores and GPUs that a job asks for, or else a rank's share of a node; 0 if unknown."""
+    cores, gpus = ((count or 0) // job.ranks_per_node for count in (site.node.cores, site.node.gpus))
+    return job.cpus_per_rank or cores, gpus if job.gpus_per_rank is None else job.gpus_per_rank
 
 
 def _torchrun(site: Site, job: Job) -> list[str]:

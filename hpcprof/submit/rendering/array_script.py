@@ -7,8 +7,8 @@ are its name, a dot and the index.
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.rendering.templates import render_text
@@ -29,41 +29,25 @@ def render_array_script(
     command_line: Sequence[str],
     at_once: int | None = None,
     template: Path | None = None,
+    name: str = ARRAY_TEMPLATE,
 ) -> str:
     """Return the text of array.sh.
 
     ``job_scripts`` are the texts of the members' job.sh, rendered for their run directories, in the order of
     the indices; they may differ in the paths of logs alone, since an array has one set of directives. The
     name of ``sweep_directory`` is the sweep's id. The folder of ``template``, that of job.sh, is searched
-    first for templates.
+    first for templates, of which ``name`` is rendered.
     """
-    values = _values(arrays, job_scripts, sweep_directory, command_line, at_once)
-    return render_text(ARRAY_TEMPLATE, values, template)
-
-
-def check_array_template(file: Path) -> None:
-    """Render a template of array.sh with a simple array."""
-    arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
-    values = _values(arrays, ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
-    render_text(file.name, values, file)
-
-
-def _values(
-    arrays: JobArrays,
-    job_scripts: Sequence[str],
-    sweep_directory: Path,
-    command_line: Sequence[str],
-    at_once: int | None,
-) -> dict[str, Any]:
-    """Return the values for the template."""
     directory = sweep_directory.absolute()
     sets = []
     names = [f"/{member_directory(directory, index).name}/" for index in range(len(job_scripts))]
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"
     shared = (arrays.shared,) if arrays.shared else ()
-    for name, text in zip(names, job_scripts, strict=True):
+    for member, text in zip(names, job_scripts, strict=True):
         lines = _directives(text, arrays.mark)
-        sets.append([line.replace(name, names[0] if line.startswith(shared) else pattern) for line in lines])
+        sets.append(
+            [line.replace(member, names[0] if line.startswith(shared) else pattern) for line in lines]
+        )
     for other in sets[1:]:
         if other != sets[0]:
             raise UsageError(f"--array: {_difference(sets[0], other)}.")
@@ -72,7 +56,7 @@ def _values(
     span = f"0-{len(job_scripts) - 1}"
     throttle = f"%{at_once}" if at_once is not None and at_once < len(job_scripts) else ""
     shebang = job_scripts[0].partition("\n")[0]
-    return {
+    values = {
         "shebang": shebang if shebang.startswith("#!") else "#!/bin/bash",
         "command_line": shlex.join(command_line),
         "directives": [*sets[0], *arrays.directives.format(span + throttle).split("\n")],
@@ -80,17 +64,20 @@ def _values(
         "index": arrays.index_variable,
         "span": span,
     }
+    return render_text(name, values, template)
+
+
+def check_array_template(file: Path) -> None:
+    """Render a template of array.sh with a simple array."""
+    arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
+    scripts = ["#!/bin/bash\n"] * 2
+    render_array_script(arrays, scripts, Path("/sweep"), ["hpcprof"], template=file, name=file.name)
 
 
 def _directives(script: str, mark: str) -> list[str]:
     """Return the directives of a script: batch systems read them up to the first command."""
-    found = []
-    for line in script.split("\n"):
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith(mark):
-            found.append(line)
-    return found
+    head = takewhile(lambda line: not line.strip() or line.startswith("#"), script.split("\n"))
+    return [line for line in head if line.startswith(mark)]
 
 
 def _difference(first: Sequence[str], other: Sequence[str]) -> str:

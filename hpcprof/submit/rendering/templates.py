@@ -18,7 +18,7 @@ from hpcprof import node
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.node import on_request, pulse, stage_environment, step_lines, uncaught
+from hpcprof.node import on_request, program_words, pulse, stage_environment, step_lines, uncaught
 from hpcprof.node.hooks import memory_history
 from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
@@ -224,7 +224,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     command = _found(profiler.command, tools)
     afterwards = profiler.afterwards(target, job.profiler_options)
     common = ScriptValues(
-        site=_with_devices_of_ranks(site, job, scheduler.masks_gpus),
+        site=_with_devices_of_ranks(site, job, scheduler),
         job=job,
         environment_defaults=default_variables(site, job),
         job_name=scheduler.job_name(job.name),
@@ -285,12 +285,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         texts |= _node_modules("__init__", *modules)
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
-        words = Path(node.__file__).with_name("program_words.py")
-        texts[f"{START_UP}/{PROGRAM_WORDS}"] = words.read_text(encoding="utf-8")
+        texts[f"{START_UP}/{PROGRAM_WORDS}"] = _source(program_words)
     if job.notify:
         texts |= _node_modules("notify")
     if environment_folder:
-        texts[f"{START_UP}/hpcprof_stage.py"] = Path(stage_environment.__file__).read_text(encoding="utf-8")
+        texts[f"{START_UP}/hpcprof_stage.py"] = _source(stage_environment)
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
@@ -298,10 +297,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 
 def _node_modules(*names: str) -> dict[str, str]:
     """Return modules that run beside the ranks, by path in the run."""
-    folder = Path(node.__file__).parent
+    files = {name: Path(node.__file__).with_name(f"{name}.py") for name in names}
     return {
-        f"{NODE}/hpcprof_node/{name}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
-        for name in names
+        f"{NODE}/hpcprof_node/{name}.py": file.read_text(encoding="utf-8") for name, file in files.items()
     }
 
 
@@ -324,36 +322,32 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool 
         files |= {"hpcprof_memory_history.py": memory_history}
     if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
-    paths = {name: Path(str(module.__file__)) for name, module in files.items()}
-    texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    texts = {name: _source(module) for name, module in files.items()}
     return texts | start_of_python() if texts else {}
 
 
-def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
+def _source(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
+
+
+def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
     """Return the site with the devices of each rank: as many of ``affinity.devices`` as the user asks for.
 
-    The devices are those of a whole node. If a job has fewer GPUs, and the scheduler shows it no others
-    (``masked``), their numbers are unknown: the variable is then left as the scheduler sets it.
+    The devices are those of a whole node. If a job has fewer GPUs, and the scheduler shows it no others,
+    their numbers are unknown: the variable is then left as the scheduler sets it.
     """
-    count = job.gpus_per_rank
-    scheduler = find_scheduler(site.scheduler)
-    named = any(GPU_SETTING in scheduler.settings(argument) for argument in job.scheduler_args)
-    if job.workers or named:
+    devices, ranks, count = site.affinity.devices, job.ranks_per_node, job.gpus_per_rank
+    if job.workers or any(GPU_SETTING in scheduler.settings(argument) for argument in job.scheduler_args):
         # Workers choose a GPU by LOCAL_RANK among all of the node; the numbers of others are the scheduler's.
-        affinity = msgspec.structs.replace(site.affinity, devices=[])
-        return msgspec.structs.replace(site, affinity=affinity)
-    devices, ranks = site.affinity.devices, job.ranks_per_node
-    if devices and gpus_are_shared(site, job):
+        devices = []
+    elif gpus_are_shared(site, job):
         # Ranks beside each other share one.
-        spread = [devices[rank * len(devices) // ranks] for rank in range(ranks)]
-        affinity = msgspec.structs.replace(site.affinity, devices=spread)
-        return msgspec.structs.replace(site, affinity=affinity)
-    if count is None or not devices:
-        return site
-    whole = gpus_per_node(job) >= (site.node.gpus or len(devices))
-    devices = devices if count and (whole or not masked) else []
-    groups = [",".join(devices[i : i + count]) for i in range(0, len(devices) - count + 1, count or 1)]
-    affinity = msgspec.structs.replace(site.affinity, devices=groups)
+        devices = [devices[rank * len(devices) // ranks] for rank in range(ranks if devices else 0)]
+    elif count is not None:
+        whole = gpus_per_node(job) >= (site.node.gpus or len(devices))
+        left = devices if count and (whole or not scheduler.masks_gpus) else []
+        devices = [",".join(left[i : i + count]) for i in range(0, len(left) - count + 1, count or 1)]
+    affinity = msgspec.structs.replace(site.affinity, devices=devices)
     return msgspec.structs.replace(site, affinity=affinity)
 
 
@@ -403,7 +397,8 @@ def template_environment(
         launch_argv=lambda words: _argv(words, _LAUNCH_PLACES),
         program_argv=_program_argv,
         profiler_argv=lambda words: _argv(words, _PLACES),
-        comment=_comment,
+        # A line break must not end a comment of the shell.
+        comment=lambda text: text.replace("\r", "\\r").replace("\n", "\\n"),
         directive=directive_value,
         walltime=format_walltime,
         **{"directive_path": directive_value, **(scheduler.template_filters if scheduler else {})},
@@ -453,8 +448,3 @@ def _program_argv(words: Sequence[str], environment: str, directory: str) -> str
         return f'"$environment"{shlex.quote(name[len(environment) :])}' if inside else shlex.quote(word)
 
     return " ".join(map(quoted, words))
-
-
-def _comment(text: str) -> str:
-    """Return text for a shell comment, which a line break must not end."""
-    return text.replace("\r", "\\r").replace("\n", "\\n")
