@@ -71,6 +71,9 @@ _BY_MESSAGES = POINT_TO_POINT | {"AlltoAll", "AlltoAllV", "Gather", "Scatter"}
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
 """All ranks end these at nearly the same moment, because each needs data of all others until the end."""
 
+ALIGNING_EXPERTS = frozenset({DISPATCH, COMBINE})
+"""Ranks end these at nearly the same moment too, but one with more tokens later: the last resort."""
+
 OF_OBJECTS = frozenset({"Fence", "FileAccess"})
 """MPI functions of windows and files. Profilers do not record their ranks: all, if these call them alike.
 

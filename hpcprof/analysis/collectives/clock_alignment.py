@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.common.robust import MAD_TO_DEVIATION
-from hpcprof.profiles.collective_operations import ALIGNING
+from hpcprof.profiles.collective_operations import ALIGNING, ALIGNING_EXPERTS
 from hpcprof.profiles.timeline import Floats, Ints
 
 MIN_COLLECTIVES = 5
@@ -67,7 +67,7 @@ class AlignedClocks:
 
 
 def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, AlignedClocks]:
-    """Align the clocks of the ranks of each communicator.
+    """Align the clocks of the ranks of each communicator, by its experts if by no other collective.
 
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
     median difference of its ends from those of the median rank; the median ignores a rank that ends a little
@@ -75,12 +75,17 @@ def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, Aligne
     taken out first, and from 16 collectives on each block of 8 has its own median. Communicators that have
     too few collectives are left out.
     """
-    ends: dict[ClockKey, list[Ints]] = {}
+    ends: tuple[dict[ClockKey, list[Ints]], ...] = ({}, {})
     for one in matched:
-        if one.op in ALIGNING and len(one.ranks) > 1:
-            ends.setdefault(clock_key(one), []).append(one.end[one.part == 0])
-    stamps = {k: np.concatenate(parts) for k, parts in ends.items()}
-    return {k: _align(end[np.argsort(end[:, 0])]) for k, end in stamps.items() if len(end) >= MIN_COLLECTIVES}
+        if one.op in ALIGNING | ALIGNING_EXPERTS and len(one.ranks) > 1:
+            ends[one.op in ALIGNING].setdefault(clock_key(one), []).append(one.end[one.part == 0])
+    stamps = {
+        key: end
+        for of in ends
+        for key, parts in of.items()
+        if len(end := np.concatenate(parts)) >= MIN_COLLECTIVES
+    }
+    return {key: _align(end[np.argsort(end[:, 0])]) for key, end in stamps.items()}
 
 
 def clock_key(matched: MatchedCollectives) -> ClockKey:

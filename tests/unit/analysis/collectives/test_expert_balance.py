@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.communication import communication
@@ -41,6 +42,15 @@ def test_a_rank_with_more_work_for_its_experts_is_waited_for_in_each_layer() -> 
     assert table["wait_ns"].tolist() == [200 * US, 0] * 2
     assert table["waits_for"].tolist() == [1, None] * 2
     assert table["sent_bytes"].tolist() == [None] * 4
+
+
+def test_experts_align_clocks_where_no_other_collective_does() -> None:
+    ahead = 7_000 * US
+    second = collectives(1)
+    second[["start_ns", "end_ns"]] += ahead
+    ((_, clock),) = communication([collectives(0), second]).clocks.items()
+    assert clock.collectives == 2 * 12
+    assert np.ptp(clock.aligned(np.array([[5, 5 + ahead]]))) == 0
 
 
 def test_without_experts_there_is_a_reason() -> None:
