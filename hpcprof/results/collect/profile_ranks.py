@@ -61,9 +61,9 @@ def profiles_by_rank(
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``known`` are not opened. Where no file has a rank, the names together may tell them. A file
-    without a rank, or with that of another file, is left out beside others. Raises HpcprofError if no file
-    tells its rank, or all tell the same.
+    Profiles in ``known`` are not opened. Where no file has a rank, or all have the same, the names together
+    may tell them. A file without a rank, or with that of another file, is left out beside others. Raises
+    HpcprofError if no file tells its rank, or all tell the same.
     """
     identified: dict[Path, Identified] = {**known}
     new = [file for file in files if file not in known]
@@ -75,10 +75,14 @@ def profiles_by_rank(
         one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
     }
     unranked = [file for file, one in identified.items() if isinstance(one, Identity)]
-    by_name = {} if stated_ranks or len(unranked) < 2 else ranks_by_name(unranked)
+    # Several servers beside each other are rank 0 of a program each.
+    told = len(stated_ranks) > 1 or (
+        stated_ranks and any(rank_from_name(one) is not None for one in unranked)
+    )
+    by_name = {} if told or len(unranked) < 2 else ranks_by_name(unranked)
     if by_name:
         found.left_out.append(
-            f"the {len(by_name)} ranks are numbered by the names of the profiles, which do not contain ranks"
+            f"the {len(by_name)} ranks are numbered by the names of the profiles, which tell no ranks apart"
         )
     for file in sorted(files, key=lambda file: _certainty(file, identified[file])):
         identity = identified[file]

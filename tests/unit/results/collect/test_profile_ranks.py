@@ -68,6 +68,8 @@ def test_a_profile_whose_name_tells_its_rank_comes_before_others_of_the_rank() -
         ["node0_91.1742220235345.pt.x", "node0_100.1742220235344.pt.x", "node1_17.1742220235340.pt.x"],
         ["a_91.1742220235345.pt.x", "bc_17.1742220235340.pt.x"],
         ["part.a0.x", "part.a1.x", "part.a2.x"],
+        # Servers beside each other, each rank 0 of its own program (vllm-project/tpu-inference#2945).
+        ["worker_0.pt.alone", "worker_1.pt.alone"],
     ],
 )
 def test_names_that_count_ranks_or_processes_number_profiles_without_ranks(names: list[str]) -> None:
