@@ -61,7 +61,8 @@ _AXES = ("x", "y", "z")
 def timeline_tables() -> dict[str, type[Table]]:
     """Return the tables of a timeline by the name of its field."""
     kinds = get_type_hints(Timeline)
-    return {f.name: kinds[f.name] for f in fields(Timeline) if _is_table(kinds[f.name])}
+    found = {one.name: kinds[one.name] for one in fields(Timeline)}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Table)}
 
 
 def dataset_name(field: str) -> str:
@@ -156,7 +157,3 @@ def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:
         numbers = np.array([*(number[text] for text in chunk.dictionary.to_pylist()), NO_NAME], np.int64)
         chunks.append(numbers[chunk.indices.fill_null(-1).to_numpy()])
     return np.concatenate(chunks)
-
-
-def _is_table(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Table)

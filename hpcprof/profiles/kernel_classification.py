@@ -135,7 +135,8 @@ def carried_out(name: str, rules: Sequence[Rule]) -> CarriedOut | None:
 def classify(names: Iterable[str | None], rules: Sequence[Rule] | None = None) -> Ints:
     """Return the `Category` of each kernel name; compute if no rule matches or there is no name."""
     rules = built_in_rules() if rules is None else rules
-    return np.array([_category(name or "", rules) for name in names], np.int64)
+    found = (next((rule for rule in rules if rule.pattern.search(name or "")), None) for name in names)
+    return np.array([rule.category if rule else Category.COMP for rule in found], np.int64)
 
 
 def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
@@ -149,10 +150,6 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
     rules = load()
     used, row = numbered(names)
     return classify((None if n == NO_NAME else texts[n] for n in used.tolist()), rules)[row]
-
-
-def _category(name: str, rules: Sequence[Rule]) -> Category:
-    return next((rule.category for rule in rules if rule.pattern.search(name)), Category.COMP)
 
 
 OTHER = "other"

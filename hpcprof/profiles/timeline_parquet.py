@@ -7,7 +7,7 @@ row group has the least and the greatest time of its rows.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
@@ -120,7 +120,8 @@ class RankEvents:
         contents = json.dumps({"origin": origin, "strings": timeline.strings.tolist()})
         self._origin.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._origin, f"{described}\n{contents}\n")
-        _remove_version_1(self.folder, self.rank)
+        for ending in ("json", *(f"{field}.parquet" for field in timeline_tables())):
+            _version_1(self.folder, self.rank, ending).unlink(missing_ok=True)
 
     def rows(self) -> dict[str, int] | None:
         """Return the number of rows of each table; None without events of this profile and version."""
@@ -159,7 +160,8 @@ class RankEvents:
                 described = msgspec.json.decode(file.readline(), type=_Described)
         except (OSError, msgspec.MsgspecError):
             return None
-        layout = {name: columns for name, columns in _layout().items() if _expected(name, described.layout)}
+        required = [name for name in _layout() if name in described.layout or name not in _ADDED]
+        layout = {name: _layout()[name] for name in required}
         expected = (VERSION, layout, self.sha256)
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
 
@@ -282,11 +284,6 @@ class RankEvents:
         return json.dumps({"version": VERSION, "layout": list(columns), "sha256": self.sha256}).encode()
 
 
-def _expected(name: str, written: Collection[str]) -> bool:
-    """Return whether files in which ``written`` tables were described must have a table."""
-    return name in written or name not in _ADDED
-
-
 @cache
 def _layout() -> dict[str, list[str]]:
     """Return the columns of each table of a timeline by its name in the dataset."""
@@ -371,8 +368,3 @@ def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
 
 def _version_1(folder: Path, rank: int, ending: str) -> Path:
     return folder / f"rank{rank:05d}.{ending}"
-
-
-def _remove_version_1(folder: Path, rank: int) -> None:
-    for ending in ("json", *(f"{field}.parquet" for field in timeline_tables())):
-        _version_1(folder, rank, ending).unlink(missing_ok=True)

@@ -166,7 +166,9 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     operations, damaged = [], 0
     for entry in values.get("entries", []):
         try:
-            operation = msgspec.convert(_without_none(entry), Entered)
+            # Fields that are None have their defaults.
+            told = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
+            operation = msgspec.convert(told, Entered)
         except msgspec.ValidationError:
             damaged += 1
             continue
@@ -228,8 +230,3 @@ def _entered(operations: list[Entered], status: Any) -> dict[str, int]:
         numbers = [operation.collective_seq_id, last.get(operation.group, 0)]
         last[operation.group] = max([*numbers, told] if isinstance(told, int) and told < 1 << 62 else numbers)
     return last
-
-
-def _without_none(entry: Any) -> Any:
-    """Return an entry without the fields that are None, so that they have their defaults."""
-    return {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry

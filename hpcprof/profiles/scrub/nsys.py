@@ -264,10 +264,9 @@ class NcclPayloads:
         for name, field in layout.items():
             begin = offset + field.offset
             end = begin + field.kind.itemsize
-            if entry_name(name) and end <= len(blob) and _is_likely(name, blob[begin:end], field.kind):
-                copy[begin:end] = blob[begin:end]
+            value = blob[begin:end]
+            if not entry_name(name) or end > len(blob):
+                continue
+            if name in COMMUNICATOR or abs(int(np.frombuffer(value, field.kind)[0])) < _LARGEST_COUNT:
+                copy[begin:end] = value
         return bytes(copy)
-
-
-def _is_likely(name: str, value: bytes, kind: np.dtype[np.generic]) -> bool:
-    return name in COMMUNICATOR or abs(int(np.frombuffer(value, kind)[0])) < _LARGEST_COUNT

@@ -79,7 +79,9 @@ class ParquetTables:
             size = sum(map(_text_bytes, (chunk for column in read.columns for chunk in column.chunks)))
             if size > most:
                 raise bomb(path)
-            return read.cast(pa.schema([(one.name, _plain(one.type)) for one in read.schema]))
+            kinds = [(one.name, one.type) for one in read.schema]
+            plain = [(name, k.value_type if pa.types.is_dictionary(k) else k) for name, k in kinds]
+            return read.cast(pa.schema(plain))
 
     @contextmanager
     def _damage_named(self, table: str) -> Iterator[None]:
@@ -94,10 +96,6 @@ class ParquetTables:
             raise DamagedInput(
                 f"{file.parent} cannot be read as a Parquet export of nsys: {file.name}: {first}."
             ) from None
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _text_bytes(column: pa.Array) -> int:

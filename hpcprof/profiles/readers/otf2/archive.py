@@ -10,11 +10,11 @@ As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,10 +120,10 @@ class _Definitions:
     groups: dict[int, tuple[int, int, list[int]]] = field(default_factory=dict)
     worlds: list[tuple[int, list[int]]] = field(default_factory=list)
     communicators: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    contexts: dict[int, int] = field(default_factory=dict)
+    contexts: dict[int, tuple[int]] = field(default_factory=dict)
     members: dict[int, tuple[int, bool]] = field(default_factory=dict)
     metrics: dict[int, list[int]] = field(default_factory=dict)
-    instances: dict[int, int] = field(default_factory=dict)
+    instances: dict[int, tuple[int]] = field(default_factory=dict)
 
     def callbacks(self) -> Callbacks:
         """Return the functions that fill the definitions while the library reads them."""
@@ -136,35 +136,19 @@ class _Definitions:
             self.strings[this] = (text or b"").decode("utf-8", "replace")
             return 0
 
-        def node(_: int, this: int, name: int, kind: int, parent: int) -> int:
-            self.nodes[this] = (name, kind, parent)
-            return 0
-
-        def location_group(_: int, this: int, name: int, kind: int, parent: int, creator: int) -> int:
-            self.location_groups[this] = (name, kind, parent, creator)
-            return 0
-
-        def location(_: int, this: int, name: int, kind: int, events: int, group: int) -> int:
-            self.locations[this] = (name, kind, events, group)
-            return 0
-
         def region(_: int, this: int, name: int, full: int, about: int, role: int, paradigm: int) -> int:
             self.regions[this] = (name, role, paradigm)
-            return 0
-
-        def context(_: int, this: int, region: int) -> int:
-            self.contexts[this] = region
             return 0
 
         # The last fields, which are not read, need no type.
         return {
             "ClockProperties": ((U64, U64, U64, U64), clock),
             "String": ((U32, TEXT), string),
-            "SystemTreeNode": ((U32, U32, U32, U32), node),
-            "LocationGroup": ((U32, U32, U8, U32, U32), location_group),
-            "Location": ((U64, U32, U8, U64, U32), location),
+            "SystemTreeNode": ((U32, U32, U32, U32), _kept(self.nodes)),
+            "LocationGroup": ((U32, U32, U8, U32, U32), _kept(self.location_groups)),
+            "Location": ((U64, U32, U8, U64, U32), _kept(self.locations)),
             "Region": ((U32, U32, U32, U32, U8, U8), region),
-            "CallingContext": ((U32, U32), context),
+            "CallingContext": ((U32, U32), _kept(self.contexts)),
             **self._of_ranks(),
             **self._of_metrics(),
         }
@@ -206,15 +190,21 @@ class _Definitions:
             self.metrics[this] = (U32 * size).from_address(members)[:] if size else []
             return 0
 
-        def instance(_: int, this: int, metric: int) -> int:
-            self.instances[this] = metric
-            return 0
-
         return {
             "MetricMember": ((U32, U32, U32, U8, U8, U8, U8, I64), member),
             "MetricClass": ((U32, U8, POINTER), metric),
-            "MetricInstance": ((U32, U32), instance),
+            "MetricInstance": ((U32, U32), _kept(self.instances)),
         }
+
+
+def _kept(table: dict[int, Any]) -> Callable[..., int]:
+    """Return a function that keeps the fields of each definition by its reference."""
+
+    def function(_: int, this: int, *fields: int) -> int:
+        table[this] = fields
+        return 0
+
+    return function
 
 
 class Archive:
@@ -259,7 +249,11 @@ class Archive:
         worlds.sort(key=lambda world: world[0] != MPI)
         self.of_eztrace = {self._text(name) for name, _, _ in found.regions.values()} >= EZTRACE
         by_order = bool(found.communicators) or any(one.paradigm == MPI for one in self.regions.values())
-        self.world = worlds[0][1] if worlds else self._first_threads() if by_order else []
+        # The first thread of each process, in the order of the processes.
+        threads = [one for one in self.locations if one.type == CPU_THREAD and one.process != NO_PROCESS]
+        threads.sort(key=lambda one: (one.process, -one.id))
+        first = {one.process: one.id for one in threads}
+        self.world = worlds[0][1] if worlds else [*first.values()] if by_order else []
 
     @contextmanager
     def damage(self, what: str) -> Iterator[None]:
@@ -304,13 +298,13 @@ class Archive:
     @property
     def contexts(self) -> dict[int, int]:
         """The region of each calling context."""
-        return self._found.contexts
+        return {one: region for one, (region,) in self._found.contexts.items()}
 
     @property
     def counters(self) -> dict[int, dict[str, int]]:
         """The counters of the CPU in each metric that has some: by name, their places among its values."""
         found = self._found
-        classes = {one: one for one in found.metrics} | found.instances
+        classes = {one: one for one in found.metrics} | {one: of for one, (of,) in found.instances.items()}
         places = {
             one: {
                 COUNTERS[name]: place
@@ -344,11 +338,6 @@ class Archive:
             return members
         rank_of = {location: rank for rank, location in enumerate(self.world)}
         return [rank_of[location] for location in members if location in rank_of]
-
-    def _first_threads(self) -> list[int]:
-        """Return the first thread of each process, in the order of the processes."""
-        threads = [one for one in self.locations if one.type == CPU_THREAD and one.process != NO_PROCESS]
-        return [*{one.process: one.id for one in sorted(threads, key=lambda t: (t.process, -t.id))}.values()]
 
     def host(self, process: int) -> str | None:
         """Return the name of the node that a process ran on, None if unknown."""

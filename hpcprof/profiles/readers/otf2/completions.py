@@ -65,9 +65,7 @@ def completions(kind: Ints, request: Ints, recorded: Sequence[int]) -> Ints:
     skipped = {*recorded}
     for place, (event, number) in enumerate(zip(kinds, requests, strict=True)):
         if event in _BEGINS:
-            pending.reuse(number)
-            if place not in skipped:
-                pending.begin(number, place)
+            pending.reuse(number, None if place in skipped else place)
         elif event in COMPLETING:
             pending.complete(event, place)
         if event != MpiKind.TEST:
@@ -98,13 +96,12 @@ class _Pending:
         self.testing_since = -1
         """The first of the tests that follow each other up to now, -1 without one."""
 
-    def reuse(self, request: int) -> None:
+    def reuse(self, request: int, place: int | None) -> None:
         before = self._operations.pop(request, -1)
         if 0 <= before < self._latest:
             self._completed_by[before] = self._latest
-
-    def begin(self, request: int, place: int) -> None:
-        self._operations[request] = place
+        if place is not None:
+            self._operations[request] = place
 
     def complete(self, event: int, place: int) -> None:
         done: list[int] = []

@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted
-from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import mpi_function
+from hpcprof.profiles.kernel_classification import classes_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.otf2 import OTF2
@@ -206,7 +206,9 @@ class _Building:
                 "device": np.full(rows, self._gpus.get(location.group, 0)),
                 "stream": np.full(rows, location.id),
                 "name": name,
-                "category": self._classes(name) if category is None else np.full(rows, int(category)),
+                "category": classes_of(name, self._strings.array())
+                if category is None
+                else np.full(rows, int(category)),
                 "correlation": np.full(rows, NO_CORRELATION),
                 "process": np.full(rows, location.process),
             }
@@ -260,10 +262,6 @@ class _Building:
             "correlation": np.full(rows, NO_CORRELATION),
         }
         return kind(**{name: columns[name] for name in kind.__match_args__})
-
-    def _classes(self, names: Ints) -> Ints:
-        """Return the class of each kernel, decided once for each name."""
-        return kernel_classification.classes_of(names, self._strings.array())
 
     def _of(self, region: Ints, values: Mapping[int, int]) -> Ints:
         return translate(region.copy(), values)

@@ -214,7 +214,8 @@ class _Folder:
             key: table.numbers(key, 0).tolist()
             for key in ("Node_Id", "Logical_Node_Id", "Cu_Count", "Max_Engine_Clk_Fcompute")
         }
-        texts = {key: _texts(table, key) for key in ("Agent_Type", "Name", "Product_Name")}
+        columns = {key: table.distinct(key) for key in ("Agent_Type", "Name", "Product_Name")}
+        texts = {key: [known[number] for number in row.tolist()] for key, (known, row) in columns.items()}
         agents: list[Agent] = []
         for row, node in enumerate(numbers["Node_Id"]):
             gpu = texts["Agent_Type"][row] == "GPU"
@@ -230,11 +231,6 @@ class _Folder:
             for key, nodes in self._nodes.items():
                 nodes.setdefault(numbers[key][row], agent)
         return agents
-
-
-def _texts(table: _Table, name: str) -> list[str]:
-    texts, row = table.distinct(name)
-    return [texts[number] for number in row.tolist()]
 
 
 def _placed(table: _Table) -> IntColumns:

@@ -227,7 +227,8 @@ class DatabasePart:
                 columns[name] = tracks[name]
             elif name not in columns and default is not None:
                 columns[name] = np.full(count, default)
-        columns["process"] = self._processes(columns.pop("pid"))
+        processes = self.processes
+        columns["process"] = each(columns.pop("pid"), lambda one: self.process(processes.get(one, one)))
         return columns
 
     def _tracks(self, table: ExportTable) -> IntColumns:
@@ -239,26 +240,21 @@ class DatabasePart:
         own = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
         return {name: looked_up(own, known["id"], known[name], NO_ID) for name in _TRACK}
 
-    def _processes(self, ids: Ints) -> Ints:
-        return each(ids, lambda one: self.process(self.processes.get(one, one)))
-
     def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
         return looked_up(ids, events["id"], events[name], NO_ID)
 
     def _operations(self, columns: IntColumns, events: IntColumns, agent: Ints, name: Ints) -> IntColumns:
+        agents = self.agents
         return {
             "start": columns["start"],
             "end": columns["end"],
             "process": columns["process"],
-            "device": self._devices(agent),
+            "device": each(agent, lambda one: agents[one].device if one in agents else max(one, 0)),
             "queue": columns["queue_id"],
             "stream": columns["stream_id"],
             "name": name,
             "stack": self._of_events(columns["event_id"], events, "stack_id"),
         }
-
-    def _devices(self, agent: Ints) -> Ints:
-        return each(agent, lambda one: self.agents[one].device if one in self.agents else max(one, 0))
 
     def _dispatches(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
@@ -327,7 +323,8 @@ class DatabasePart:
         columns = self._read(table, _REGION, Subject.CALL, lost)
         category = self._of_events(columns["event_id"], events, "category_id")
         used, row = numbered(category)
-        categories = [self._category(one) for one in used.tolist()]
+        known = {number: str(name) for number, name in self.rows("info_category", "id", "name")} or self.texts
+        categories = [known.get(one) for one in used.tolist()]
         kinds = np.array([int(kind_of(text)) for text in categories], np.int64)
         kind = kinds[row]
         numbers = {one: strings.add(self.texts.get(one)) for one in distinct(columns["name_id"]).tolist()}
@@ -340,25 +337,16 @@ class DatabasePart:
             if kinds[number] == CallCategory.UNKNOWN:
                 count = int(np.count_nonzero(row == number))
                 lost.append(Loss(LossKind.CATEGORY, Subject.EVENT, count, None, text or "unknown"))
+        listed = self.rows("info_thread", "id", "tid")
+        threads = {number: tid for number, tid in listed if _whole(number, tid)}
         return {
             **{key: columns[key] for key in ("start", "end", "process")},
-            "thread": self._threads(columns["tid"]),
+            "thread": each(columns["tid"], lambda one: threads.get(one, one)),
             "name": name,
             "stack": self._of_events(columns["event_id"], events, "stack_id"),
             "kind": kind,
             "style": each(columns["name_id"], lambda one: style_of(self.texts.get(one, ""))),
         }
-
-    def _category(self, number: int) -> str | None:
-        return self._categories.get(number) if self._categories else self.texts.get(number)
-
-    @cached_property
-    def _categories(self) -> dict[int, str]:
-        return {number: str(name) for number, name in self.rows("info_category", "id", "name")}
-
-    def _threads(self, ids: Ints) -> Ints:
-        known = {number: tid for number, tid in self.rows("info_thread", "id", "tid") if _whole(number, tid)}
-        return each(ids, lambda one: known.get(one, one))
 
     def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:
         """Return the events of markers that have a message, and its number in the string table."""

@@ -143,7 +143,8 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     # A mark has no duration.
     kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] != calls["start"])
     calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
-    lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
+    unnamed = {"name": np.count_nonzero(dispatches["name"] == NO_NAME)}
+    lost += losses(LossKind.FIELD, Subject.KERNEL, unnamed, len(dispatches["name"]))
     stream, of_copies, ordered = _streams(dispatches, copies)
     launching = np.concatenate((dispatches["stack"], copies["stack"]))
     rccl = calls["kind"] == CallCategory.RCCL
@@ -185,11 +186,6 @@ def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
     kept = np.isfinite(value)
     lost += losses(LossKind.ROW, Subject.COUNTER, {"value": np.count_nonzero(~kept)}, len(kept))
     return KernelCounters(**{key: values[kept] for key, values in whole.items()}, value=value[kept])
-
-
-def _without(columns: IntColumns, name: str, value: int, subject: Subject) -> list[Loss]:
-    count = np.count_nonzero(columns[name] == value)
-    return losses(LossKind.FIELD, subject, {name: count}, len(columns[name]))
 
 
 def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints, bool]:

@@ -213,7 +213,8 @@ class _Builder:
 
     def timeline(self) -> Timeline:
         """Return the timeline."""
-        calls = self._on_host()
+        events, columns = self._placed([*self._host, *self._closed()], Subject.CALL)
+        calls = {**columns, "name": self._strings.add_all(event.name or None for event in events)}
         process = int(calls["process"][0]) if len(calls["process"]) else 0
         is_api = np.array([bool(_API.fullmatch(text)) for text in self._texts(calls["name"])], bool)
         is_mpi = np.array([text.startswith("MPI_") for text in self._texts(calls["name"])], bool)
@@ -232,12 +233,7 @@ class _Builder:
             memops=_memory(operations, rows[_Kind.MEMORY], names),
             calls=ApiCalls(**api),
             ranges=_ranges({key: values[~is_api & ~is_mpi] for key, values in calls.items()}),
-            gpu_marks=GpuMarks(
-                **{
-                    key: operations[key][rows[_Kind.MARK]]
-                    for key in ("start", "end", "device", "stream", "name", "correlation")
-                }
-            ),
+            gpu_marks=GpuMarks(**{key: operations[key][rows[_Kind.MARK]] for key in GpuMarks.__match_args__}),
             mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),
             counters=counters,
         )
@@ -261,11 +257,6 @@ class _Builder:
         columns = {"start": start, "end": start + length, "process": pid, "thread": tid}
         kept = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
         return kept, {key: values[valid] for key, values in columns.items()}
-
-    def _on_host(self) -> IntColumns:
-        """Return the calls and ranges on the host."""
-        events, columns = self._placed([*self._host, *self._closed()], Subject.CALL)
-        return {**columns, "name": self._strings.add_all(event.name or None for event in events)}
 
     def _closed(self) -> list[Event]:
         """Return the ranges that begin and end in two events, as one event each."""
@@ -363,13 +354,10 @@ class _Builder:
             pid, valid = integers([event.pid])
             if found and valid.all():
                 known[int(pid[0])] = found
-        used = sorted(
-            {*zip(process.tolist(), tile.tolist(), strict=True)}, key=lambda one: _place(known, *one)
-        )
+        placed = [*zip(process.tolist(), tile.tolist(), strict=True)]
+        used = sorted({*placed}, key=lambda one: _place(known, *one))
         number = {one: place for place, one in enumerate(used)}
-        column = np.array(
-            [number[one] for one in zip(process.tolist(), tile.tolist(), strict=True)], np.int64
-        )
+        column = np.array([number[one] for one in placed], np.int64)
         gpus = [
             Gpu(device=place, name=known[pid]["name"])
             for place, (pid, _) in enumerate(used)
@@ -412,13 +400,8 @@ def _operation(written: str) -> _Operation:
         if len(sides) == 2:
             kinds = {kind for _, kind in sides}
             slowest = next(kind for kind in _SLOWEST if kind in kinds)
-            return _Operation(
-                f"[L0 memcpy {sides[0][0]}-to-{sides[1][0]}]",
-                tile,
-                kind=_Kind.MEMORY,
-                size=size,
-                host_memory=slowest,
-            )
+            name = f"[L0 memcpy {sides[0][0]}-to-{sides[1][0]}]"
+            return _Operation(name, tile, kind=_Kind.MEMORY, size=size, host_memory=slowest)
         return _Operation(memory[1], tile, kind=_Kind.MEMORY, size=size)
     shape = _SHAPE.search(text)
     if shape:
