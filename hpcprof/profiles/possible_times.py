@@ -7,7 +7,7 @@
 3. Single operations that start before their launch are left out.
 4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
    order; elsewhere, one that overlaps a successor and takes far longer than the same kernel on the same
-   grid; and one that ends long after the capture.
+   grid; and one that ends after all that a stream can hold at the end of the capture.
 
 What is left out or moved becomes losses of the timeline's origin.
 """
@@ -71,18 +71,20 @@ _CLOCK_TOLERANCE_NS = 20_000
 """Tolerated error of a GPU's clock; a smaller contradiction between clocks is left as recorded."""
 _USUAL_LAUNCH_NS = 5_000
 """Time from a launch call to the start of its operation on an idle GPU."""
-_SHIFTED_SHARE, _FEWEST_SHIFTED = 0.5, 5
-"""Minimum share or number of operations before their launch that make the clock wrong, and not the rows."""
-_GAP, _BETWEEN = 0.9, 0.1
-"""Minimum share of the operations before their launch that start after this share of the shift."""
-_SHIFT_SPREAD = 0.05
-"""Maximum spread of the earliest operations, as a share of the shift that they agree on."""
+_FEWEST_SHIFTED = 5
+"""Minimum operations before their launch that make the clock wrong and not the rows, or all if fewer."""
 _UNORDERED_SHARE = 0.25
 """Minimum share of operations over a successor that shows a stream without an order."""
 _OVERLAP_TOLERANCE_NS = 1_000
 """Tolerated overlap with a successor's end, which rounding of stamps explains."""
+_QUEUED = 1_024
+"""Operations that may wait on a stream when the host's last event is over: more make the launch wait."""
 _OUTLIER = 10
-"""Minimum ratio to other operations for one that ends long after the capture or into its successor."""
+"""Minimum ratio to the usual time of a kernel for one that runs into its successor on a queue.
+
+Kernels of n queues share the GPU, so that each takes n times as long, and up to twice that if they share
+caches and memory badly. HIP uses 4 queues (GPU_MAX_HW_QUEUES), and so many engines has a GPU of Intel.
+"""
 _FEWEST_OTHERS = 5
 
 
@@ -161,7 +163,7 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
     for number in distinct(device[rows]).tolist():
         on_device = rows[device[rows] == number]
         latest = _latest_shift(timeline, number, on_device, begun[on_device])
-        if moved := _shift(lag[on_device], latest):
+        if moved := _shift(timeline, on_device, lag[on_device], begun[on_device], latest):
             shift[number] = moved
             lag[on_device] += moved
     if shift:
@@ -190,22 +192,32 @@ def _launched(timeline: Timeline) -> tuple[Ints, Ints]:
     return lag, begun
 
 
-def _shift(lag: Ints, latest: int | None) -> int:
+def _is_constant(timeline: Timeline, rows: Ints, begun: Ints, early: Mask, offset: int) -> bool:
+    """Return whether a GPU's clock explains operations before their launch, and not wrong stamps of rows.
+
+    A constant offset keeps the order of the launches on each stream, and makes all operations early, at least
+    most of them, whose stream was idle when they were launched.
+    """
+    start, end, stream = (column[rows] for column in timeline.of_operations("start", "end", "stream"))
+    order = np.lexsort((begun, stream))
+    before, after = order[:-1], order[1:]
+    of_stream = stream[before] == stream[after]
+    disordered = of_stream & (start[after] < start[before] - _CLOCK_TOLERANCE_NS)
+    idle = after[of_stream & (end[before] + offset < begun[after])]
+    return not disordered.any() and 2 * np.count_nonzero(early[idle]) >= len(idle)
+
+
+def _shift(timeline: Timeline, rows: Ints, lag: Ints, begun: Ints, latest: int | None) -> int:
     """Return by how much to shift a clock, given lags behind launches; 0 if it need not or cannot be.
 
     ``latest`` is the largest shift with which every operation ends before the call that waited for it.
     """
-    early = np.count_nonzero(lag < -_CLOCK_TOLERANCE_NS)
-    # A single odd row among many must not decide.
-    least = np.partition(lag, min(_FEWEST_SHIFTED - 1, len(lag) - 1))[:_FEWEST_SHIFTED]
-    needed = -int(np.sort(lag)[len(lag) // 100]) if early else 0
-    if early:
-        agree = np.ptp(least) <= max(_CLOCK_TOLERANCE_NS, _SHIFT_SPREAD * needed)
-        # Behind a busy GPU, lags of all lengths lie between the earliest and those after the launch; single
-        # rows with wrong stamps leave a gap there.
-        between = np.count_nonzero((lag > -_GAP * needed) & (lag < -_CLOCK_TOLERANCE_NS))
-        queued = early >= _FEWEST_SHIFTED and agree and between >= _BETWEEN * early
-        constant = early >= _SHIFTED_SHARE * len(lag) or queued
+    early = lag < -_CLOCK_TOLERANCE_NS
+    if early.any():
+        # Fewer odd rows among many must not decide.
+        fewest = min(_FEWEST_SHIFTED, len(lag)) - 1
+        needed = -int(np.partition(lag, fewest)[fewest])
+        constant = needed > _CLOCK_TOLERANCE_NS and _is_constant(timeline, rows, begun, early, needed)
         if not constant or (latest is not None and needed > latest + _CLOCK_TOLERANCE_NS):
             return 0
         room = _USUAL_LAUNCH_NS if latest is None else min(_USUAL_LAUNCH_NS, max(0, latest - needed) // 2)
@@ -335,18 +347,17 @@ def _of_one_launch(work: Operations, rows: Ints) -> Mask:
 
 
 def _within_capture(timeline: Timeline) -> Timeline:
-    """Leave out operations that end long after the last event on the host, and are far longer than others."""
+    """Leave out operations that end after the last event on the host, when all that was queued is over."""
     host = [table for table in (timeline.calls, timeline.ranges, timeline.operators) if len(table)]
-    if not host or timeline.operation_count <= _FEWEST_OTHERS:
+    if not host:
         return timeline
-    first = min(int(table.start.min()) for table in host)
     last = max(int(table.end.max()) for table in host)
     start, end = timeline.of_operations("start", "end")
-    late = end > last + (last - first)
-    if not late.any() or np.count_nonzero(~late) < _FEWEST_OTHERS:
+    length, inside = end - start, end <= last
+    if inside.all() or np.count_nonzero(inside) < _FEWEST_OTHERS:
         return timeline
-    length = end - start
-    late &= length > _OUTLIER * int(length[~late].max())
+    longest = int(length[inside].max())
+    late = (end > last + _QUEUED * longest) & (length > longest)
     return _without_operations(timeline, ~late, LossKind.OVERRUN) if late.any() else timeline
 
 

@@ -159,6 +159,31 @@ def test_the_first_event_of_a_clock_that_begins_with_it_may_start_at_0() -> None
     assert not with_possible_times(timeline(rows)).origin.losses
 
 
+@pytest.mark.parametrize("gap", [40 * US, 400 * US], ids=["busy", "idle"])
+@pytest.mark.parametrize("kind", ["clock", "same", "random"])
+def test_a_clock_and_wrong_rows_are_told_apart_on_a_simulated_gpu(kind: str, gap: int) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        launch = 10 * MS + np.cumsum(rng.exponential(gap, 200).astype(np.int64))
+        length = 2 * US + rng.exponential(60 * US, 200).astype(np.int64)
+        start, free = np.zeros(200, np.int64), 0
+        for at in range(200):
+            start[at] = max(int(launch[at]) + int(rng.uniform(4, 9) * US), free + 1500)
+            free = int(start[at] + length[at])
+        back = np.full(200, int(rng.choice([200, 1000, 5000])) * US)
+        if kind != "clock":
+            back[~np.isin(np.arange(200), rng.choice(200, int(rng.integers(1, 21)), replace=False))] = 0
+        if kind == "random":
+            back = (back * rng.uniform(0.2, 1, 200)).astype(np.int64)
+        early = start - back < launch - 20 * US
+        columns = zip((start - back).tolist(), (start - back + length).tolist(), launch.tolist(), strict=True)
+        rows = [(begin, end, COMP, at, 0, 0, 7) for begin, end, at in columns]
+        found = kinds(with_possible_times(ordered(rows)))
+        # Fewer than five early rows cannot tell of a clock.
+        expected = kind == "clock" and np.count_nonzero(early) >= 5
+        assert ("clock" in {name for name, *_ in found}) == expected
+
+
 def test_rows_that_go_back_by_the_same_time_are_no_clock() -> None:
     rows = [
         (start - 5 * MS, end - 5 * MS, *rest) if at % 3 == 0 else (start, end, *rest)
