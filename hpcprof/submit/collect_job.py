@@ -80,8 +80,10 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     else:
         # A launcher may bind what it starts to one core.
         site, ranks_per_node = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE)), 1
+    words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
+    inside = replace(place, jobs=None if place.mpi else place.jobs, nodes=None, queue=None, walltime=None)
     spec = JobSpec(
-        tuple(_command(runs, database, place)),
+        (*words, *inside.options(), "--db", _shown(database), *(str(run.path) for run in runs)),
         job_name=FOLDER,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
@@ -107,13 +109,6 @@ def _manifest(runs: Sequence[Run]) -> Manifest:
             )
     assert runs[0].manifest is not None
     return runs[0].manifest
-
-
-def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> list[str]:
-    """Return the command of the collect, with absolute paths."""
-    words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
-    inside = replace(place, jobs=None if place.mpi else place.jobs, nodes=None, queue=None, walltime=None)
-    return [*words, *inside.options(), "--db", _shown(database), *(str(run.path) for run in runs)]
 
 
 def _shown(database: URL) -> str:

@@ -47,9 +47,8 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
     for text in given:
         if TARGET_NAME.fullmatch(text):
             if text not in named:
-                raise unknown(
-                    "name", text, named, f" of {FLAG}; hpcprof config set notify.NAME TARGET adds one"
-                )
+                advice = "hpcprof config set notify.NAME TARGET adds one"
+                raise unknown("name", text, named, f" of {FLAG}; {advice}")
             found[text] = named[text]
         elif only_names:
             raise UsageError(f"{only_names}: notify names targets of your own configuration (notify.NAME).")
@@ -59,11 +58,12 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
     return found
 
 
-def check_names(given: Sequence[str], host: str) -> None:
-    """Check that targets for jobs on a host are names: the host has the targets, which are not sent there."""
+def names_there(given: Sequence[str], host: str) -> list[str]:
+    """Return the names of targets of a job on a host, which has the targets: they are not sent there."""
     if not all(TARGET_NAME.fullmatch(text) for text in given):
         place = f"~/.config/hpcprof/{folder().name}/NAME"
         raise UsageError(f"{FLAG}: give a NAME for a job on {host}; its target is in {place} there.")
+    return list(given)
 
 
 def resolve(found: dict[str, str]) -> list[str]:

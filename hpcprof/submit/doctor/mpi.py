@@ -253,7 +253,10 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
     site = machine.site
     where = [f"{machine.scheduler.keys_of(site).queue_directive}={site.queue}"] if site.queue else []
     shape = ["--nodes=1", "--ntasks=2", f"--time={MINUTES}", "--job-name=hpcprof-probe"]
-    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *_directives(machine)]
+    # GPUs and kinds of nodes, as the site's jobs ask for them.
+    job = make_job(site, JobSpec(("true",), ranks_per_node=2), draft=True)
+    asked = [word for line in machine.scheduler.directives(site, job) for word in shlex.split(line)]
+    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *asked]
     answer = machine.run(command, seconds=QUEUE_SECONDS + 30.0)
     granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
     if granted is None:
@@ -264,10 +267,3 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
         yield [f"--jobid={granted[1]}"]
     finally:
         machine.run(["scancel", granted[1]])
-
-
-def _directives(machine: Inspected) -> list[str]:
-    """Return what the site's jobs ask of Slurm: GPUs, kinds of nodes."""
-    job = make_job(machine.site, JobSpec(("true",), ranks_per_node=2), draft=True)
-    lines = machine.scheduler.directives(machine.site, job)
-    return [word for line in lines for word in shlex.split(line)]

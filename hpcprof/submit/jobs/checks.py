@@ -6,7 +6,6 @@ All of them are pure and quick, since ``submit --dry-run`` makes them too.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
-from typing import NamedTuple
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
@@ -24,7 +23,7 @@ from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler, gpus_are_shared
 from hpcprof.submit.schedulers.submitting_shell import unused_option, unused_options
 from hpcprof.submit.sites.environment import staged_environment
 from hpcprof.submit.sites.files import MPS
-from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
+from hpcprof.submit.sites.model import NodeRequest, Queue, Required, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
 _PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
@@ -41,14 +40,12 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
             )
         option, fields = site.options[key], (f"options.{key}", "site")
         for part in value.split(":") if value else ():
+            place = f"-o {key}={value} of site {site.name}"
             if part in option.retired:
                 valid = f"; valid: {', '.join(option.valid)}" if option.valid else ""
-                raise UsageError(
-                    f"-o {key}={value} of site {site.name}: {option.retired[part]}{valid}.", *fields
-                )
+                raise UsageError(f"{place}: {option.retired[part]}{valid}.", *fields)
             if option.valid and part not in option.valid:
-                where = f" in -o {key}={value} of site {site.name}"
-                raise unknown("value", part, option.valid, where, fields=fields)
+                raise unknown("value", part, option.valid, f" in {place}", fields=fields)
     return {key: given.get(key, option.default) for key, option in site.options.items()}
 
 
@@ -92,7 +89,8 @@ def missing_requirements(job: Job, site: Site) -> list[str]:
         if not getattr(job, required.value):
             variable = unused_option(find_scheduler(site.scheduler), required.value)
             unused = f" {variable} of this shell does not apply." if variable else ""
-            choices = _choices(site, required.value)
+            queues = [name for name, queue in site.queues.items() if not queue.route_only]
+            choices = f" Valid: {', '.join(queues)}." if required is Required.QUEUE and queues else ""
             sentences.append(f"site {site.name} requires --{required.value}.{choices}{unused}")
     return sentences
 
@@ -112,21 +110,15 @@ def check_job(job: Job, site: Site) -> None:
     _check_ranks(job, site)
     _check_profiler(job, site)
     if job.capture_when and (job.no_hook or job.profiled_ranks):
-        other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
-        fields = ("capture_when", "no_hook" if job.no_hook else "profiler")
-        raise UsageError(
-            f"--capture-when records programs that no profiler watches: leave out {other}.", *fields
-        )
+        other, field = ("--no-hook", "no_hook") if job.no_hook else (f"--profiler {job.profiler}", "profiler")
+        sentence = f"--capture-when records programs that no profiler watches: leave out {other}."
+        raise UsageError(sentence, "capture_when", field)
     if job.notify and scheduler.runs_in_image:
-        raise UsageError(
-            f"--notify: jobs of site {site.name} run in an image, which has none of your files.",
-            "notify",
-            "site",
-        )
+        sentence = f"--notify: jobs of site {site.name} run in an image, which has none of your files."
+        raise UsageError(sentence, "notify", "site")
     if job.memory_history and job.no_hook:
-        raise UsageError(
-            "--memory-history needs the hook in Python programs: leave out --no-hook.", "memory_history"
-        )
+        sentence = "--memory-history needs the hook in Python programs: leave out --no-hook."
+        raise UsageError(sentence, "memory_history")
     check_container(site, job)
     _check_staging(job, site, scheduler)
     if site.queues and job.queue:
@@ -140,15 +132,13 @@ def _check_staging(job: Job, site: Site, scheduler: Scheduler) -> None:
     """Check that a job can unpack an environment on each of its nodes."""
     if not staged_environment(site, job):
         return
+    wrong = ""
     if scheduler.runs_in_image:
-        raise UsageError(
-            f"--stage-env: jobs of site {site.name} run in an image, which has its environment.", "stage_env"
-        )
-    if job.nodes > 1 and (name := starter(site)) not in (site.launcher.name, *scheduler.starters):
-        raise UsageError(
-            f"--stage-env: {name.value} starts no process on each node of site {site.name}; use --nodes 1.",
-            "stage_env",
-        )
+        wrong = f"jobs of site {site.name} run in an image, which has its environment"
+    elif job.nodes > 1 and (name := starter(site)) not in (site.launcher.name, *scheduler.starters):
+        wrong = f"{name.value} starts no process on each node of site {site.name}; use --nodes 1"
+    if wrong:
+        raise UsageError(f"--stage-env: {wrong}.", "stage_env")
 
 
 def check_resubmission(site: Site, job: Job) -> None:
@@ -167,15 +157,12 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
     """Check a job array of ``members`` runs, ``at_once`` of which may run together (None: all)."""
     scheduler = find_scheduler(site.scheduler)
     if scheduler.arrays is None:
-        raise UsageError(
-            f"--array: site {site.name} has no job arrays; leave --array out, and every combination is a job."
-        )
+        advice = "leave --array out, and every combination is a job"
+        raise UsageError(f"--array: site {site.name} has no job arrays; {advice}.")
     least = scheduler.arrays.least_members
     if members < least:
-        raise UsageError(
-            f"--array: an array of {scheduler.title} has at least {least} members, not {members}; leave "
-            "--array out."
-        )
+        least_members = f"an array of {scheduler.title} has at least {least} members, not {members}"
+        raise UsageError(f"--array: {least_members}; leave --array out.")
     limit = site.queues[queue].max_array if queue in site.queues else None
     width = members if at_once is None else at_once
     if limit is not None and width > limit:
@@ -233,11 +220,6 @@ def remarks(job: Job, site: Site) -> list[str]:
     return found if site.host else [*found, *unused_options(find_scheduler(site.scheduler), job)]
 
 
-def _choices(site: Site, field: str) -> str:
-    names = [name for name, queue in site.queues.items() if not queue.route_only]
-    return f" Valid: {', '.join(names)}." if field == "queue" and names else ""
-
-
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
     if job.nodes == 1:
         return
@@ -260,13 +242,10 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
 
 
 def _check_ranks(job: Job, site: Site) -> None:
-    limit = site.node.cores
-    if limit is not None and job.ranks_per_node > limit:
-        raise UsageError(
-            f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} cores; use at most "
-            f"{limit}.",
-            "ranks_per_node",
-        )
+    cores, ranks = site.node.cores, f"--ranks-per-node {job.ranks_per_node}"
+    if cores is not None and job.ranks_per_node > cores:
+        sentence = f"{ranks}: a node of {site.name} has {cores} cores; use at most {cores}."
+        raise UsageError(sentence, "ranks_per_node")
 
 
 def _check_profiler(job: Job, site: Site) -> None:
@@ -387,10 +366,8 @@ def _option_limits(job: Job, site: Site) -> Iterator[tuple[str, str, Queue]]:
 
 def _longest(job: Job, queue: Queue) -> tuple[str, str]:
     """Return the longest walltime for a job of this size, and up to which size it applies."""
-    for nodes in sorted(queue.walltime_by_nodes):
-        if job.nodes <= nodes:
-            return queue.walltime_by_nodes[nodes], f" for up to {nodes} nodes"
-    return queue.max_walltime, ""
+    size = min((nodes for nodes in queue.walltime_by_nodes if job.nodes <= nodes), default=None)
+    return (queue.walltime_by_nodes[size], f" for up to {size} nodes") if size else (queue.max_walltime, "")
 
 
 def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
@@ -400,10 +377,11 @@ def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     _check_node(job, site)
     for argument in job.scheduler_args:
         _check_passed_on(argument, site, scheduler)
-    for first, second in combinations(_claims(job, site, scheduler, given), 2):
-        if both := sorted(first.sets & second.sets):
-            one, other, fields = first.shown, second.shown, (first.field, second.field)
-            raise UsageError(f"{one} and {other} both set {' and '.join(both)}; give one of them.", *fields)
+    claims = _claims(job, site, scheduler, given)
+    for (first, field, sets), (second, other_field, other_sets) in combinations(claims, 2):
+        if both := " and ".join(sorted(sets & other_sets)):
+            sentence = f"{first} and {second} both set {both}; give one of them."
+            raise UsageError(sentence, field, other_field)
 
 
 def _check_scheduler(job: Job, site: Site, scheduler: Scheduler) -> None:
@@ -418,9 +396,8 @@ def _check_node(job: Job, site: Site) -> None:
     node, ranks = site.node, job.ranks_per_node
     cpus = node.cores * node.threads if node.cores else None
     if job.mem and node.memory and mebibytes(job.mem) > mebibytes(parse_memory(node.memory)):
-        raise UsageError(
-            f"--mem {job.mem}: a node of {site.name} has {node.memory}; ask for at most that.", "mem"
-        )
+        sentence = f"--mem {job.mem}: a node of {site.name} has {node.memory}; ask for at most that."
+        raise UsageError(sentence, "mem")
     for field, what, limit in (("cpus_per_rank", "CPUs", cpus), ("gpus_per_rank", "GPUs", node.gpus)):
         count = getattr(job, field)
         if count is not None and limit is not None and count * ranks > limit:
@@ -448,19 +425,13 @@ def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
         raise UsageError(sentence, "scheduler_args")
 
 
-class _Claim(NamedTuple):
-    """A value that the user gave, its field, and what it sets in the script."""
+def _claims(
+    job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]
+) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield the values of the user that set something in the script, with their fields and what they set."""
 
-    shown: str
-    field: str
-    sets: frozenset[str]
-
-
-def _claims(job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]) -> Iterator[_Claim]:
-    """Yield what the user gave that sets something in the script."""
-
-    def claim(field: str, sets: Iterable[str]) -> _Claim:
-        return _Claim(OPTIONS[field].shown(getattr(job, field)), field, frozenset(sets))
+    def claim(field: str, sets: Iterable[str]) -> tuple[str, str, frozenset[str]]:
+        return OPTIONS[field].shown(getattr(job, field)), field, frozenset(sets)
 
     for field, line in scheduler.resource_directives(job).items():
         yield claim(field, scheduler.settings(line))
@@ -468,12 +439,12 @@ def _claims(job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]
         if getattr(job, field) not in (None, ""):
             yield claim(field, [key])
         if given.get(key):
-            yield _Claim(f"-o {key}={given[key]}", f"options.{key}", frozenset({key}))
+            yield f"-o {key}={given[key]}", f"options.{key}", frozenset({key})
     if job.gpus_per_rank is not None:
         yield claim("gpus_per_rank", [GPUS])
     for key, value in given.items():
         if value and site.options[key].directive:
             sets = scheduler.settings(site.options[key].directive.replace("{}", value))
-            yield _Claim(f"-o {key}={value}", f"options.{key}", sets)
+            yield f"-o {key}={value}", f"options.{key}", sets
     for argument in job.scheduler_args:
-        yield _Claim(f"--scheduler-arg {argument}", "scheduler_args", scheduler.settings(argument))
+        yield f"--scheduler-arg {argument}", "scheduler_args", scheduler.settings(argument)

@@ -43,12 +43,11 @@ def check_present(site: Site, job: Job) -> None:
         _check_built_in(job)
     built_in = profiler.in_program and _contains(job, profiler.in_program)
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
-        raise UsageError(
-            f"--profiler {job.profiler}: {word} is not on the PATH; install it, or load its "
-            f"module{elsewhere}."
-        )
-    if job.workload is None and added_folders(site) is not None:
-        _check_script(job)
+        advice = f"install it, or load its module{elsewhere}"
+        raise UsageError(f"--profiler {job.profiler}: {word} is not on the PATH; {advice}.")
+    script = script_of(job.arguments) if job.workload is None and added_folders(site) is not None else ""
+    if script and not Path(job.directory, script).exists():
+        raise UsageError(f"{script}: there is no such file in {job.directory}.")
 
 
 def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> str:
@@ -84,9 +83,8 @@ def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> s
 def _is_here(site: Site) -> bool:
     """Return whether this machine can tell what the jobs of a site find."""
     scheduler = find_scheduler(site.scheduler)
-    return not (site.host or scheduler.runs_in_image) and bool(
-        scheduler.runs_here or (scheduler.commands and scheduler.installed)
-    )
+    submits_here = scheduler.runs_here or bool(scheduler.commands and scheduler.installed)
+    return submits_here and not (site.host or scheduler.runs_in_image)
 
 
 def _search_path(site: Site) -> tuple[bool, str]:
@@ -148,13 +146,6 @@ def _contains(job: Job, mark: str) -> bool | None:
     """Return whether the executable of a job contains a word, None if that is unknown."""
     file = program_file(job.arguments, job.directory)
     return None if not file or is_python(file) else not lacks(file, mark)
-
-
-def _check_script(job: Job) -> None:
-    """Check that the script exists which an interpreter is to run."""
-    script = script_of(job.arguments)
-    if script and not Path(job.directory, script).exists():
-        raise UsageError(f"{script}: there is no such file in {job.directory}.")
 
 
 def _commands(path: str) -> list[str]:

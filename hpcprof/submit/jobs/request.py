@@ -72,11 +72,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     for key, value in asked.items():
         with about(f"profiler_options.{key}", "profiler"):
             tool.resolve({key: value})
-    given = {
-        key: value
-        for key, value in spec.options.items()
-        if (origin := spec.origins.get(f"options.{key}")) is None or not origin.personal
-    }
+    personal = {key for key, origin in spec.origins.items() if origin.personal}
+    given = {key: value for key, value in spec.options.items() if f"options.{key}" not in personal}
     job = Job(
         **{
             **values,
@@ -130,21 +127,12 @@ def _with_workers(site: Site, job: Job) -> Job:
     workers = workers_of(job.arguments, job.directory, job.nodes, job.gpus_per_rank or site.node.gpus)
     if workers is not None:
         shares = {key: given // workers.on_node or None for key in node if (given := getattr(job, key))}
-        return msgspec.structs.replace(
-            job,
-            **shares,
-            workers=workers.launcher,
-            ranks_per_node=workers.on_node,
-            arguments=workers.program,
-        )
+        launch = {"workers": workers.launcher, "ranks_per_node": workers.on_node}
+        return msgspec.structs.replace(job, **shares, **launch, arguments=workers.program)
     if not any(name in WORKER_LAUNCHERS for name, _ in within_program(job)):
         return job
-    whole = {
-        key: count
-        for key, count in node.items()
-        if count and key in scheduler.resources and getattr(job, key) is None
-    }
-    return msgspec.structs.replace(job, **whole)
+    open_keys = [key for key in node if key in scheduler.resources and getattr(job, key) is None]
+    return msgspec.structs.replace(job, **{key: node[key] for key in open_keys if node[key]})
 
 
 def _profiler(site: Site, spec: JobSpec) -> str:
@@ -191,8 +179,7 @@ def _notified(spec: JobSpec, host: str | None) -> list[str]:
     origin = spec.origins.get("notify")
     with about("notify"):
         if host:
-            notify.check_names(spec.notify, host)
-            return list(spec.notify)
+            return notify.names_there(spec.notify, host)
         return notify.resolve(notify.targets(spec.notify, named_targets(), origin.place if origin else ""))
 
 

@@ -68,19 +68,17 @@ def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers
     count = _count(name, options, nodes, gpus)
     if count is None or not given.isdigit():
         return None
-    kept = [word for key, value in options.items() if key not in _OF_HPCPROF for word in _words(key, value)]
+    kept = []
+    for option, value in options.items():
+        if option not in _OF_HPCPROF:
+            # accelerate knows underscores alone, and torchrun both.
+            kept += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
     if name == "accelerate":
         if count * nodes > 1 and not options.keys() & _STRATEGIES:
             kept.append("--multi_gpu")
         if nodes > 1 and "--use-deepspeed" in options and "--deepspeed-multinode-launcher" not in options:
             kept += ["--deepspeed_multinode_launcher", "standard"]
     return Workers([*command.before, *start, *kept], count, _program(command, name, options, left))
-
-
-def _words(option: str, value: str) -> list[str]:
-    # accelerate knows underscores alone, and torchrun both.
-    spelled = option[:2] + option[2:].replace("-", "_")
-    return [spelled, value] if value else [spelled]
 
 
 def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:

@@ -246,9 +246,8 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
     """Return a setting as a whole number of at least ``least``."""
     text = settings[key]
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise UsageError(
-            f"--profiler-option {key}={text}: write a whole number from {least}.", f"profiler_options.{key}"
-        )
+        sentence = f"--profiler-option {key}={text}: write a whole number from {least}."
+        raise UsageError(sentence, f"profiler_options.{key}")
     return int(text)
 
 
@@ -266,7 +265,6 @@ def traced(settings: Settings, traces: Collection[str]) -> list[str]:
     names = [name for name in settings["trace"].split(",") if name]
     for name in names:
         if name not in traces:
-            raise unknown(
-                "value", name, traces, " of the profiler option trace", fields=["profiler_options.trace"]
-            )
+            where, field = " of the profiler option trace", "profiler_options.trace"
+            raise unknown("value", name, traces, where, fields=[field])
     return names

@@ -95,19 +95,8 @@ def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
     return (PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
 
 
-def _time_limit(target: Target, settings: Settings) -> tuple[str, ...]:
-    # nsys would also end the program. With a range it counts from the range's start, which nobody knows.
-    return () if captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
-
-
 # The first name is that of 2025.3, the second that of 2023.4.
 _GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS)
-
-
-def _environment(target: Target, settings: Settings) -> dict[str, str]:
-    # If only some ranks run under nsys, its tracking of MPI communicators waits for the others and the job
-    # hangs; with this variable each rank tracks its own.
-    return {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"} if "mpi" in settings["trace"] else {}
 
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
@@ -183,8 +172,15 @@ NSYS = Profiler(
     },
     command=("nsys", "profile"),
     flags=_flags,
-    time_limit=_time_limit,
-    environment=_environment,
+    # nsys would also end the program. With a range it counts from the range's start, which nobody knows.
+    time_limit=lambda target, settings: (
+        () if captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
+    ),
+    # If only some ranks run under nsys, its tracking of MPI communicators waits for the others and the job
+    # hangs; with this variable each rank tracks its own.
+    environment=lambda target, settings: (
+        {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"} if "mpi" in settings["trace"] else {}
+    ),
     afterwards=_afterwards,
     stacks={"stacks": "true"},
     counters=lambda target, settings: settings["gpu-metrics"] == "true",

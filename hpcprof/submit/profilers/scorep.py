@@ -36,10 +36,7 @@ def _check(target: Target, settings: Settings) -> None:
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:
-    given = {
-        "SCOREP_FILTERING_FILE": settings["filter"],
-        "SCOREP_METRIC_PAPI": settings["papi"],
-    }
+    given = {"SCOREP_FILTERING_FILE": settings["filter"], "SCOREP_METRIC_PAPI": settings["papi"]}
     return {
         "SCOREP_ENABLE_TRACING": "true",
         "SCOREP_ENABLE_PROFILING": "false",

@@ -29,17 +29,13 @@ def check_template(file: Path) -> None:
     job = make_job(site, JobSpec(("true",)))
     texts = render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
     chain = inheritance(template_environment(file, find_scheduler(site.scheduler)), file.name)
-    _check_blocks(chain)
-    if any(template.name == _BASE for template in chain[1:]):
-        _check_launch(chain[0], texts[JOB_SCRIPT])
-
-
-def _check_blocks(chain: list[ParsedTemplate]) -> None:
-    """Check that each block replaces one: Jinja drops the others without a word."""
     valid = {block.name for template in chain[1:] for block in template.tree.find_all(nodes.Block)}
     for statement in chain[0].tree.body if valid else ():
+        # Jinja drops a block that replaces none without a word.
         if isinstance(statement, nodes.Block) and statement.name not in valid:
             raise unknown("block", statement.name, valid, f" in {chain[0].file}, line {statement.lineno}")
+    if any(template.name == _BASE for template in chain[1:]):
+        _check_launch(chain[0], texts[JOB_SCRIPT])
 
 
 def _check_launch(template: ParsedTemplate, script: str) -> None:

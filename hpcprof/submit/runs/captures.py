@@ -93,19 +93,14 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
                 f"{run.id} already records steps {earlier.first} to {earlier.first + earlier.steps - 1}: ask "
                 "again after them."
             )
-    ended, wall_ns = _progress(live, time.time() if host is None else _time_on(host))
+    clock = "" if host is None else host.run(["date", "+%s"]).stdout.strip()
+    ended, wall_ns = _progress(live, float(clock) if clock.isdigit() else time.time())
     request = Request((earlier.number if earlier else 0) + 1, first_step(ended, wall_ns), steps, spans)
     if host is None:
         write_request(run.path / "state", request)
     else:
         _write_there(host, host.folder(run.id) / "state" / REQUEST, json.dumps(request._asdict()))
     return request, asked
-
-
-def _time_on(host: Host) -> float:
-    """Return the time of a host's clock, in seconds since 1970."""
-    said = host.run(["date", "+%s"]).stdout.strip()
-    return float(said) if said.isdigit() else time.time()
 
 
 def _write_there(host: Host, path: PurePosixPath, text: str) -> None:

@@ -359,7 +359,12 @@ def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, ho
     if killed is not None and (signal_name(exit_code) == "SIGKILL" or (cause and cause.name == _LOADER)):
         cause = killed
     elif note is None and exit_code != 0:
-        cause = find_cause("errors", "\n".join(lines)) or _noticed(run, rank)
+        cause = find_cause("errors", "\n".join(lines))
+        if cause is None:
+            # A rank may say that another one failed long before its last lines.
+            text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
+            noticed = find_cause("errors", text)
+            cause = noticed if noticed and noticed.blames_other else None
     return RankFailure(rank, exit_code, lines, first, note, how, cause)
 
 
@@ -368,13 +373,6 @@ def first_failure(run: Run) -> RankFailure | None:
     if run.state_file("finished") in (None, "0") and first_failed_rank(run) is None:
         return None
     return next(iter(failed_ranks(run)), None)
-
-
-def _noticed(run: Run, rank: int) -> FailureCause | None:
-    """Return that a rank says that another one failed, perhaps long before its last lines; None if not."""
-    text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
-    cause = find_cause("errors", text)
-    return cause if cause is not None and cause.blames_other else None
 
 
 def describe_status(run: Run, status: JobStatus) -> str:

@@ -1,5 +1,6 @@
 """Running a scheduler's commands, and reading what several of them print alike."""
 
+import math
 import os
 import re
 import shutil
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
@@ -37,18 +38,14 @@ class Refused(SchedulerError):
     """The scheduler did not accept a job: nothing of it is left there."""
 
 
-class _Limit(NamedTuple):
-    seconds: float
-    ends: float  # of time.monotonic()
-
-
-_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+_limit: ContextVar[tuple[float, float] | None] = ContextVar("limit", default=None)
+"""The seconds that all answers may take, and the end of them by `time.monotonic`."""
 
 
 @contextmanager
 def all_answers_within(seconds: float | None) -> Iterator[None]:
     """Limit the time that all questions in the block take together; None does not limit it."""
-    token = _limit.set(None if seconds is None else _Limit(seconds, time.monotonic() + seconds))
+    token = _limit.set(None if seconds is None else (seconds, time.monotonic() + seconds))
     try:
         yield
     finally:
@@ -60,9 +57,9 @@ def seconds_left(program: str, seconds: float) -> float:
     limit = _limit.get()
     if limit is None:
         return seconds
-    left = limit.ends - time.monotonic()
+    left = limit[1] - time.monotonic()
     if left <= 0:
-        raise Unreachable(f"{program} was not asked: the {limit.seconds:.0f} s for all answers are over.")
+        raise Unreachable(f"{program} was not asked: the {limit[0]:.0f} s for all answers are over.")
     return min(seconds, left)
 
 
@@ -117,11 +114,12 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
         try:
             return ask()
         except Unreachable as error:
-            limit, now, pause = _limit.get(), time.monotonic(), next(pauses, None)
-            if before is not None and limit is not None and now >= limit.ends:
+            now, pause = time.monotonic(), next(pauses, None)
+            _, ends = _limit.get() or (0.0, math.inf)
+            if before is not None and now >= ends:
                 raise before from None
             slow = now - began > _RETRY_SECONDS
-            if pause is None or slow or (limit is not None and now + pause > limit.ends):
+            if pause is None or slow or now + pause > ends:
                 raise
             before = error
             time.sleep(pause)

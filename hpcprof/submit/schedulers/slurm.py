@@ -313,14 +313,21 @@ class SlurmScheduler(BatchScheduler):
             found = parse_sinfo(ask(["sinfo"]))
         node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
         config = ask(["scontrol", "show", "config"])
-        request = _gpu_request_of(config) if node.gpus else None
+        # Only the plugin cons_tres knows --gpus-per-node (slurm.conf: SelectType).
+        plugin = re.search(r"^SelectType\s*=\s*select/(\w+)", config, re.MULTILINE) if node.gpus else None
+        by_node = plugin is not None and plugin[1] == "cons_tres"
+        request = (NodeRequest.GPUS_PER_NODE if by_node else NodeRequest.GRES) if plugin else None
+        # Then, or with limits, which imply it, Slurm refuses jobs whose account is not one of the user's
+        # (slurm.conf: AccountingStorageEnforce).
+        enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(\S+)", config, re.MULTILINE)
+        strict = {"associations", "limits", "qos", "safe", "wckeys", "all"}
+        requires = (Required.ACCOUNT,) if enforced and strict & {*enforced[1].lower().split(",")} else ()
         accounts = ""
         if re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE):
             show = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
             accounts = ask([*show, f"user={getpass.getuser()}", "format=account"])
         # One line per cluster and partition.
         names = {line.strip() for line in accounts.splitlines()} - {""}
-        requires = _requirements(config)
         return Machine(found.queues, found.default_queue, node, request, requires, tuple(sorted(names)))
 
 
@@ -684,29 +691,6 @@ def pending_reason(reason: str) -> str:
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 _PAIR = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
-
-
-def _requirements(text: str) -> tuple[Required, ...]:
-    """Return what jobs must be given by the output of ``scontrol show config``.
-
-    With ``associations`` or ``limits``, which implies it, Slurm refuses jobs whose account is not one of the
-    user's (slurm.conf: AccountingStorageEnforce).
-    """
-    enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(\S+)", text, re.MULTILINE)
-    names = enforced[1].lower().split(",") if enforced else []
-    strict = {"associations", "limits", "qos", "safe", "wckeys", "all"}
-    return (Required.ACCOUNT,) if strict.intersection(names) else ()
-
-
-def _gpu_request_of(text: str) -> NodeRequest | None:
-    """Return how GPUs are requested by the output of ``scontrol show config``; None if it does not say.
-
-    Only the plugin cons_tres knows ``--gpus-per-node`` (slurm.conf: SelectType).
-    """
-    plugin = re.search(r"^SelectType\s*=\s*select/(\w+)", text, re.MULTILINE)
-    if plugin is None:
-        return None
-    return NodeRequest.GPUS_PER_NODE if plugin[1] == "cons_tres" else NodeRequest.GRES
 
 
 def parse_scontrol_partitions(text: str) -> Machine:

@@ -43,7 +43,12 @@ def _is_option(name: str) -> bool:
 
 def unused_options(scheduler: Scheduler, job: Job, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return a sentence, without its full stop, about the options that the shell sets and the job lacks."""
-    names = [name for name in sorted(environment) if _is_choice(name, scheduler, environment)]
+    # Variables of the job around the shell are no choice of the user's.
+    within_job = bool(environment.get(scheduler.job_id_variable))
+    names = [
+        name for name in sorted(environment) if _is_option(name) and name.startswith(scheduler.shell_prefixes)
+    ]
+    names = [name for name in names if not within_job or name in scheduler.shell_options]
     sentences = []
     for name in [name for name in names if name in scheduler.shell_options]:
         field = scheduler.shell_options[name]
@@ -64,10 +69,3 @@ def unused_option(scheduler: Scheduler, field: str, environment: Mapping[str, st
     """Return the variable of the shell, with its value, that stands for a field of a job; empty for none."""
     names = (name for name, other in scheduler.shell_options.items() if other == field)
     return next((f"{name}={environment[name]}" for name in names if environment.get(name)), "")
-
-
-def _is_choice(name: str, scheduler: Scheduler, environment: Mapping[str, str]) -> bool:
-    """Return whether the user chose a variable; variables of the job around the shell are no choice."""
-    if not _is_option(name) or not name.startswith(scheduler.shell_prefixes):
-        return False
-    return not environment.get(scheduler.job_id_variable) or name in scheduler.shell_options

@@ -67,7 +67,9 @@ class KubernetesClient(SchedulerClient):
         statuses: dict[str, JobStatus] = {}
         for group in places.values():
             try:
-                objects = _objects(group[0])
+                # All MPIJobs of hpcprof in the runs' namespace, and their pods, at once.
+                which = ("mpijobs.kubeflow.org,pods", "--selector=app.kubernetes.io/managed-by=hpcprof")
+                objects = parse_objects(*_kubectl(group[0], "get", *which, "--output=json").answer)
             except HpcprofError as error:
                 statuses.update({run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group})
             else:
@@ -122,13 +124,6 @@ def _without_record(run: Run) -> JobStatus:
     if not records(run, "finished"):
         return unknown_result(gone)
     return JobStatus(JobState.FAILED, f"{gone}, and the run has no finished file", provisional=True)
-
-
-def _objects(run: Run) -> dict[str, Objects]:
-    """Ask for all MPIJobs of hpcprof in a run's namespace, and for their pods, at once."""
-    which = ("mpijobs.kubeflow.org,pods", "--selector=app.kubernetes.io/managed-by=hpcprof")
-    done = _kubectl(run, "get", *which, "--output=json")
-    return parse_objects(done.exit_code, done.stdout, done.stderr)
 
 
 def _name(run: Run) -> str:
