@@ -50,11 +50,7 @@ class Signals:
 
 
 class Leftovers:
-    """Ends what programs leave behind, such as daemons, for which a profiler or a launcher waits.
-
-    It has ``grace`` seconds after the programs have ended. Nothing is done once the profiler of a rank has
-    ended too.
-    """
+    """Ends what programs have left ``grace`` seconds after their end, as long as a profiler waits for it."""
 
     def __init__(self, run: str, grace: float) -> None:
         self._run, self._grace = run, grace

@@ -67,11 +67,7 @@ def kind_of(target: str) -> Tuple[str, str]:
 
 
 def send(target: str, document: Document) -> str:
-    """Send a message to a target.
-
-    No step of it takes more than `SECONDS`. The result says why it was not sent, without the target; it is
-    empty if it was.
-    """
+    """Send a message, each step within `SECONDS`; return why it failed, without the target, or nothing."""
     try:
         kind, rest = kind_of(target)
         if kind == "mail":

@@ -383,11 +383,7 @@ _installed: list[Pulse] = []
 
 
 def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
-    """Begin to watch this process if it is the program of a rank; None if it is not.
-
-    ``lines`` makes what writes the lines of steps, from the run's folder and the rank. A second call
-    returns the same.
-    """
+    """Begin to watch the program of a rank, once; ``lines(run, rank)`` makes what writes its steps."""
     if _installed and os.environ.get(_OWNER) == str(os.getpid()):
         return _installed[0]
     run = os.environ.get("HPCPROF_RUN_DIR", "")

@@ -87,10 +87,7 @@ def _conda_pack(environment: str, archive: str) -> None:
 def unpack(run: str, folder: str) -> None:
     """Extract the archive of a run to a new folder, and note the time of this node.
 
-    Raises
-    ------
-    OSError
-        If another user has the folder, the disk is full, or the node lacks the environment's Python.
+    Raises OSError if another user has the folder, the disk is full, or the node lacks the Python.
     """
     begin = time.time()
     with open(os.path.join(run, NOTES, PACKED), encoding="utf-8") as file:

@@ -52,11 +52,7 @@ def history(request: Request) -> Response:
 
 
 def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
-    """Return the parameters of a history.
-
-    If there are several programs, the default is the program of the newest run with steps, else of the
-    newest.
-    """
+    """Return the asked history; the default program is that of the newest run with steps, or newest run."""
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:
         named = [run for run in listing.runs if run.program]

@@ -30,11 +30,7 @@ _NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # SQLite's words
 
 
 class AskedRun(msgspec.Struct, frozen=True):
-    """A run whose events are asked.
-
-    ``spare`` is the folder of the events that it has none of itself, and ``missing`` says by rank why that
-    has none either.
-    """
+    """A run whose events are asked; ``spare`` has those it lacks, and ``missing`` why it has not, by rank."""
 
     run: str
     path: str

@@ -55,16 +55,10 @@ class SqlDesk:
         self._asked: dict[str, deque[float]] = {}
 
     async def ask(self, sql: str, runs: Sequence[Run] | None, reader: str = "") -> Reply:
-        """Execute a query as soon as those that its reader asked before have ended.
+        """Execute a query on results, or events of ``runs``, once those that its reader asked before end.
 
-        ``runs`` are those whose events are asked, None asks the results database.
-
-        Raises
-        ------
-        UsageError
-            If the SQL is wrong, too long, or takes too long.
-        AskAgain
-            If too many are asked, or there are profiles that take longer to read.
+        Raises UsageError if the SQL is wrong, too long or takes too long, and AskAgain if too many are asked
+        or profiles take longer to read.
         """
         if not sql.strip():
             raise UsageError("write a SELECT.")

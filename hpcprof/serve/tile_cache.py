@@ -37,11 +37,7 @@ class TileCache:
         self._written = _CHECKED_BYTES  # The first tile also looks at what earlier servers left.
 
     def get(self, key: str, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what is kept under a name of a run, made and kept if it is not there yet.
-
-        ``key`` is what the tiles of a run depend on, from `tile_key`; ``name`` has letters, digits and
-        hyphens.
-        """
+        """Return the bytes under a name of a run's `tile_key`, made and kept if they are not there yet."""
         path = self.folder(key) / name
         with suppress(OSError, zlib.error):
             return zlib.decompress(path.read_bytes())

@@ -126,11 +126,7 @@ def run_workload(
 
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:
-    """Check that MPI and the rank wrapper agree on the rank and the number of ranks.
-
-    With an MPI library that does not belong to the launcher, every process would be rank 0 of 1, measure
-    alone, and exit with status 0.
-    """
+    """Check that MPI agrees with the wrapper: with a foreign MPI, each rank would be rank 0 of 1."""
     expected = environment.world_size
     if expected is not None and comm.size != expected:
         raise UsageError(environment.wrong_library(comm.size, library_version()))

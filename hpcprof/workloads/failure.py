@@ -17,11 +17,7 @@ _PATIENCE_S = 2.0
 
 
 def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
-    """Return ``work()``; if it fails, print the error to stderr and abort every rank.
-
-    An `HpcprofError` is printed without a traceback; any other exception is a bug and keeps its traceback.
-    ``work`` is the work of this rank; it returns the exit status.
-    """
+    """Return ``work()``; print an error, with a traceback if it is a bug, and abort every rank."""
     try:
         return work()
     except HpcprofError as error:

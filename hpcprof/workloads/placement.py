@@ -11,11 +11,7 @@ _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def device_and_backend(device: str, backend: str, *, cuda: bool) -> tuple[str, str]:
-    """Resolve ``auto`` in ``--device`` and ``--backend``.
-
-    The device is ``auto``, ``cpu`` or ``cuda``, and the backend ``auto``, ``gloo`` (CPU) or ``nccl`` (CUDA);
-    ``cuda`` tells whether this rank sees a CUDA device.
-    """
+    """Resolve ``auto``: the device is cpu with gloo, or cuda with nccl if a rank sees one (``cuda``)."""
     if device == "auto":
         wanted = {name: kind for kind, name in _BACKENDS.items()}
         device = wanted.get(backend, "cuda" if cuda else "cpu")
@@ -52,10 +48,6 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
 
 def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
-    """Return how many threads a rank can run without using another rank's cores.
-
-    ``cores`` are those that each rank of the node may use, by local rank: disjoint if the launcher binds
-    ranks, otherwise the same for all.
-    """
+    """Return how many threads a rank can run alone; ``cores`` are those of each rank of the node."""
     share = len(frozenset().union(*cores)) // len(cores)
     return max(1, min(share, len(cores[local_rank])))

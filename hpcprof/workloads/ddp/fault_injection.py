@@ -62,11 +62,7 @@ class LateSums:
 
 @dataclass(frozen=True)
 class Ground:
-    """The training of a rank, which faults change.
-
-    ``layers`` are those of the model, in order. ``sums`` starts the communication of its buckets; None if
-    DistributedDataParallel does that itself.
-    """
+    """The training of a rank, which faults change; ``sums`` is None if DDP communicates by itself."""
 
     rank: int
     device: torch.device
@@ -204,8 +200,7 @@ EFFECTS: dict[str, type[Effect]] = {
 class FaultInjection:
     """The faults of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
 
-    ``blocks`` tells whether each measured epoch has one fault, in the first and the last quarter of its
-    steps, and is left alone in between. The faults take turns.
+    Then each epoch has one in turn, in its first and last quarter, and is left alone in between.
     """
 
     def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
@@ -214,11 +209,7 @@ class FaultInjection:
         self._acting: list[Effect] = []
 
     def begin_step(self, epoch: int, step: int, steps: int) -> None:
-        """Switch faults on and off for a step.
-
-        ``epoch`` is the number of the measured epoch, from 0; negative during the warm-up. ``step`` and
-        ``steps`` are the number of the step in its epoch, and of all steps of an epoch.
-        """
+        """Switch faults for a step of a measured epoch; ``epoch`` is negative in the warm-up."""
         wanted = self._effects
         if self._blocks:
             injected = epoch >= 0 and in_block_with_fault(step, steps)

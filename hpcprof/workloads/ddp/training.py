@@ -41,11 +41,7 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 
 @dataclass
 class Trainer:
-    """A model with its optimizer; `step` trains on one batch.
-
-    ``arithmetic`` is the precision of the forward pass, and ``fault_injection`` changes the steps. ``losses``
-    holds the loss of each step, as tensors that are not synchronized yet.
-    """
+    """A model with its optimizer, precision and faults; ``losses`` are tensors, not synchronized yet."""
 
     program: Program
     model: Any
@@ -57,11 +53,7 @@ class Trainer:
     losses: list[Any] = field(default_factory=list)
 
     def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
-        """Train on one batch.
-
-        ``source`` yields the batches, without the labels; ``where`` names the step in error messages, and
-        ``around_backward`` returns a context manager for the backward pass.
-        """
+        """Train on the next batch of ``source``; ``where`` names the step in errors."""
         errors_in = self.program.errors_in
         with timer.phase("data"):
             with errors_in(f"{where}: the loader raised"):
@@ -151,11 +143,7 @@ def bucket_sizes(ddp: Any) -> tuple[list[int], bool]:
 
 
 def work_per_step(inputs: Any, batch_size: int) -> tuple[int, str]:
-    """Return the amount of work per step, and its unit.
-
-    Integer tensors with two dimensions are tokens, also under a key ``tokens`` or ``input_ids``; for anything
-    else, samples are counted.
-    """
+    """Return the work of a step and its unit: the tokens of a 2-D tensor of integers, else samples."""
     if isinstance(inputs, dict):
         inputs = next((inputs[key] for key in ("tokens", "input_ids") if key in inputs), None)
     if isinstance(inputs, torch.Tensor) and inputs.dim() == 2 and not inputs.is_floating_point():

@@ -46,11 +46,7 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Rotation:
-    """The number of inputs and of copies of the weights that the steps rotate through.
-
-    Step i uses input i modulo ``inputs``, and copy i modulo ``weights`` of the weights. ``inputs`` is a
-    multiple of ``weights``.
-    """
+    """Rotating data: step i uses input i % ``inputs``, a multiple of ``weights``, and weights i % ``weights``."""
 
     inputs: int
     weights: int

@@ -110,12 +110,10 @@ def peak_tflops(device: str, dtype: str) -> float | None:
 def hidden_interval(
     latency_ns: Sequence[int], serial_ns: Sequence[int], bound: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the median share of hideable communication that is hidden.
+    """Return the 95 % interval, in percent, of the median share of hideable communication that is hidden.
 
-    Each step gives one share, compared with the serial step of its round. ``latency_ns`` and ``serial_ns``
-    are the times of the steps of the mode and of the serial mode, in the order of the rounds. ``bound`` is
-    the time of a step with perfect overlap, in nanoseconds. It is in percent, and None if perfect overlap
-    would not be faster than the serial mode.
+    Each step of the mode is compared with the serial step of its round; ``bound`` is the time of a step
+    with perfect overlap. All are in ns. None if perfect overlap would not be faster than the serial mode.
     """
     hideable = summarize(serial_ns).p50_ns - bound
     if hideable <= 0:

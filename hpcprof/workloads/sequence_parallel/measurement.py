@@ -31,11 +31,9 @@ _BLOCK, _BLOCK_NS = 4, 5_000_000
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of each mode, and the conditions of the measurement; see `RankResult`.
+    """The times of modes and ``probes``, of separate steps with marks, and the conditions of measurement.
 
-    ``marked_ns`` has the modes whose phases were timed in separate steps, with the times of these steps.
-    ``steps`` counts the steps of all modes, including those before the measured ones. ``probes`` has the time
-    of each probe in each round.
+    ``steps`` counts the steps of all modes, including those before the measured ones.
     """
 
     times: dict[str, MeasuredTimes]

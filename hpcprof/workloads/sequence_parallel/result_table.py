@@ -41,11 +41,7 @@ class ResultFormatter:
 def result_table(
     result: RankResult, parameters: PointParameters, nodes: int, worst_errors: dict[str, float]
 ) -> str:
-    """Return the table of a single point as text.
-
-    ``result`` is that of rank 0, with the step latencies over all ranks; ``worst_errors`` are the largest
-    relative errors over the ranks, by mode, NaN if a result is not finite.
-    """
+    """Return the table of a point from rank 0's result; ``worst_errors`` are by mode, NaN if not finite."""
     check = _check(result)
     return "\n".join(
         [
