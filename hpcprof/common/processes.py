@@ -155,11 +155,7 @@ _RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
 
 
 class Piped:
-    """A running command whose standard output is read, and whose input is written, while it runs.
-
-    When the block of `piped` has ended, it has its exit code, and the beginning of what it printed to
-    standard error.
-    """
+    """A command that runs in the block of `piped`, then has its exit code and the begin of its stderr."""
 
     def __init__(self, process: Popen[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None

@@ -655,9 +655,8 @@ def paced(sources: List[SampledSource], left: float) -> None:
 def ticking(written: int, fastest: float, waking: float) -> float:
     """Return the seconds from one sample to the next.
 
-    Long files, by the bytes ``written`` so far, get samples less often. ``fastest`` is the seconds between
-    two readings of what is read most often, and ``waking`` the CPU time that a sample takes besides its
-    readings, which may have half of the share of a core.
+    Long files, by the bytes ``written``, get fewer. ``fastest`` is the least time between two readings, and
+    ``waking`` the CPU time of a sample besides them, which may have half of the share of a core.
     """
     of_file = _FAST_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
     return min(_SLOWEST_S, max(of_file, fastest, 2 * waking / _MOST_CPU))

@@ -44,10 +44,7 @@ class Workload:
         return [python, str(Path(__file__).with_name("run.py")), self.module, *arguments]
 
     def check(self, arguments: Sequence[str], ranks: int, *, profiled: bool = False) -> None:
-        """Check the arguments as the ranks would; ``profiled`` is true if any rank runs under a profiler.
-
-        Raises InformationRequested if they ask for a text such as ``--help`` instead of a run.
-        """
+        """Check the arguments as the ranks, also ``profiled``, would; may raise InformationRequested."""
         options = self._parse(arguments)
         options.validate(ranks)
         if profiled:

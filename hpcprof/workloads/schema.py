@@ -195,10 +195,7 @@ class RankResult:
 
 
 def summarize(values: Sequence[int]) -> Summary:
-    """Summarize times in nanoseconds; raises ValueError without any.
-
-    Percentiles are interpolated linearly, as numpy does; the standard deviation of a single value is 0.
-    """
+    """Summarize times in ns; percentiles are interpolated linearly, as by numpy. ValueError without any."""
     if not values:
         raise ValueError("there are no times to summarize")
     ordered = sorted(values)

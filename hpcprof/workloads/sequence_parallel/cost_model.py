@@ -46,7 +46,7 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotating data: step i uses input i % ``inputs``, a multiple of ``weights``, and weights i % ``weights``."""
+    """The data of step i: input i % ``inputs``, a multiple of ``weights``, and weights i % ``weights``."""
 
     inputs: int
     weights: int

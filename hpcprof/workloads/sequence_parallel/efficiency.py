@@ -86,10 +86,7 @@ def alone_bound_ns(parts: Mapping[str, int]) -> int:
 def part_rates(
     parts: Mapping[str, int], parameters: PointParameters, ranks: int, backend: str
 ) -> dict[str, float]:
-    """Return the rate of each phase: TFLOP/s for a matmul, GB/s over the links of a rank for a collective.
-
-    Collectives of gloo have no rate, because its reduce-scatter is implemented as another operation.
-    """
+    """Return the TFLOP/s of matmuls and, but for gloo, the GB/s over the links of a rank of collectives."""
     matmul = 2 * parameters.rows * parameters.hidden_size * parameters.inner_size / ranks
     found = {name: matmul / time / 1e3 for name, time in parts.items() if time and is_matmul(name)}
     if backend == "nccl" and ranks > 1:

@@ -73,10 +73,7 @@ class Recorder(Window):
         self._window_said = ""
 
     def use_windows(self) -> None:
-        """Record windows too, if this is the program and not one of its helpers.
-
-        Not with Python stacks: PyTorch 2.13 crashes over the names of code that is gone, as after an import.
-        """
+        """Record windows too, without Python stacks: PyTorch 2.13 crashes over names of code that is gone."""
         self._no_windows = bool(self._options.get("with_stack"))
         self._uses_windows = not self._no_windows
         self._windows = list(WINDOWS_S) if self._uses_windows else []

@@ -26,10 +26,7 @@ _ROCTX = (None, "librocprofiler-sdk-roctx.so")
 
 
 class Nvtx:
-    """The switch of Nsight Systems and Compute, and marks in their profiles, as PyTorch has them.
-
-    With a capture range they record nothing until ``cudaProfilerStart`` is called.
-    """
+    """The switch of Nsight Systems and Compute, which record nothing until it is on, and marks for them."""
 
     def resume(self) -> None:
         """Have the profiler record."""
@@ -51,10 +48,7 @@ class Nvtx:
 
 
 class Roctx:
-    """The switch of rocprofv3, and marks in its profile; it loads its library of ROCTx into the program.
-
-    Under ``--selected-regions`` it records nothing until ``roctxProfilerResume`` is called.
-    """
+    """The switch of rocprofv3, which records nothing until it is on, and marks; it loads ROCTx itself."""
 
     def resume(self) -> None:
         """Have rocprofv3 record, if the program runs under it."""

@@ -208,10 +208,7 @@ class CopyEngine(Mode):
     def _best_schedule(
         self, world: World, run: Callable[[int, Schedule], object], *, late: bool = True
     ) -> Schedule:
-        """Return a fast schedule, the same on every rank: tune one part of it after the other.
-
-        Without ``late``, all own rows come at the start, since other work follows in any case.
-        """
+        """Return a fast schedule, tuned part by part; unless ``late``, all own rows come at the start."""
 
         def trial(index: int, schedule: Schedule) -> None:
             self._buffers.weights.use(index)

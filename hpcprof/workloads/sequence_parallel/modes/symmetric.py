@@ -14,10 +14,7 @@ from hpcprof.workloads.timing import PhaseTimer
 
 
 def symmetric_memory(world: World) -> Any:
-    """Return PyTorch's module for symmetric memory, enabled for all ranks.
-
-    Raises Unavailable if there is no CUDA, there are several nodes, or this PyTorch has no symmetric memory.
-    """
+    """Return PyTorch's module for symmetric memory, enabled for all ranks, or raise Unavailable."""
     if world.device.type != "cuda":
         raise Unavailable("symmetric memory needs CUDA")
     if world.nodes > 1:
