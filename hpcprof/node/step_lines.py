@@ -111,43 +111,30 @@ class StepLines:
             self.unwritten += 1
             return
         median = sorted(walls)[len(walls) // 2]
-        line = (
-            f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, "wall_ns": {median}, '
-            f'"max_ns": {max(walls)}{_long(walls, step, median)}{_items()}{_gpu_memory()}}}\n'
-        ).encode()
+        values: dict[str, Any] = {"time": round(time(), 3), "step": step, "steps": len(walls)}
+        values.update(wall_ns=median, max_ns=max(walls))
+        first = step + 1 - len(walls)
+        high = [(wall, first + place) for place, wall in enumerate(walls) if 4 * wall > 5 * median]
+        if high:
+            values["long"] = sorted((number, wall) for wall, number in sorted(high)[-_MOST_LONG:])
+        # The program counts in the package, not in the copy.
+        totals = getattr(sys.modules.get("hpcprof.node.step_lines"), "counted", counted)
+        for item in list(totals)[:1]:
+            values.update(items=totals[item], item=item)
+        line = (json.dumps({**values, **_gpu_memory()}) + "\n").encode()
         try:
-            if self._file is None:
-                self._file = self._open()
-            whole = os.write(self._file, line) == len(line)
+            if self._file is None and self._folder is not None:
+                self._folder.mkdir(exist_ok=True)
+                self._file = os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            whole = self._file is not None and os.write(self._file, line) == len(line)
         except OSError:
             whole = False
         if not whole:
             self.unwritten = 1
 
-    def _open(self) -> int:
-        assert self._folder is not None
-        self._folder.mkdir(exist_ok=True)
-        return os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-
-def _long(walls: list[int], last: int, median: int) -> str:
-    """Return the numbers and times of steps that take much longer than the median, as a part of a line."""
-    high = [
-        (wall, last + 1 - len(walls) + place) for place, wall in enumerate(walls) if 4 * wall > 5 * median
-    ]
-    longest = sorted((step, wall) for wall, step in sorted(high)[-_MOST_LONG:])
-    return f', "long": {json.dumps(longest)}' if longest else ""
-
-
-def _items() -> str:
-    """Return what the program has counted, as a part of a line; it counts in the package, not in the copy."""
-    totals = getattr(sys.modules.get("hpcprof.node.step_lines"), "counted", counted)
-    item = next(iter(totals), None)
-    return "" if item is None else f', "items": {totals[item]}, "item": {json.dumps(item)}'
-
-
-def _gpu_memory() -> str:
-    """Return the peaks of PyTorch's allocator on the fullest GPU, as the end of a line; empty without one."""
+def _gpu_memory() -> dict[str, int]:
+    """Return the peaks of PyTorch's allocator on the fullest GPU; nothing without one."""
     torch: Any = sys.modules.get("torch")
     try:
         for gpus in (torch.cuda, getattr(torch, "xpu", None)):
@@ -156,8 +143,7 @@ def _gpu_memory() -> str:
             read = gpus.memory.memory_stats_as_nested_dict
             found = [read(device) for device in range(gpus.device_count())]
             fullest = max(found, key=lambda stats: stats["reserved_bytes"]["all"]["peak"])
-            known = [name for name in MEMORY if name in fullest]
-            return "".join(f', "{name}": {fullest[name]["all"]["peak"]}' for name in known)
+            return {name: fullest[name]["all"]["peak"] for name in MEMORY if name in fullest}
     except Exception:  # PyTorch is still being imported, or has no such figures
         pass
-    return ""
+    return {}

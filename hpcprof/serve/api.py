@@ -161,11 +161,7 @@ _TAB = 4
 def live_state(
     run: Run, rank: int | None = None, running: bool = True, now: float | None = None
 ) -> dict[str, Any]:
-    """Return the log of the job and of a rank, by default 0, and the steps of all ranks.
-
-    That no rank ends a step any more is nothing to warn of unless the job is ``running``. ``now`` is in
-    seconds since 1970.
-    """
+    """Return logs and steps of a run, with warnings while it is ``running``; ``now`` is in s since 1970."""
     steps = read_live_steps(run)
     return {
         "steps": {str(number): [asdict(line) for line in of_rank] for number, of_rank in steps.items()},

@@ -414,10 +414,7 @@ class UploadProgress:
 
 
 class Uploads:
-    """The uploads to the folder of one project of a hub, and its store.
-
-    Uploads that a killed hub left half kept are removed, unless another hub runs.
-    """
+    """Uploads to one project; what a killed hub left half kept is removed, unless another hub runs."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store

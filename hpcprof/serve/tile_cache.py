@@ -25,11 +25,7 @@ _LEVEL = 1
 
 
 class TileCache:
-    """Bytes by run and name, on disk.
-
-    A file is written as a whole or not at all, so that servers and threads need no lock between them. A
-    folder that cannot be written only costs time.
-    """
+    """Bytes by run and name, on disk, each written whole; a folder that cannot be written costs time."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
