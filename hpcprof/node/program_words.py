@@ -171,7 +171,6 @@ def _starts_program(word: str, folder: str) -> bool:
 
 
 def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
-    """Return the words that a runner runs."""
     words, left = list(rest), runner.words
     if runner.subcommands:
         while words and words[0] not in runner.subcommands:

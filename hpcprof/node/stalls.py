@@ -333,7 +333,6 @@ class StallWatch:
         self._write("pulse/" + self._node, "%d\n" % self._moved)
 
     def _pulse(self) -> bytes:
-        """Return the progress of all nodes."""
         return b"".join(read(path) for path in sorted(glob.glob(glob.escape(self._state("pulse")) + "/*")))
 
     def _polls(self, rank: int) -> bool:

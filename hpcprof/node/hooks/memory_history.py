@@ -168,13 +168,11 @@ class _Modules:
         self._tell: Callable[[str], None] = getattr(torch._C, "_cuda_setMemoryMetadata", lambda _: None)
 
     def follow(self) -> None:
-        """Begin to tell the allocator."""
         hooks = self._torch.nn.modules.module
         hooks.register_module_forward_pre_hook(self._enter)
         hooks.register_module_forward_hook(self._leave, always_call=True)
 
     def called(self) -> list[Any]:
-        """Return the modules that have been called, with those in them."""
         return list(self._names)
 
     def current(self) -> str:

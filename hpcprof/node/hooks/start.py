@@ -158,7 +158,6 @@ def _is_here(name: str) -> bool:
 
 
 def _is_child() -> bool:
-    """Return whether `multiprocessing` has started this process."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 
@@ -201,7 +200,6 @@ _WATCHES = {
 
 
 def _start_pulse(torch: ModuleType | None = None, jax: ModuleType | None = None) -> None:
-    """Begin to watch, and to count steps."""
     if not _is_here(_STEP_LINES):
         return
     pulse = load(_PULSE)

@@ -158,7 +158,6 @@ class _Benchmark:
         return round(slowest)
 
     def _measure(self, captured: StepSpans) -> MeasuredTimes:
-        """Train the measured epochs; return their times."""
         parameters, world = self._parameters, self._world
         timer = Timer(clock_for(world.device), PHASES)
         environment = self._environment

@@ -117,7 +117,6 @@ def _annotated(hook: Hook) -> Hook:
 
 
 def _as_hook(sums: LateSums) -> Hook:
-    """Return a function that DDP accepts as a hook."""
 
     # DDP checks these annotations.
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -135,11 +135,9 @@ class _Mpi:
         return lambda: [turn() for turn in turns]
 
     def synchronize(self) -> None:
-        """Wait for all ranks of the group."""
         self._comm.Barrier()
 
     def longest(self, seconds: float) -> float:
-        """Return the longest time of all ranks."""
         return float(self._comm.allreduce(seconds, MPI.MAX))
 
     def close(self) -> None:
@@ -155,14 +153,12 @@ class _Torch(_Mpi):
         self.name = world.backend
 
     def group(self, ranks: int) -> _Torch:
-        """Return the operations among the first ranks; all ranks call this."""
         import torch.distributed as dist
 
         group = dist.new_group(list(range(ranks)))
         return _Torch(self._comm.Split(int(self._comm.rank >= ranks)), self._world, group)
 
     def operation(self, op: str, size: int) -> Operation:
-        """Return a function that communicates a whole buffer of ``size`` bytes."""
         import torch
         import torch.distributed as dist
 
@@ -191,7 +187,6 @@ class _Torch(_Mpi):
         super().synchronize()
 
     def close(self) -> None:
-        """End the process group."""
         from hpcprof.workloads.distributed import disconnect
 
         disconnect(self._world)

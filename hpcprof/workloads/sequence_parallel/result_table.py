@@ -123,7 +123,6 @@ def _times(parts: dict[str, int]) -> str:
 
 
 def _ranks(result: RankResult, nodes: int) -> str:
-    """Describe what was measured, and where."""
     names = ", ".join(result.modes) or result.mode
     return (
         f"{result.workload} ({names}): {counted(result.world_size, 'rank')} on {counted(nodes, 'node')}, "
@@ -172,7 +171,6 @@ def _fastest(known: dict[str, Figures]) -> str:
 
 
 def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
-    """Describe the conditions of the measurement."""
     lines = [
         f"{name}: p50 {figures.marked.p50_ns / 1e6:.3f} ms with marked phases, "
         f"{figures.step.p50_ns / 1e6:.3f} without"

@@ -209,7 +209,6 @@ def _flops(parameters: Parameters) -> int:
 
 
 def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
-    """Return the times in ns of each rank."""
     # JAX keeps 32 bits of a number.
     parts = np.array([divmod(one, _SECOND) for one in times], np.int32)
     everyone = np.asarray(multihost_utils.process_allgather(parts)).reshape(size, -1, 2)

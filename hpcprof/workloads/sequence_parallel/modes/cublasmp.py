@@ -56,7 +56,6 @@ class _Matmul:
     zero: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(0))
 
     def set(self, attribute: str, value: int) -> None:
-        """Set an attribute of the product."""
         number = ctypes.c_int32(value)
         key = self.library.MatmulDescriptorAttribute[attribute]
         self.library.matmul_descriptor_set_attribute(
@@ -69,7 +68,6 @@ class _Matmul:
         return int(device), int(host)
 
     def run(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, space: _Workspace) -> None:
-        """Enqueue the product on the current stream."""
         self.library.set_stream(self.handle, torch.cuda.current_stream().cuda_stream)
         self.library.matmul(
             *self._arguments(a, b, d), space.pointer, space.size, space.host.data_ptr(), space.host.numel()
@@ -206,7 +204,6 @@ def _shared_library(parameters: PointParameters, world: World, buffers: Buffers)
 
 
 def _unsupported(parameters: PointParameters, world: World, buffers: Buffers) -> str | None:
-    """Return why this run cannot use cuBLASMp, or None."""
     if world.device.type != "cuda" or world.backend != "nccl":
         return "cuBLASMp needs CUDA and NCCL"
     if parameters.backward:
