@@ -68,7 +68,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+        raise DamagedInput(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
+        raise HpcprofError(f"cannot write {path}: {error.strerror or error}.") from None
 
 
 @contextmanager

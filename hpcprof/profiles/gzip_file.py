@@ -38,7 +38,7 @@ def reading_packed(path: Path) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+        raise DamagedInput(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 @contextmanager
