@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,12 @@ from hpcprof.analysis.explain.explanation import (
     NotJudged,
     StepSummary,
 )
-from hpcprof.analysis.predict.operation_graph import COMMUNICATION, OperationGraph, operation_graphs
+from hpcprof.analysis.predict.operation_graph import (
+    COMMUNICATION,
+    MOST_KINDS,
+    OperationGraph,
+    operation_graphs,
+)
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.patterns import matches
 from hpcprof.common.units import listed, named_ranks
@@ -103,6 +109,28 @@ class OperationReplay:
         """Return the operations that have a value in a column, as `select` does."""
         return self.select(lambda rows: rows[column].to_numpy() == value)
 
+    def means(
+        self, column: str, inside: Sequence[Floats], outside: Sequence[Floats], place: Sequence[Mask] = ()
+    ) -> dict[int | str, float]:
+        """Return the mean step in ns by value: its operations in a place take ``inside``, others ``outside``.
+
+        Only graphs in which a value changes something are replayed for it.
+        """
+        walls = [graph.walls(own) for graph, own in zip(self.graphs, outside, strict=True)]
+        mean, steps = float(np.concatenate(walls).mean()), sum(map(len, walls))
+        means = dict.fromkeys(self.values(column), mean)
+        for at, graph in enumerate(self.graphs):
+            changes = inside[at] != outside[at]
+            if place:
+                changes &= place[at]
+            changing = changes.any(axis=1)
+            for value, rows in graph.rows.groupby(column).indices.items():
+                if value in means and changing[rows].any():
+                    own = outside[at].copy()
+                    own[rows] = np.where(changes[rows], inside[at][rows], own[rows])
+                    means[value] += float((graph.walls(own) - walls[at]).sum()) / steps
+        return means
+
     def mixed(
         self, chosen: Sequence[Mask], inside: Sequence[Floats], outside: Sequence[Floats]
     ) -> list[Floats]:
@@ -133,8 +161,11 @@ def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
     )
     slowdowns = _slowdowns(replay, unchanged)
     findings = sorted(_findings(replay, unchanged, slowdowns), key=lambda one: -(one.saving_ns or 0))
-    inside = NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")
-    return Explanation(tuple(findings), (), (inside,), summary), slowdowns
+    unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
+    if len(replay.graphs) == MOST_KINDS:
+        most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"
+        unknown.append(NotJudged("steps of other kinds", most))
+    return Explanation(tuple(findings), (), tuple(unknown), summary), slowdowns
 
 
 def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
@@ -146,13 +177,12 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
     count = sum(own.size for own in replay.measured)
     rows = [("ideal", "", 0, ideal), ("replay", "", count, float(unchanged.mean()))]
     for column in (*_PLACES, "name"):
-        for value in replay.values(column):
-            chosen = replay.of(column, value)
-            kept = replay.walls(replay.mixed(chosen, replay.measured, replay.ideal))
-            instances = sum(
-                int(mask.sum()) * len(graph.steps) for mask, graph in zip(chosen, replay.graphs, strict=True)
-            )
-            rows.append((column, str(value), instances, float(kept.mean())))
+        instances: Counter[int | str] = Counter()
+        for graph in replay.graphs:
+            for value, times in graph.rows[column].value_counts().items():
+                instances[value] += times * len(graph.steps)
+        means = replay.means(column, replay.measured, replay.ideal)
+        rows += [(column, str(value), instances[value], kept) for value, kept in means.items()]
     table: pd.DataFrame = pd.DataFrame(rows, columns=["by", "value", "instances", "step_ns"])
     table["slowdown"] = (table["step_ns"] / ideal).round(5)
     table["step_ns"] = table["step_ns"].round().astype(np.int64)
@@ -213,10 +243,8 @@ def _names(
     replay: OperationReplay, current: Sequence[Floats], now: Floats, place: Sequence[Mask], whole: float
 ) -> list[str]:
     """Return the names whose operations in a place save much of its saving, most first."""
-    savings = {}
-    for name in replay.values("name"):
-        both = [here & there for here, there in zip(place, replay.of("name", name), strict=True)]
-        savings[str(name)] = float((now - replay.walls(replay.mixed(both, replay.ideal, current))).mean())
+    means = replay.means("name", replay.ideal, current, place)
+    savings = {str(name): float(now.mean()) - mean for name, mean in means.items()}
     ordered = sorted(savings, key=lambda name: -savings[name])
     return [name for name in ordered if savings[name] >= _NAMED * whole]
 

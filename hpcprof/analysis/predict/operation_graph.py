@@ -16,6 +16,7 @@ The what-if analysis of Lin et al., "Understanding Stragglers in Large Model Tra
 OSDI 2025, has the same own times.
 """
 
+import heapq
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ _IN_TIME = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
 _TOGETHER = 0.1
 """Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
+MOST_KINDS = 500
+"""Maximum kinds of steps, by their operations, that are replayed: each takes milliseconds to build."""
 _AS_CLOSE = 5.0
 """Maximum spread of the ends in a group over that in the group whose ends are closest."""
 
@@ -124,30 +127,33 @@ class OperationGraph:
 def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
     """Return the graphs of a table of operations (`hpcprof.profiles.readers.operations.table`).
 
-    Steps that lack a rank are left out.
+    Steps that lack a rank are left out, and so are kinds of steps beyond `MOST_KINDS`, the rarest first.
     """
-    counts = table.groupby(["step", "rank", "name"]).size().unstack(["rank", "name"], fill_value=0)
-    ranks = table.groupby("step")["rank"].nunique()
-    counts = counts[ranks.reindex(counts.index) == table["rank"].nunique()]
-    if not len(counts):
+    ranks = table.groupby("step")["rank"].transform("nunique")
+    rows = table[ranks == table["rank"].nunique()]
+    if not len(rows):
         return []
-    _, number = np.unique(counts.to_numpy(), axis=0, return_inverse=True)
-    return [_graph(table, counts.index[number.ravel() == kind]) for kind in range(number.max() + 1)]
-
-
-def _graph(table: pd.DataFrame, steps: pd.Index) -> OperationGraph:
-    rows = table[table["step"].isin(steps)]
     rows = rows.assign(number=rows.groupby(["step", "rank", "name"]).cumcount())
     rows = rows.sort_values(["step", "rank", "name", "number"], kind="stable", ignore_index=True)
-    count = len(rows) // len(steps)
-    start = rows["start_ns"].to_numpy(float).reshape(len(steps), count).T
-    end = start + rows["duration_ns"].to_numpy(float).reshape(len(steps), count).T
+    code = rows.groupby(["rank", "name"]).ngroup().to_numpy()
+    kinds = defaultdict(list)
+    bounds = np.flatnonzero(np.diff(rows["step"].to_numpy())) + 1
+    for begin, codes in zip([0, *bounds.tolist()], np.split(-code, bounds), strict=True):
+        kinds[tuple(codes.tolist())].append(begin)
+    frequent = heapq.nlargest(MOST_KINDS, kinds, key=lambda codes: len(kinds[codes]))
+    return [_graph(rows, np.asarray(kinds[codes]), len(codes)) for codes in sorted(frequent)]
+
+
+def _graph(rows: pd.DataFrame, begin: Ints, count: int) -> OperationGraph:
+    """Return the graph of the steps whose ``count`` operations begin at some rows."""
+    at = begin[:, None] + np.arange(count)
+    start = rows["start_ns"].to_numpy(float)[at].T
+    end = start + rows["duration_ns"].to_numpy(float)[at].T
     zero = start.min(axis=0)
-    building = _Building(rows.iloc[:count].reset_index(drop=True), start - zero, end - zero)
+    building = _Building(rows.iloc[at[0]].reset_index(drop=True), start - zero, end - zero)
     group = building.groups()
-    return OperationGraph(
-        np.asarray(sorted(steps)), building.rows, building.start, building.end, building.before(group), group
-    )
+    steps = rows["step"].to_numpy()[begin]
+    return OperationGraph(steps, building.rows, building.start, building.end, building.before(group), group)
 
 
 class _Building:

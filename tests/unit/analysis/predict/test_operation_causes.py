@@ -10,9 +10,11 @@ import pytest
 
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.predict import operation_causes, operation_graph
 from hpcprof.analysis.predict.operation_causes import explain_operations, what_if_operations
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.readers.operations.table import read_tables
+from hpcprof.profiles.timeline import Floats
 
 DATA = Path(__file__).parents[3] / "data"
 
@@ -105,3 +107,27 @@ def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
 def test_a_change_of_something_else_is_refused(job: pd.DataFrame, change: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         what_if_operations(job, parse_changes([change]))
+
+
+def test_steps_of_countless_kinds_are_replayed_only_where_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds, steps, replays = 30, 40, 0
+    walls = operation_graph.OperationGraph.walls
+
+    def counted(graph: operation_graph.OperationGraph, own: Floats) -> Floats:
+        nonlocal replays
+        replays += 1
+        return walls(graph, own)
+
+    for module in (operation_graph, operation_causes):
+        monkeypatch.setattr(module, "MOST_KINDS", kinds)
+    monkeypatch.setattr(operation_graph.OperationGraph, "walls", counted)
+    rows = [(rank, step, f"op{step}", 1000 * step) for rank in range(2) for step in range(steps)]
+    table = pd.DataFrame(rows, columns=["rank", "step", "name", "start_ns"]).assign(
+        kind="collective", duration_ns=500, stage=-1, microbatch=-1, chunk=-1, replica=-1, group="g", peer=-1
+    )
+    found, slowdowns = explain_operations(table)
+    assert [one.what for one in found.not_judged] == ["causes inside operations", "steps of other kinds"]
+    assert found.step.explained_steps == kinds and (slowdowns["by"] == "name").sum() == kinds
+    assert replays < 25 * kinds
