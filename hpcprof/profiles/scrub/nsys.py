@@ -50,13 +50,8 @@ _PAYLOAD_COLUMNS = {"domainId", "globalTid", "eventType", "text"}
 _PLAIN = re.compile(r"[\w .,:()@+-]{0,80}", re.ASCII)
 _EXPORT_ROWS = re.compile(r"EXPORT_(?:PRODUCT_\w+|SCHEMA_VERSION\w*|PLATFORM|ARCH)", re.ASCII)
 _SYSTEM_ROWS = (
-    "NvDriverVersion",
-    "CudaDriverVersion",
-    "OsDescription",
-    "HardwarePlatform",
-    "CpuArchitecture",
-    "CpuDescription",
-    "CpuCores",
+    *("NvDriverVersion", "CudaDriverVersion", "OsDescription", "HardwarePlatform"),
+    *("CpuArchitecture", "CpuDescription", "CpuCores"),
 )
 
 _PAIR_TABLES = ("META_DATA_CAPTURE", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV")

@@ -46,10 +46,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _PROPERTIES = (
-    "schemaVersion",
-    "cuda_driver_version",
-    "cuda_runtime_version",
-    "cupti_version",
+    *("schemaVersion", "cuda_driver_version", "cuda_runtime_version", "cupti_version"),
     "baseTimeNanoseconds",
 )
 _CATEGORIES = (
@@ -59,46 +56,13 @@ _CATEGORIES = (
     *("cuda_runtime", "cuda_driver", "cuda_sync", "cpu_instant_event", "overhead", "ac2g", "fwdbwd", "Trace"),
 )
 _NUMERIC_ARGUMENTS = (
-    "External id",
-    "Record function id",
-    "Sequence number",
-    "Fwd thread id",
-    "Ev Idx",
-    "Input Dims",
-    "queued",
-    "device",
-    "context",
-    "stream",
-    "correlation",
-    "registers per thread",
-    "shared memory",
-    "blocks per SM",
-    "warps per SM",
-    "grid",
-    "block",
-    "est. achieved occupancy %",
-    "cbid",
-    "bytes",
-    "memory bandwidth (GB/s)",
-    "Bytes",
-    "Device Type",
-    "Device Id",
-    "Total Allocated",
-    "Total Reserved",
-    "wait_on_stream",
-    "wait_on_cuda_event_record_corr_id",
-    "wait_on_cuda_event_id",
-    "In msg nelems",
-    "Out msg nelems",
-    "In split size",
-    "Out split size",
-    "Group size",
-    "Rank",
-    "Src Rank",
-    "Dst Rank",
-    "Global rank start",
-    "Global rank stride",
-    "Process Group Ranks",
+    *("External id", "Record function id", "Sequence number", "Fwd thread id", "Ev Idx", "Input Dims"),
+    *("queued", "device", "context", "stream", "correlation", "cbid", "bytes", "memory bandwidth (GB/s)"),
+    *("registers per thread", "shared memory", "blocks per SM", "warps per SM", "grid", "block"),
+    *("est. achieved occupancy %", "Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved"),
+    *("wait_on_stream", "wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id"),
+    *("In msg nelems", "Out msg nelems", "In split size", "Out split size", "Group size", "Rank", "Src Rank"),
+    *("Dst Rank", "Global rank start", "Global rank stride", "Process Group Ranks"),
 )
 _DISTRIBUTED = ("rank", "world_size", "nccl_version", "pg_count")
 _GROUP = ("pg_size", "ranks")
@@ -116,20 +80,9 @@ _TYPE = re.compile(
 _SIZES = re.compile(r"\[[-\d, ]*\]|-?\d+|True|False|\[(?:True|False|, )*\]", re.ASCII)
 """The inputs of a convolution that are copied: stride, padding and the like."""
 _DEVICE = (
-    "id",
-    "name",
-    "totalGlobalMem",
-    "computeMajor",
-    "computeMinor",
-    "maxThreadsPerBlock",
-    "maxThreadsPerMultiprocessor",
-    "regsPerBlock",
-    "regsPerMultiprocessor",
-    "warpSize",
-    "sharedMemPerBlock",
-    "sharedMemPerBlockOptin",
-    "sharedMemPerMultiprocessor",
-    "numSms",
+    *("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "warpSize", "numSms"),
+    *("maxThreadsPerBlock", "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor"),
+    *("sharedMemPerBlock", "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor"),
 )
 # A process or thread: a number, or the profiler's own row.
 _PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
