@@ -151,9 +151,10 @@ def headers(*sizes: int, name: str = "origins/{}.jsonl") -> bytes:
     return packed.getvalue()
 
 
-def constant_events(rows: int) -> bytes:
-    """Return kernels of one value each, which take no place in the file."""
-    schema = event_schemas()["kernels"]
+def constant_events(rows: int, twice: tuple[str, ...] = ()) -> bytes:
+    """Return kernels of one value each, which take no place in the file, some columns ``twice``."""
+    kernels = event_schemas()["kernels"]
+    schema = pa.schema([*kernels, *map(kernels.field, twice)])
     columns = [
         pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([""])).cast(field.type)
         if pa.types.is_string(field.type)
@@ -185,6 +186,10 @@ RANK_0 = results(profiles=profiles([0]))
         (
             package(rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(2_000_000))]),
             "bytes of memory in a small file",
+        ),
+        (
+            package(rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(1, ("start_ns",)))]),
+            "the events kernels have start_ns twice",
         ),
         (package(run=described(run=7)), "damaged"),
         (package(run=described(run=["a"])), "damaged"),

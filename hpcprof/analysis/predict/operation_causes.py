@@ -177,7 +177,7 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
     count = sum(own.size for own in replay.measured)
     rows = [("ideal", "", 0, ideal), ("replay", "", count, float(unchanged.mean()))]
     for column in (*_PLACES, "name"):
-        instances: Counter[int | str] = Counter()
+        instances: Counter[Any] = Counter()
         for graph in replay.graphs:
             for value, times in graph.rows[column].value_counts().items():
                 instances[value] += times * len(graph.steps)
