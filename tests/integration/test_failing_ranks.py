@@ -218,7 +218,7 @@ def test_a_profiler_that_does_not_end_is_killed_in_the_end(shell: str, tmp_path:
 
 
 @both
-@pytest.mark.parametrize(("version", "noted"), [(1, "1 5000"), (2, "1 7000")])
+@pytest.mark.parametrize(("version", "noted"), [(1, "1 5000"), (2, "1 7000"), (0, "1 node")])
 def test_a_rank_that_the_kernel_killed_for_lack_of_memory_is_noted_with_the_limit(
     version: int, noted: str, shell: str, tmp_path: Path
 ) -> None:
@@ -227,12 +227,14 @@ def test_a_rank_that_the_kernel_killed_for_lack_of_memory_is_noted_with_the_limi
         # The line of version 2 comes last where a system has both.
         1: ("9:name=systemd:/\n4:cpu,memory:/job/step\n0::/\n", "memory/job/step", "memory.oom_control"),
         2: ("0::/job/step\n", "job/step", "memory.events"),
+        # The groups of this job count no memory.
+        0: ("0::/job\n", "", "vmstat"),
     }
     (tmp_path / "self").mkdir()
     listed, folder, counts = groups[version]
     (tmp_path / "self/cgroup").write_text(listed)
     group = tmp_path / "cgroup" / folder
-    group.mkdir(parents=True)
+    group.mkdir(parents=True, exist_ok=True)
     (group / counts).write_text("low 0\noom_kill 3\n")
     (group / "memory.stat").write_text("cache 0\nhierarchical_memory_limit 5000\n")
     (group / "memory.max").write_text("max\n")
@@ -242,6 +244,7 @@ def test_a_rank_that_the_kernel_killed_for_lack_of_memory_is_noted_with_the_limi
         wrapper = wrapper.replace(f"{place}/cgroup", f"{tmp_path}/cgroup").replace(
             f"{place}/self/cgroup", f"{tmp_path}/self/cgroup"
         )
+    wrapper = wrapper.replace("/proc/vmstat", f"{tmp_path}/cgroup/vmstat")
     killed = f"sleep 1; echo 'oom_kill 4' >{group / counts}; kill -KILL $$"
     ranks = Ranks(shell, "none", tmp_path, FOREVER, killed, wrapper=wrapper)
     assert ranks.exit_codes() == [0, 137]

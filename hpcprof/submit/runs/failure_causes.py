@@ -131,8 +131,9 @@ def memory_cause(run: Run, rank: int) -> FailureCause | None:
     if count is None:
         return None
     of = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
-    killed = f"{'a process' if count == 1 else f'{count} processes'} of its control group{of}"
-    return FailureCause("node_memory", f"out of memory: the kernel killed {killed}")
+    processes = "a process" if count == 1 else f"{count} processes"
+    where = "on its node" if most == "node" else f"of its control group{of}"
+    return FailureCause("node_memory", f"out of memory: the kernel killed {processes} {where}")
 
 
 def signal_name(exit_code: int | None) -> str:

@@ -27,6 +27,7 @@ MEANINGS = {
     "full_disk": "no space left on /local/tmp while the profile was exported",
     "no_program": "/nonexistent/prog is not there",
     "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
+    "flux_memory": "out of memory: the kernel killed it on node2",
     "slurm_node": "was lost with node worker-1",
     "open_mpi_node": "was lost with node d23n02",
 }
@@ -49,6 +50,30 @@ def test_each_pattern_recognizes_its_recorded_failure(pattern: Pattern) -> None:
 def test_each_recorded_failure_has_one_pattern() -> None:
     assert {path.stem for path in RECORDED.glob("*.txt")} == {pattern.name for pattern in patterns()}
     assert len({pattern.name for pattern in patterns()}) == len(patterns())
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("[2026-09-14T17:14:38.784] error: Detected 1 oom_kill event in StepId=2.1.", "slurm_memory_of_job"),
+        (
+            "slurmstepd: error: StepId=7.batch exceeded memory limit (734003200 > 52428800), being killed",
+            "slurm_memory_of_job",
+        ),
+        ("slurmstepd: error: Step 7.0 exceeded memory limit (2 > 1), being killed", "slurm_memory_of_job"),
+        ("slurmstepd: error: Exceeded step memory limit at some point.", "slurm_memory_of_job"),
+        (
+            "[2026-01-25T14:35:32.001] error: *** JOB 4 ON n1 CANCELLED AT 2026-01-25T14:35:32 DUE TO TIME "
+            "LIMIT ***",
+            "slurm_walltime",
+        ),
+        ("Cgroup memsw limit exceeded: ", "pbs_memory_of_cgroup"),
+    ],
+)
+def test_other_versions_of_a_scheduler_say_it_in_other_words(line: str, name: str) -> None:
+    cause = find_cause("job_end", line)
+    assert cause is not None
+    assert cause.name == name
 
 
 @pytest.mark.parametrize("where", ["exception", "errors", "job_errors", "job_end", "launch"])

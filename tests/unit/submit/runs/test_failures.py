@@ -178,6 +178,8 @@ def test_the_kernel_that_kills_for_lack_of_memory_is_the_reason(tmp_path: Path) 
     assert str(failed_ranks(run)[0]) == f"rank 1: exit code 137 (SIGKILL: {killed})"
     (tmp_path / "state/rank00001.oom").write_text("2 9223372036854771712\n")
     assert "killed 2 processes of its control group)" in str(failed_ranks(run)[0])
+    (tmp_path / "state/rank00001.oom").write_text("1 node\n")
+    assert "the kernel killed a process on its node)" in str(failed_ranks(run)[0])
 
 
 def test_ranks_that_all_wait_in_nccl_point_at_the_stall(tmp_path: Path) -> None:
