@@ -336,12 +336,14 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     LauncherName.PALS: LauncherDescription(_pals, on_each_node="mpiexec -n {nodes} --ppn 1 --cpu-bind none"),
     LauncherName.MPICH: LauncherDescription(
         _mpich,
+        rank_variables=("pmi", *_MPI),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",
         mpi_operator_name="MPICH",
         withheld_signals=("USR2", "XCPU"),  # seen with Hydra of MPICH 5.0
     ),
     LauncherName.OPENMPI: LauncherDescription(
         _openmpi,
+        rank_variables=("ompi", *_MPI),
         on_each_node="mpirun -n {nodes} --map-by ppr:1:node --bind-to none",
         mpi_operator_name="OpenMPI",
         ends_other_ranks=True,

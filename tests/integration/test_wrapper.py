@@ -89,12 +89,12 @@ RECORDED = json.loads((Path(__file__).parents[1] / "data/launchers/environments.
 SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE $HPCPROF_PROFILER"')
 
 
-def wrapped(shell: str, wrapper: str, folder: Path, environment: dict[str, str]) -> str:
-    """Run a wrapper around `SHOW` and return what the one rank printed."""
+def wrapped(shell: str, wrapper: str, folder: Path, environment: dict[str, str], *program: str) -> str:
+    """Run a wrapper around a program, by default `SHOW`, and return what the one rank printed."""
     for name in ("state", "logs", "profiles"):
         (folder / name).mkdir()
     (folder / "wrapper.sh").write_text(wrapper)
-    command = [shell, str(folder / "wrapper.sh"), *SHOW]
+    command = [shell, str(folder / "wrapper.sh"), *(program or SHOW)]
     subprocess.run(command, env={"PATH": os.environ["PATH"], **environment}, check=True)
     (log,) = (folder / "logs").glob("*.out")
     return log.read_text()
@@ -131,6 +131,17 @@ def test_an_mpirun_in_a_script_for_srun_is_believed_before_the_batch_step(shell:
     rendering = Rendering(tmp_path, ["hpcprof"], ["x"], ["true"])
     text = render(load_site("generic-slurm"), asked, rendering)["wrapper.sh"]
     assert wrapped(shell, text, tmp_path, found["environment"]) == "3 3 4 none\n"
+
+
+def test_ranks_of_other_nodes_may_have_numbers_of_the_submitting_shell(tmp_path: Path) -> None:
+    # As qsub -V passes them on to what mpiexec starts there; job.sh has unset them on its own node.
+    stale = {"OMPI_COMM_WORLD_RANK": "1", "PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PMI_RANK": "0"}
+    numbers = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    others = {"RANK": "9", "WORLD_SIZE": "9", "TORCHELASTIC_RUN_ID": "x"}
+    site = msgspec.structs.replace(load_site("local"), launcher=Launcher(LauncherName.MPICH))
+    asked = job(nodes=2, ranks_per_node=2, arguments=["sh", "-c", "echo $HPCPROF_RANK $RANK $WORLD_SIZE"])
+    wrapper = rendered(asked, tmp_path, site)["wrapper.sh"]
+    assert wrapped("sh", wrapper, tmp_path, {**stale, **others, **numbers}, *asked.arguments) == "2 2 4\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
