@@ -49,8 +49,14 @@ class Runner:
 
 
 RUNNERS = {
-    **dict.fromkeys(("setsid", "nohup", "catchsegv", "valgrind", "spindle"), Runner()),
-    "env": Runner("-u --unset -C --chdir -S"),
+    **dict.fromkeys(("setsid", "nohup", "catchsegv", "valgrind", "spindle", "vtune", "rocprofv3"), Runner()),
+    "env": Runner("-u --unset -C --chdir"),
+    **dict.fromkeys(("gdb", "cuda-gdb"), Runner("-ex -iex -x -ix -cd --command")),
+    "nsys": Runner("-o -t -c -s -b -w -y -d -f -e -p -n -k -x", 0, "profile launch"),
+    "ncu": Runner("-o -k -c -s -i -f --set --section --metrics"),
+    "xvfb-run": Runner("-e -f -n -p -s -w --error-file --auth-file --server-num --server-args"),
+    "xargs": Runner("-a -d -E -I -L -n -P -s"),
+    "parallel": Runner("-j -P -I -S --jobs"),
     "nice": Runner("-n --adjustment"),
     "ionice": Runner("-c -n --class --classdata"),
     "chrt": Runner("", 1),
@@ -74,6 +80,7 @@ RUNNERS = {
         ("conda", "mamba", "micromamba"), Runner("-n --name -p --prefix --cwd -e --env", 0, "run")
     ),
     "pixi": Runner("-e --environment --manifest-path", 0, "run"),
+    **dict.fromkeys(("hatch", "rye"), Runner("-e --env -p --project", 0, "run")),
     "poetry": Runner("-C --directory -P --project", 0, "run"),
     "pipenv": Runner("", 0, "run"),
     "pdm": Runner("-p --project", 0, "run"),
@@ -93,7 +100,7 @@ RUNNERS = {
 
 LAUNCHERS: Dict[str, str] = {
     **dict.fromkeys("srun mpirun orterun prterun prun aprun jsrun lrun ibrun torchrun deepspeed".split(), ""),
-    **dict.fromkeys("horovodrun composer".split(), ""),
+    **dict.fromkeys("horovodrun composer charmrun upcxx-run".split(), ""),
     "accelerate": "launch",
     **dict.fromkeys(("flux", "colossalai", "fabric"), "run"),
     "ray": "start symmetric-run",
@@ -184,6 +191,8 @@ def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
             words.pop(0)
             if name == "uv" and word in ("-m", "--module"):
                 return ["python", "-m", *words]
+            if name == "env" and word in ("-S", "--split-string") and words:
+                return [*words[0].split(), *words[1:]]
             if name == "taskset" and "c" in word:
                 continue
             if word in runner.valued and words:
@@ -233,16 +242,20 @@ def _script(path: str, of_shell: bool = False) -> Optional[str]:
 def _in_script(
     text: str, arguments: List[str], folder: str, before: Tuple[str, ...], place: str, depth: int
 ) -> Iterator[Command]:
-    """Yield the commands of a script, with its arguments in the place of ``$@``."""
+    """Yield the commands of a script; its arguments and the plain values of its variables are put in."""
+    variables: Dict[str, List[str]] = {}
     lines = text.replace("\\\n", " ").split("\n")
     one_line = len(lines) == 1
     for number, line in enumerate(lines, 1):
+        setting = re.match(r"""\s*(?:export |readonly )?(\w+)=(["']?)([^"'$`;]*)\2\s*(?:#.*)?$""", line)
+        if setting:
+            variables["$" + setting.group(1)] = setting.group(3).split()
         for words in _simple_commands(line):
             if words[0] == "shift":
                 arguments = arguments[1:]
                 continue
             values = {"$" + str(index): [value] for index, value in enumerate(arguments[:9], 1)}
-            values.update({"$@": arguments, "$*": arguments})
+            values.update({"$@": arguments, "$*": arguments, **variables})
             expanded = [part for word in words for part in values.get(re.sub("[{}]", "", word), [word])]
             where = place if one_line else "{}, line {}".format(place, number)
             yield from commands(expanded, folder, before, where, depth + 1)

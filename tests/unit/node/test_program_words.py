@@ -33,6 +33,12 @@ def run_by(command: str, folder: Path) -> list[str]:
         "podman-hpc run --rm --gpu -v /a:/a image:tag",
         "env X=1 nice numactl -N 0",
         "sh -c 'exec env X=1 \"$@\"' sh",
+        "env -S 'X=1 nice'",
+        "gdb -batch -ex run --args",
+        "xvfb-run -a -s '-screen 0'",
+        "nsys profile -t cuda -o x",
+        "ncu --set full",
+        "hatch run",
     ],
 )
 def test_the_program_behind_runners_is_found(tmp_path: Path, runner: str) -> None:
@@ -55,6 +61,12 @@ if [ -n "$X" ]; then
         "$@"
 fi
 """
+
+
+def test_plain_values_of_a_scripts_variables_are_read(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("LAUNCH='mpiexec -n 4' # all\nexport A=$(b)\n${LAUNCH} ./a $A\n")
+    *_, last = commands(["bash", "run.sh"], str(tmp_path))
+    assert (last.words, launcher_of(last)) == (["mpiexec", "-n", "4", "./a", "$A"], "mpiexec")
 
 
 def test_a_script_is_read_with_its_arguments_and_says_the_line(tmp_path: Path) -> None:
