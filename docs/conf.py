@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "command_reference",
+    "gallery",
 ]
 exclude_patterns = ["data"]
 smartquotes = False  # two dashes are an option
