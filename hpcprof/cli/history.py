@@ -83,9 +83,8 @@ def command(
     from hpcprof.results.store.store import open_store
 
     if fail_on_regression and not may_be_gated(metric):
-        raise UsageError(
-            f"--fail-on-regression: more of {metric} is not worse; name a metric of time or --gate."
-        )
+        sentence = f"--fail-on-regression: more of {metric} is not worse; name a metric of time or --gate."
+        raise UsageError(sentence)
     skipped: list[str] = []
     without: list[str] = []
     store = open_store(db, runs_dir)

@@ -102,9 +102,8 @@ def command(
         exit_naming(skipped)
         return
     if len(runs) > 1:
-        raise UsageError(
-            f"a report shows one run, but {len(runs)} are given: use hpcprof compare for several."
-        )
+        sentence = f"a report shows one run, but {len(runs)} are given: use hpcprof compare for several."
+        raise UsageError(sentence)
     chosen = find_analysis(analysis) if analysis else None
     if form == "csv" and chosen is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")

@@ -48,9 +48,8 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     collected and pushed to a hub when all have ended; the exit code is 1 if one was not.
     """
     if hub and not watching:
-        raise UsageError(
-            "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
-        )
+        sentence = "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
+        raise UsageError(sentence)
     address = pushing_to(hub)
     found = find_jobs(runs or ("last",), runs_dir)
     connect(found)

@@ -126,9 +126,8 @@ def read_settings() -> dict[str, ConfigValue]:
             source = shown_path(path)
             config = check_config(read_mapping(path, "configuration", may_be_empty=True), source)
             if config.notify and path == local_file():
-                raise UsageError(
-                    f"{source}: notify belongs into {shown_path(user_file())}, which is yours alone."
-                )
+                sentence = f"{source}: notify belongs into {shown_path(user_file())}, which is yours alone."
+                raise UsageError(sentence)
             found = flat(config)
             new = {key: ConfigValue(key, value, source) for key, value in found}
             if path == local_file():
@@ -253,10 +252,7 @@ def default_database() -> str | None:
 
 
 def database_file(given: str | None, runs_dir: Path) -> Path | None:
-    """Return the file of a results database in SQLite, by default among the runs; None if a URL is given.
-
-    Raises UsageError if the folder of a given file does not exist.
-    """
+    """Return the SQLite file of results, by default among the runs, None for a URL; its folder must exist."""
     if not given:
         return runs_dir / "hpcprof.db"
     if "://" in given:

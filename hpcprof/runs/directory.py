@@ -198,10 +198,7 @@ def create(
     scripts: Mapping[str, str],
     code: Path | None = None,
 ) -> Run:
-    """Write the scripts and the manifest of a run to the directory that `new_run_id` made.
-
-    ``code`` is the folder whose commit is recorded, if any.
-    """
+    """Write a run's scripts and manifest, and the commit of the folder ``code``, into its directory."""
     path = (runs / run_id).absolute()
     try:
         for folder in FOLDERS:
@@ -401,10 +398,7 @@ def check_reference(reference: str) -> None:
 
 
 def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
-    """Return the run that a user named by its id, a name that matches one id, its path, or ``last``.
-
-    An error also lists ``others``, names that are valid elsewhere.
-    """
+    """Return the run of an id, a name of one id, a path or ``last``; errors list ``others`` as valid too."""
     check_reference(reference)
     manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
@@ -420,9 +414,8 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
             return open_run(runs / matching[0])
         if members := _members(reference, ids):
             sweep, first = sweep_of(members[0]), members[0]
-            raise UsageError(
-                f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
-            )
+            sentence = f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
+            raise UsageError(sentence)
         if len(matching) > 1:
             raise UsageError(f"run {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}.")
     path = Path(reference)
@@ -434,9 +427,8 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     if "/" in reference and not path.exists():
         raise UsageError(f"there is no file or folder {path}.")
     if not (ids or others):
-        raise UsageError(
-            f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
-        )
+        sentence = f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
+        raise UsageError(sentence)
     where = f" (there is no such file or folder, and no such run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 

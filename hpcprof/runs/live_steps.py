@@ -78,20 +78,14 @@ LiveSteps = tuple[StepLine, ...]
 
 
 def read_live_steps(run: Run) -> dict[int, LiveSteps]:
-    """Return the last lines of each rank that has written one, by rank; only the ends of files are read.
-
-    Lines from before the job was queued again are left out.
-    """
+    """Return the last lines of each rank by rank, without those from before the job was queued again."""
     since = _since(run)
     read = {rank: _last_lines(path, since) for rank, path in _files(run).items()}
     return {rank: lines for rank, lines in read.items() if lines}
 
 
 def typical_step_ns(lines: Iterable[StepLine]) -> float:
-    """Return the median time of the steps of some lines, in ns: each line counts as its number of steps.
-
-    There is at least one step.
-    """
+    """Return the median time of one step or more in ns: each line counts as its number of steps."""
     times = sorted(pair for line in lines for pair in line.times)
     until = [*accumulate(steps for _, steps in times)]
     low, high = (times[bisect(until, place)][0] for place in ((until[-1] - 1) // 2, until[-1] // 2))

@@ -34,9 +34,8 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     conditions = [_condition(part, text, nodes, ranks_per_node) for part in _parts(text)]
     ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
     if not ranks:
-        raise UsageError(
-            f"--profile-ranks {text} selects none of the job's {nodes} x {ranks_per_node} ranks."
-        )
+        sentence = f"--profile-ranks {text} selects none of the job's {nodes} x {ranks_per_node} ranks."
+        raise UsageError(sentence)
     return ranks
 
 

@@ -39,9 +39,8 @@ def check_tags(tags: Iterable[str]) -> None:
     """Check that tags are single words."""
     for tag in tags:
         if not _VALID.fullmatch(tag):
-            raise UsageError(
-                f"tag {tag!r}: a tag has 1 to 64 letters, digits or characters of . : = / + @ - _."
-            )
+            sentence = f"tag {tag!r}: a tag has 1 to 64 letters, digits or characters of . : = / + @ - _."
+            raise UsageError(sentence)
 
 
 def change_tags(run: Run, runs_dir: Path, tags: Iterable[str], remove: bool = False) -> list[str]:

@@ -16,10 +16,7 @@ _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packa
 
 
 def linked_libraries(file: Path) -> list[str]:
-    """Return the names of shared libraries in an executable or a library, none if it is a script.
-
-    The tables of names are searched for what looks like one, which finds all that it is linked with.
-    """
+    """Return what looks like names of shared libraries in an executable or library; none of a script."""
     return sorted({name.decode() for name in _found(file, _LIBRARY) or []})
 
 

@@ -55,10 +55,7 @@ def type_argument(job: Job) -> list[str]:
 
 
 def finds_type(site: Site, job: Job) -> bool:
-    """Return whether job.sh finds the type with two ranks before it starts all of them.
-
-    It does if an MPI library is found behind the program (`hpcprof.node.program_words`).
-    """
+    """Return whether job.sh finds the type with two ranks, if it sees an MPI library behind the program."""
     return (
         site.launcher.name is LauncherName.SRUN
         and job.options.get(OPTION) == AUTO
@@ -69,10 +66,7 @@ def finds_type(site: Site, job: Job) -> bool:
 
 
 def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
-    """Return the argv that starts two ranks with srun, on two nodes if there are as many.
-
-    ``arguments`` are those of the site's launcher.
-    """
+    """Return srun's argv for two ranks, on two nodes if there are as many; ``arguments`` are the site's."""
     nodes = min(nodes, 2)
     shape = [f"--nodes={nodes}", "--ntasks=2", f"--ntasks-per-node={2 // nodes}"]
     return ["srun", *arguments, *shape]

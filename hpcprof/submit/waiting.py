@@ -134,9 +134,8 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
             asked = time.monotonic()
         time.sleep(min(pause, _REPEAT_SECONDS))
     named = ", ".join(f"{run.id} is {states[run.id].state.value}" for run in left)
-    raise SchedulerError(
-        f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
-    )
+    sentence = f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
+    raise SchedulerError(sentence)
 
 
 class _Log:

@@ -33,9 +33,8 @@ def check_container(site: Site, job: Job) -> None:
     """Check that the options about a container fit each other, the launcher and the job's paths."""
     if not uses_container(job):
         if given := [key for key in (MOUNTS, NAME) if job.options.get(key)]:
-            raise UsageError(
-                f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE.", f"options.{given[0]}"
-            )
+            sentence = f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE."
+            raise UsageError(sentence, f"options.{given[0]}")
         return
     engine = job.options[ENGINE]
     if engine == PYXIS and site.launcher.name is not LauncherName.SRUN:
@@ -47,9 +46,8 @@ def check_container(site: Site, job: Job) -> None:
     if job.options.get(NAME) and engine != PYXIS:
         raise UsageError(f"-o {NAME}: {engine} keeps no container by name; leave it out.", f"options.{NAME}")
     if job.stage_env:
-        raise UsageError(
-            "--stage-env: the image has the environment of the ranks; leave it out.", "stage_env"
-        )
+        sentence = "--stage-env: the image has the environment of the ranks; leave it out."
+        raise UsageError(sentence, "stage_env")
     if any(mark in job.directory for mark in ",:"):
         raise UsageError(f"{job.directory} cannot be mounted: its name has a comma or a colon.")
 

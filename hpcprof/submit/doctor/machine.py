@@ -29,10 +29,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The finding of a check: what it saw and what to do about it, in one sentence each.
-
-    The remedy is empty if there is nothing to do. `examine` adds the name of the check.
-    """
+    """The finding of a check: what it saw, and a remedy if there is one; `examine` adds the name."""
 
     status: Status
     observation: str
@@ -97,10 +94,7 @@ def nearest_folder(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Inspected:
-    """Everything that a check looks at, so that its finding depends on its input alone.
-
-    ``probe`` allows checks to start ranks on a batch system.
-    """
+    """Everything that a check looks at; ``probe`` lets checks start ranks on a batch system."""
 
     site: Site
     runs: Path

@@ -45,10 +45,7 @@ _OPEN_MPI = {
 
 
 def mpi(machine: Inspected) -> CheckResult:
-    """Start two ranks, and check that they are two of one job, not two jobs of one rank each.
-
-    On a batch system ranks are started only inside a job, or if the machine is to be probed.
-    """
+    """Check that two ranks are of one job; on a batch system only inside a job, or with ``probe``."""
     launcher = machine.site.launcher.name
     if machine.scheduler.runs_in_image:
         said = "The image that the jobs run in has an MPI of its own."

@@ -10,10 +10,7 @@ _SLOW = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
 
 
 def parse_capture_when(text: str) -> int:
-    """Return by how many percent the last steps take longer than those before when some are recorded.
-
-    It is 0 for ``off``.
-    """
+    """Return by how many percent steps must be slower than before to be recorded; 0 for ``off``."""
     if text == "off":
         return 0
     found = _SLOW.fullmatch(text)
@@ -47,7 +44,6 @@ def parse_memory_history(text: str) -> str:
     for span in (found["ranks"] or "").split(","):
         low, _, high = span.partition("-")
         if high and int(high) < int(low):
-            raise UsageError(
-                f"--memory-history {text}: the span {span} is empty; write the lower number first."
-            )
+            sentence = f"--memory-history {text}: the span {span} is empty; write the lower number first."
+            raise UsageError(sentence)
     return text

@@ -140,10 +140,8 @@ def _profiler(site: Site, spec: JobSpec) -> str:
     if not spec.inspector:
         return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site))
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
-        raise UsageError(
-            f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out.",
-            *("inspector", "profiler"),
-        )
+        sentence = f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out."
+        raise UsageError(sentence, "inspector", "profiler")
     return INSPECTOR.name
 
 

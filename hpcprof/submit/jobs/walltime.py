@@ -111,9 +111,6 @@ def format_walltime(seconds: int) -> str:
 
 
 def capture_lead(walltime: int) -> int | None:
-    """Return how long before the walltime limit profilers stop, so that they can still write, in seconds.
-
-    None if the walltime is so short that little would be captured.
-    """
+    """Return the seconds before the limit at which profilers stop, None if the walltime is too short."""
     lead = round(min(max(_LEAD_SHARE * walltime, _SHORTEST_LEAD), _LONGEST_LEAD))
     return lead if 2 * lead <= walltime else None

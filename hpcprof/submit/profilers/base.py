@@ -194,13 +194,7 @@ class Profiler:
         return self.suffix if isinstance(self.suffix, str) else self.suffix(settings)
 
     def resolve(self, given: Settings) -> dict[str, str]:
-        """Return every setting with its value, defaults filled in.
-
-        Raises
-        ------
-        UsageError
-            If the profiler has no such setting, or the setting does not accept the value.
-        """
+        """Return every setting with its value or default; `UsageError` for an unknown setting or value."""
         for key, value in given.items():
             if key in self.foreign:
                 raise UsageError(f"--profiler-option {key}: {self.name} {self.foreign[key]}.")

@@ -26,9 +26,8 @@ for file in "$@"; do mv -f "$file" "${{output%/*}}" || exit 1; done
 
 def _check(target: Target, settings: Settings) -> None:
     if target.captures:
-        raise UsageError(
-            "--profiler inspector records every step: leave --capture-steps out.", "profiler", "capture_steps"
-        )
+        sentence = "--profiler inspector records every step: leave --capture-steps out."
+        raise UsageError(sentence, "profiler", "capture_steps")
     whole_number(settings, "smallest", 0)
 
 

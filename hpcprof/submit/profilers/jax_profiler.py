@@ -20,10 +20,8 @@ def _check(target: Target, settings: Settings) -> None:
     if not target.in_python:
         raise UsageError("--profiler jax profiles programs in Python.")
     if target.captures > 1:
-        raise UsageError(
-            "--profiler jax records one span of steps: give --capture-steps FIRST-LAST.",
-            *("profiler", "capture_steps"),
-        )
+        sentence = "--profiler jax records one span of steps: give --capture-steps FIRST-LAST."
+        raise UsageError(sentence, "profiler", "capture_steps")
 
 
 JAX = Profiler(

@@ -52,10 +52,8 @@ def _check(target: Target, settings: Settings) -> None:
     try:
         pattern = re.compile(settings["kernel"])
     except re.error as error:
-        raise UsageError(
-            f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}.",
-            "profiler_options.kernel",
-        ) from None
+        sentence = f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}."
+        raise UsageError(sentence, "profiler_options.kernel") from None
     if settings["communicator"]:
         _check_communicator(target)
         return

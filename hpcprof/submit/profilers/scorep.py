@@ -29,10 +29,8 @@ def _check(target: Target, settings: Settings) -> None:
     check_one_archive(target, "Score-P", "use SCOREP_RECORDING_OFF() and SCOREP_RECORDING_ON() in it")
     size = settings["total-memory"]
     if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST:
-        raise UsageError(
-            f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M.",
-            "profiler_options.total-memory",
-        )
+        sentence = f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M."
+        raise UsageError(sentence, "profiler_options.total-memory")
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:

@@ -40,10 +40,8 @@ def _check(target: Target, settings: Settings) -> None:
             "profiler_options.log_dir",
         )
     if active and target.captures:
-        raise UsageError(
-            "--capture-steps and a schedule (active=N) both choose steps: give one of them.",
-            *("capture_steps", "profiler_options.active"),
-        )
+        sentence = "--capture-steps and a schedule (active=N) both choose steps: give one of them."
+        raise UsageError(sentence, "capture_steps", "profiler_options.active")
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:

@@ -30,10 +30,7 @@ def host_of(run: Run) -> Host | None:
 
 
 def connect(runs: Sequence[Run]) -> list[str]:
-    """Connect to the hosts of runs, and return a sentence for each that cannot be reached.
-
-    ssh may ask for a password in the terminal.
-    """
+    """Connect to the hosts of runs, and return a sentence for each that cannot be reached."""
     said = []
     for host in dict.fromkeys(map(host_of, runs)):
         try:
@@ -77,10 +74,7 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
 
 
 def bring_profiles(run: Run) -> list[str]:
-    """Fetch all that is new of a run on a host, its profiles too.
-
-    Return a sentence for each file that was left there, or on why the copy is as it was.
-    """
+    """Fetch all that is new of a run on a host, its profiles too; return sentences as `refresh` does."""
     said = refresh(run)
     host = host_of(run)
     if host is not None and not said:
@@ -89,10 +83,7 @@ def bring_profiles(run: Run) -> list[str]:
 
 
 def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> list[str]:
-    """Fetch what is new in some folders of a run, however large, and return the names of the files.
-
-    The file ``always`` is fetched too if the copy has it.
-    """
+    """Fetch what is new in folders of a run, and the file ``always`` if it is there; return the names."""
     there = list_files(host, host.folder(run.id), below)
     new = _new(run, there) | {name: file for name, file in there.items() if name == always}
     size = sum(file.size for file in new.values())

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transport:
-    """Runs commands on a host that name paths of runs here.
-
-    ``runs_dir`` is the folder that has the copies of the runs.
-    """
+    """Runs commands on a host that name paths of runs here; ``runs_dir`` has the copies of its runs."""
 
     host: Host
     runs_dir: Path
@@ -33,10 +30,7 @@ class Transport:
         prelude: str,
         seconds: float,
     ) -> Completed:
-        """Run a command as `Host.run` does, with paths of runs replaced in its words, and back in its output.
-
-        ``directory`` is one of the host's.
-        """
+        """Run a command in a directory of the host as `Host.run` does; paths of runs are replaced."""
         here, there = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
         # Slurm's options for logs double the per cent sign.
         pairs = [(here, there), (here.replace("%", "%%"), there.replace("%", "%%"))]
@@ -57,10 +51,7 @@ _transport: ContextVar[Transport | None] = ContextVar("transport", default=None)
 
 @contextmanager
 def on_host(host: Host | None, runs_dir: Path) -> Iterator[None]:
-    """Run the schedulers' commands of the block on a host; None is this machine.
-
-    ``runs_dir`` is the folder here that has the copies of the host's runs.
-    """
+    """Run the schedulers' commands of the block on a host (None: here), whose runs are in ``runs_dir``."""
     token = _transport.set(Transport(host, runs_dir) if host else None)
     try:
         yield

@@ -29,10 +29,7 @@ def render_scripts(
     template: Path | None = None,
     script: Path | None = None,
 ) -> dict[str, str]:
-    """Return the texts of a run's scripts by file name; nothing is written.
-
-    ``template`` replaces the scheduler's template of job.sh, and ``script`` is an edited job.sh.
-    """
+    """Return a run's scripts by file name, by another template of job.sh or from an edited ``script``."""
     scheduler = find_scheduler(site.scheduler)
     if script and scheduler.submitted_file != JOB_SCRIPT:
         raise UsageError(

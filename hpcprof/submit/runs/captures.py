@@ -82,9 +82,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     asked = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
     missing = sorted({rank for span in spans for rank in span} - live.keys())
     if missing:
-        raise UsageError(
-            f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
-        )
+        sentence = f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
+        raise UsageError(sentence)
     earlier = _open_request(run)
     if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
         last = max(of_rank[-1].step for of_rank in live.values())

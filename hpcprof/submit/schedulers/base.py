@@ -78,10 +78,7 @@ class Record:
 
 
 class SchedulerClient(ABC):
-    """Speaks to a scheduler by its commands.
-
-    Every method raises `hpcprof.common.errors.SchedulerError` if a command fails.
-    """
+    """Speaks to a scheduler by its commands; every method raises `SchedulerError` if one fails."""
 
     cannot_wait: ClassVar[str] = "this scheduler cannot wait for another job: submit it once that has ended."
     """The sentence by which `unfinished` refuses to wait, unless it is overridden."""

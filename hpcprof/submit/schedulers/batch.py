@@ -118,9 +118,8 @@ class BatchClient(SchedulerClient):
         for job_id in job_ids:
             record = records.get(job_id)
             if record is None:
-                raise SchedulerError(
-                    f"job {job_id}, which this one must wait for, is unknown to the scheduler."
-                )
+                sentence = f"job {job_id}, which this one must wait for, is unknown to the scheduler."
+                raise SchedulerError(sentence)
             if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")

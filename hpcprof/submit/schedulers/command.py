@@ -69,10 +69,7 @@ def run_scheduler_command(
     seconds: float = _SECONDS,
     added: Mapping[str, str] = _ANSWERS,
 ) -> Completed:
-    """Run a command of the scheduler, in an environment that does not change its answer.
-
-    Raises `Unreachable` if it did not finish within ``seconds``.
-    """
+    """Run a command of the scheduler in a neutral environment; `Unreachable` if it exceeds ``seconds``."""
     program = arguments[0]
     seconds = seconds_left(program, seconds)
     way = transport()
@@ -126,10 +123,7 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
 
 
 def ids_by_place(job_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return ids ``NUMBER;PLACE`` by the cluster or instance that they name, and there by their number.
-
-    The place is empty where an id names none.
-    """
+    """Group ids ``NUMBER;PLACE`` by their cluster or instance, empty for none, and there by number."""
     places: dict[str, dict[str, str]] = {}
     for job_id in job_ids:
         number, _, place = job_id.partition(";")

@@ -295,10 +295,7 @@ class PbsScheduler(BatchScheduler):
         )
 
     def probe(self, ask: Ask) -> Machine:
-        """Return the queues and the default one from qstat, the nodes from pbsnodes.
-
-        No queue has more nodes than there are.
-        """
+        """Return the queues from qstat, none larger than the machine, and the nodes from pbsnodes."""
         queues = parse_qstat_queues(ask(["qstat", "-Q", "-f", "-F", "json"])).queues
         text = ask(["pbsnodes", "-a", "-F", "json"])
         if count := len(_json_object(text, "nodes")):
@@ -519,10 +516,7 @@ def parse_qdel(code: int, out: str, error: str) -> None:
 
 
 def parse_down_nodes(out: str) -> frozenset[str]:
-    """Return the nodes that are down, of those that ``pbsnodes -l`` lists with state and comment.
-
-    Jobs on nodes that are only offline go on.
-    """
+    """Return the nodes that are down in the list of ``pbsnodes -l``; jobs on offline ones go on."""
     lines = [line.split() for line in out.splitlines()]
     return frozenset(words[0] for words in lines if len(words) > 1 and "down" in words[1].split(","))
 

@@ -51,10 +51,7 @@ _silent: dict[str, tuple[float, str]] = {}
 
 
 def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
-    """Check that a scheduler answers for a site, before commands that wait for it for minutes.
-
-    Raises `Unreachable` if it does not; the message ends with ``otherwise``.
-    """
+    """Raise `Unreachable` if a scheduler does not answer for a site; the message ends with ``otherwise``."""
     question = scheduler.question(site)
     if not question:
         return

@@ -212,10 +212,7 @@ def status_of_submission(run: Run) -> JobStatus:
 
 
 def records(run: Run, fact: str) -> bool:
-    """Return whether the run's job.sh writes the state file ``fact``, as hpcprof's templates do.
-
-    A template of the user's may be a plain script, whose end only the scheduler knows.
-    """
+    """Return whether job.sh writes the state file ``fact``; a script of the user's own may not."""
     try:
         text = read_text(run.path / JOB_SCRIPT)
     except OSError:

@@ -73,10 +73,7 @@ class Rendering:
 
 
 class FurtherFile(msgspec.Struct, frozen=True):
-    """A file that a scheduler needs beside job.sh and wrapper.sh.
-
-    ``values`` are what its template gets beyond the values of job.sh.
-    """
+    """A file beside job.sh and wrapper.sh, and what its template gets beyond the values of job.sh."""
 
     name: str
     template: str
@@ -169,13 +166,7 @@ class Scheduler:
         raise NotImplementedError(f"{type(self).__name__} has no client")
 
     def check(self, job: Job, site: Site) -> None:
-        """Check values that only this scheduler would reject, or change silently.
-
-        Raises
-        ------
-        UsageError
-            For a value that is wrong: it is named, with what would be valid.
-        """
+        """Check values that only this scheduler would reject or change silently: `UsageError` names one."""
 
     def accepts_queue(self, queue: str) -> bool:
         """Return whether a queue may exist that the site file does not list, such as a reservation's."""
@@ -202,10 +193,7 @@ class Scheduler:
         return [*self.resource_directives(job).values(), *job.scheduler_args]
 
     def site_directives(self, site: Site, job: Job) -> list[str]:
-        """Return the directives of the site, its queue and its options, without those that the user replaces.
-
-        A directive is replaced by one of the user's that sets the same.
-        """
+        """Return the directives of the site, its queue and its options that the user does not replace."""
         queue = self.queue_of(site, job)
         lines = [*site.directives, *(queue.directives if queue else [])]
         for key, option in site.options.items():
@@ -239,13 +227,7 @@ class Scheduler:
         return name
 
     def localize(self, site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
-        """Return the job and its rendering with paths as they are where the job runs.
-
-        Raises
-        ------
-        UsageError
-            For what a job of this scheduler cannot have.
-        """
+        """Return job and rendering with paths as the job sees them; `UsageError` for what it cannot have."""
         return job, rendering
 
     def revised(self, script: str) -> str:

@@ -165,9 +165,8 @@ class SlurmScheduler(BatchScheduler):
         again = [field for field in ("on_stall", "on_timeout") if getattr(job, field) == "resubmit"]
         if again and "--no-requeue" in self.directives(site, job):
             flag = OPTIONS[again[0]].flag
-            raise UsageError(
-                f"{flag} resubmit: --no-requeue forbids it; leave it out.", again[0], "scheduler_args"
-            )
+            sentence = f"{flag} resubmit: --no-requeue forbids it; leave it out."
+            raise UsageError(sentence, again[0], "scheduler_args")
         check_whole_minutes(job, self.title)
 
     def resource_directives(self, job: Job) -> dict[str, str]:
@@ -257,10 +256,7 @@ class SlurmScheduler(BatchScheduler):
         return [option.replace("%", "%%") for option in super().log_options(out, err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists.
-
-        Accounting alone knows who cancelled a job.
-        """
+        """Ask squeue for each cluster's jobs, then sacct for those it lacks and for who cancelled one."""
         records: dict[str, Record] = {}
         for cluster, ids in ids_by_place(job_ids).items():
             listed = _squeue([*ids], cluster)

@@ -44,10 +44,7 @@ def default_variables(site: Site, job: Job) -> dict[str, str]:
 
 
 def staged_environment(site: Site, job: Job) -> str:
-    """Return the folder of the environment that a job stages; empty for none.
-
-    A folder that is no environment is refused, and a program that would start the environment where it is.
-    """
+    """Return the folder of the environment that a job stages, once checked; empty for none."""
     if not job.stage_env:
         return ""
     if job.arguments and PurePath(job.arguments[0]).name in _RUNNERS and job.workload is None:

@@ -42,10 +42,7 @@ def search_path() -> list[Path]:
 
 
 def site_files() -> dict[str, Path]:
-    """Return the file of each site by name, in the order of the search path.
-
-    A file whose name begins with ``_`` is not a site: others extend it.
-    """
+    """Return the file of each site by name; a file whose name begins with ``_`` is for others to extend."""
     return {name: path for name, path in _all_files().items() if not name.startswith("_")}
 
 

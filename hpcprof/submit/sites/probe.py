@@ -44,10 +44,7 @@ def ask_machine(command: list[str]) -> str:
 
 
 def generic_site() -> str:
-    """Return the name of the generic site of the scheduler on this machine, by default Slurm's.
-
-    Where several are installed it is the first one that answers; where none does, the first one.
-    """
+    """Return the generic site of the first installed scheduler that answers, else of the first or Slurm's."""
     sites = [site for name in scheduler_names() if (site := f"generic-{name}") in site_files()]
     installed = [site for site in sites if find_scheduler(load_site(site).scheduler).installed]
     return next(filter(_answers, installed), installed[0] if installed else "generic-slurm")

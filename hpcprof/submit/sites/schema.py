@@ -19,10 +19,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def site_schema() -> dict[str, Any]:
-    """Return the schema of a site file, with a description of every key.
-
-    The key ``name`` is left out, since the file's name gives it, and ``extends`` is added.
-    """
+    """Return the schema of a site file: each key described, without ``name`` and with ``extends``."""
     schema = _schema(Site, descriptions(site_model))
     # A site that extends another one may set any part of a mapping.
     for definition in schema["$defs"].values():

@@ -24,12 +24,8 @@ class LocalScheduler(Scheduler):
     def check(self, job: Job, site: Site) -> None:
         """Check that the job has one node and no queue."""
         if job.nodes != 1:
-            raise UsageError(
-                f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.",
-                "nodes",
-                "site",
-            )
+            sentence = f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1."
+            raise UsageError(sentence, "nodes", "site")
         if job.queue:
-            raise UsageError(
-                f"--queue {job.queue}: site {site.name} has no batch system; leave it out.", "queue", "site"
-            )
+            sentence = f"--queue {job.queue}: site {site.name} has no batch system; leave it out."
+            raise UsageError(sentence, "queue", "site")
