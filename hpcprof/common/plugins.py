@@ -28,12 +28,8 @@ KERNEL_FAMILIES = "hpcprof.kernel_families"
 def has_plugins(group: str) -> bool:
     """Return whether an installed package names entry points of a group, without reading their metadata."""
     header = f"[{group}]".encode()
-    files = (
-        file
-        for folder in sys.path
-        if folder and Path(folder).is_dir()
-        for file in Path(folder).glob("*.dist-info/entry_points.txt")
-    )
+    folders = [Path(folder) for folder in sys.path if folder and Path(folder).is_dir()]
+    files = (file for folder in folders for file in folder.glob("*.dist-info/entry_points.txt"))
     return any(header in file.read_bytes() for file in files)
 
 

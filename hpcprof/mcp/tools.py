@@ -74,16 +74,8 @@ class Tools:
             one = known.listed
             step = format_ns(one.step_ns) if one.step_ns else "-"
             when = f"{known.when:%Y-%m-%d %H:%M}" if known.when else "-"
-            values = (
-                one.run,
-                one.state,
-                known.program,
-                one.ranks,
-                one.profiler,
-                step,
-                one.collected.value,
-                when,
-            )
+            about = (one.run, one.state, known.program, one.ranks, one.profiler)
+            values = (*about, step, one.collected.value, when)
             lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
         shown = min(len(chosen), _MOST_RUNS)
         every = counted(len(listing.runs), "run")
@@ -194,18 +186,12 @@ class Tools:
         """
         found = self._collected(run) if events else self._found(run)
         reply = await self._desk.ask(sql, [found] if events else None)
-        of = (
-            f"events of {name(found.id)}"
-            if events
-            else f"results of all runs; run_id of {name(run)}: {name(found.id)}"
-        )
+        results = f"results of all runs; run_id of {name(run)}: {name(found.id)}"
+        origin = f"events of {name(found.id)}" if events else results
         more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
-        head = [f"{counted(len(reply.rows), 'row')}{more} from the {of}."]
-        lines = [
-            *reply.notes,
-            " | ".join(reply.columns),
-            *(" | ".join(map(_value, row)) for row in reply.rows),
-        ]
+        head = [f"{counted(len(reply.rows), 'row')}{more} from the {origin}."]
+        rows = (" | ".join(map(_value, row)) for row in reply.rows)
+        lines = [*reply.notes, " | ".join(reply.columns), *rows]
         words = ["--events", sql, typed_run(found)] if events else [sql]
         rest = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
         return answer(head, lines, "profiles", rest)

@@ -39,13 +39,12 @@ VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", 
 """Options of Python and of shells whose value is the next word."""
 
 
-class Runner:
+class Runner(NamedTuple):
     """A program that runs the command after its own words: the options with a value, and other words."""
 
-    def __init__(self, valued: str = "", words: int = 0, subcommands: str = "") -> None:
-        self.valued = set(valued.split())
-        self.words = words
-        self.subcommands = set(subcommands.split())
+    valued: str = ""
+    words: int = 0
+    subcommands: str = ""
 
 
 RUNNERS = {
@@ -179,8 +178,9 @@ def _starts_program(word: str, folder: str) -> bool:
 
 def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
     words, left = list(rest), runner.words
-    if runner.subcommands:
-        while words and words[0] not in runner.subcommands:
+    valued, subcommands = runner.valued.split(), runner.subcommands.split()
+    if subcommands:
+        while words and words[0] not in subcommands:
             words.pop(0)
         words = words[1:]
     while words:
@@ -195,7 +195,7 @@ def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
                 return [*words[0].split(), *words[1:]]
             if name == "taskset" and "c" in word:
                 continue
-            if word in runner.valued and words:
+            if word in valued and words:
                 words.pop(0)
         elif name in ("env", "time") and "=" in word:
             words.pop(0)

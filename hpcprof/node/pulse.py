@@ -161,14 +161,8 @@ class Pulse:
     def _write_evidence(self) -> None:
         marked = marked_steps()
         last = self._last_step if marked is None else marked.last
-        values = {
-            "rank": self.rank,
-            "time": time.time(),
-            "last_step": last,
-            "steps": self._all_steps(),
-            "threads": stacks(),
-        }
-        self._write("json", values)
+        values = {"rank": self.rank, "time": time.time(), "last_step": last, "steps": self._all_steps()}
+        self._write("json", {**values, "threads": stacks()})
         record = flight_record()
         if record is not None:
             self._write("flight.json", record)

@@ -82,8 +82,8 @@ class ExceptionWatch:
         """Note the exception in the run."""
         note = {**describe(error), "time": time.time(), "started_as": started_as}
         # That of torchrun is about a worker, whose own note stays.
-        write = self._write if type(error).__name__ == "ChildFailedError" else self._replace
-        write(f"rank{self._rank:05d}.exception", json.dumps(note))
+        replaces = type(error).__name__ != "ChildFailedError"
+        self._write(f"rank{self._rank:05d}.exception", json.dumps(note), replaces)
 
     def wait(self) -> None:
         """End the job after a while, unless all ranks have failed or MPI has been finalized."""
@@ -117,18 +117,14 @@ class ExceptionWatch:
             # The wrapper of each other rank ends its program, and lets its profiler write.
             os._exit(1)
 
-    def _replace(self, name: str, text: str) -> None:
-        """Write a fact; that of an earlier program of the rank goes."""
+    def _write(self, name: str, text: str, replaces: bool = False) -> None:
+        """Write a fact, unless there is one that it does not replace."""
         path = os.path.join(self._state, name)
         with suppress(OSError):
-            with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+            with open(f"{path}.{os.getpid()}" if replaces else path, "w" if replaces else "x") as file:
                 file.write(f"{text}\n")
-            os.replace(file.name, path)
-
-    def _write(self, name: str, text: str) -> None:
-        """Write a fact, unless there is one already."""
-        with suppress(OSError), open(os.path.join(self._state, name), "x", encoding="utf-8") as file:
-            file.write(f"{text}\n")
+            if replaces:
+                os.replace(file.name, path)
 
 
 _watches: list[ExceptionWatch] = []

@@ -92,16 +92,11 @@ class World:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the libraries that can change a result, by name."""
-        found = {
-            "hpcprof": __version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            **launcher_versions(self.comm),
-        }
+        versions = {"hpcprof": __version__, "python": platform.python_version()}
+        versions |= {"torch": str(torch.__version__), **launcher_versions(self.comm)}
         if self.device.type == "cuda":
-            found["cuda"] = str(torch.version.cuda)
-            found["nccl"] = ".".join(map(str, nccl_version()))
-        return found
+            versions |= {"cuda": str(torch.version.cuda), "nccl": ".".join(map(str, nccl_version()))}
+        return versions
 
 
 def run_workload(
@@ -186,9 +181,8 @@ def _options(backend: str, max_ctas: int | None) -> Any:
     if max_ctas is None:
         return None
     if backend != "nccl":
-        raise UsageError(
-            f"--comm-max-ctas applies to NCCL only, but the ranks communicate through {backend}."
-        )
+        used = f"the ranks communicate through {backend}"
+        raise UsageError(f"--comm-max-ctas applies to NCCL only, but {used}.")
     options = dist.ProcessGroupNCCL.Options()
     if not hasattr(options, "config"):
         raise UsageError(f"--comm-max-ctas: PyTorch {torch.__version__} cannot pass this limit on to NCCL.")

@@ -263,13 +263,7 @@ def _agreement(trainer: Trainer, world: World) -> Correctness:
     own = flat[:: max(1, len(flat) // _COMPARED)].cpu()
     reference = torch.tensor(world.comm.bcast(own.tolist() if world.rank == 0 else None))
     error = float((own - reference).norm() / reference.norm())
-    return Correctness(
-        passed=error <= _AGREE,
-        relative_error=error,
-        bound=_AGREE,
-        rows=len(own),
-        reference="rank 0's parameters",
-    )
+    return Correctness(error <= _AGREE, error, _AGREE, len(own), "rank 0's parameters")
 
 
 def _wrong(result: RankResult, world: World) -> str | None:
