@@ -37,7 +37,10 @@ class UsageError(HpcprofError):
 
 
 class DamagedInput(HpcprofError):
-    """An input file that cannot be read; ``traceback`` is that of an unexpected exception, else empty."""
+    """An input file cannot be read; it is named and skipped, and the others are collected.
+
+    ``traceback`` is that of an exception that nobody expected, else empty.
+    """
 
     traceback = ""
 

@@ -32,9 +32,11 @@ class RankEnvironment:
     run_dir: Path | None = None
     """``HPCPROF_RUN_DIR``: the run directory."""
     rank: int | None = None
+    """``HPCPROF_RANK``."""
     local_rank: int | None = None
+    """``HPCPROF_LOCAL_RANK``."""
     world_size: int | None = None
-    """``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``."""
+    """``HPCPROF_WORLD_SIZE``: the number of ranks."""
     profiler: RankProfiler = RankProfiler.NONE
     """``HPCPROF_PROFILER``: `RankProfiler.NONE` on a rank that is not profiled."""
     profile_output: Path | None = None
