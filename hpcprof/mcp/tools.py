@@ -95,9 +95,13 @@ class Tools:
         explanation = explain(found, self._store, None, on_all_cpus)
         step, shown = explanation.step, explanation.shown()
         steps = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
-        takes = (
-            f"a step takes {format_ns(step.priced_ns)} ({steps})" if step.priced_ns else "no step was found"
-        )
+        takes = "no step was found"
+        if priced := step.priced_ns:
+            recorded = step.recorded_elapsed_ns or priced
+            other = (
+                f"; savings are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
+            )
+            takes = f"a step takes {format_ns(recorded)} ({steps}{other})"
         head = [f"{name(found.id)}: {takes}; {counted(len(shown), 'finding')}."]
         for number, one in enumerate(shown, 1):
             place = f" in {name(one.where)}" if one.where else ""

@@ -20,7 +20,6 @@ from hpcprof.analysis.explain.explanation import (
     Explanation,
     Finding,
     Source,
-    StepAlone,
     StepSummary,
 )
 from hpcprof.analysis.stalls.evidence import Stall, describe
@@ -35,7 +34,7 @@ _AS_LONG = 1.02
 """Kinds of steps whose times differ by less differ in where their time goes."""
 
 _SLOWED = 0.02
-"""Minimum share of a step that a typical profiler may have, for a word about it."""
+"""Minimum share of a step that a typical profiler may have, for a word about how much it is."""
 
 _MOSTLY_COMPUTE = 80.0
 """Minimum share of compute in a step, in percent, beside which nothing else can be gained."""
@@ -170,8 +169,12 @@ def _of_steps(explanation: Explanation) -> list[str]:
 def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     """Yield what a step takes, alone and recorded, and what is known of the profiler's share."""
     alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured(step)
-    if alone is None or recorded is None or not _matters(alone, recorded):
+    if alone is None or recorded is None:
         yield f"A step takes {format_ns(priced_ns)} ({steps})."
+    elif alone.source == TYPICAL and recorded - alone.low < _SLOWED * recorded:
+        yield f"A step takes {format_ns(recorded)} ({steps})."
+        if format_ns(recorded) != format_ns(priced_ns):
+            yield f"Savings are of {format_ns(priced_ns)}, without the most of the profiler's share."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
@@ -199,11 +202,6 @@ def _once(step: StepSummary) -> Iterator[str]:
     if step.once:
         which = listed([f"step {one.step}: {format_ns(one.extra_ns)} of {one.where}" for one in step.once], 3)
         yield f"What happened once is not part of that: {which}."
-
-
-def _matters(alone: StepAlone, recorded_ns: int) -> bool:
-    """Return whether a step alone may differ from a recorded one by enough to say so."""
-    return alone.source != TYPICAL or recorded_ns - alone.low >= _SLOWED * recorded_ns
 
 
 def _measured(step: StepSummary) -> str:

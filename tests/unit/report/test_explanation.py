@@ -82,7 +82,9 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
         "step; open --step-time: of the step alone).",
     ]
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
-    assert "unknown" not in written(replace(given, step=waits)).conclusion[0]
+    said = written(replace(given, step=replace(waits, elapsed_ns=98_500_000))).conclusion
+    assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
+    assert said[1] == "Savings are of 98.50 ms, without the most of the profiler's share."
 
 
 def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:
