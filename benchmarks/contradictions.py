@@ -5,13 +5,15 @@ Without any, the runs are generated: the programs of ``benchmarks/programs.py`` 
 together, on two ranks or, if they need more, on four, and programs of tensor and pipeline groups.
 Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
 explanation, bars of the terminal and the page, charts, a comparison of the run with itself, the timeline, the
-answers of ``hpcprof serve`` and to agents, SQL, and what commands print), and prints the differences: run,
-what is compared, and both values. The last line counts the comparisons; the exit status is 1 if any differ.
+slices of a Perfetto trace, answers of ``hpcprof serve`` and to agents, SQL, and what commands print), and
+prints the differences: run, what is compared, and both values. The last line counts the comparisons; the exit
+status is 1 if any differ.
 `tests/integration/test_contradictions.py` compares five runs.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 import shutil
@@ -47,6 +49,7 @@ from hpcprof.report.explanation import conclusion  # noqa: E402
 from hpcprof.report.facts import facts  # noqa: E402
 from hpcprof.report.page.chart_data import chart_data  # noqa: E402
 from hpcprof.report.page.first_screen import first_screen  # noqa: E402
+from hpcprof.report.perfetto.export import TRACE, export_trace  # noqa: E402
 from hpcprof.results.across.across_runs import compare_sides, over_pair  # noqa: E402
 from hpcprof.results.api import Results  # noqa: E402
 from hpcprof.results.ask.windows import RunWindows  # noqa: E402
@@ -59,6 +62,7 @@ from hpcprof.serve.catalogue import Catalogue  # noqa: E402
 from hpcprof.serve.guard import Access  # noqa: E402
 from tests.data.many_ranks import write_program  # noqa: E402
 from tests.data.parallel_program import Program as Parallel  # noqa: E402
+from tests.unit.report.perfetto.decoded import decode  # noqa: E402
 
 PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*")
 ROUNDED = 1.0
@@ -92,8 +96,9 @@ class Compared(NamedTuple):
 
 def compared(run: Results, command: Command) -> Iterator[Compared]:
     """Yield every figure of a collected run that two places show."""
-    tables = {name: run.analysis(name) for name in _TABLES}
+    # An explanation prices late ranks in the tables.
     explanation = run.explain()
+    tables = {name: run.analysis(name) for name in _TABLES}
     kinds, account = tables["step_kinds"], tables["step_account"]
     if not len(kinds):
         return
@@ -114,6 +119,25 @@ def compared(run: Results, command: Command) -> Iterator[Compared]:
     for rank in times["rank"].unique().tolist():
         steps, wall = windows.steps(rank), times["wall_ns"][times["rank"] == rank]
         yield Compared(f"steps of rank {rank}: timeline", (steps.end - steps.start).tolist(), wall.tolist())
+    yield from _of_perfetto(run, tables)
+
+
+def _of_perfetto(run: Results, tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
+    """Yield what the slices of an exported trace add up to beside the tables."""
+    ranks = sorted(tables["step_times"]["rank"].unique().tolist())
+    with tempfile.TemporaryDirectory() as folder:
+        export_trace(run.run, run.store, Path(folder), lambda _: None, ranks=ranks, steps=None)
+        slices = decode(gzip.decompress((Path(folder) / TRACE).read_bytes())).slices
+    sums = {"step": ("step_times", "wall_ns"), "kernel": ("kernels", "total_ns")}
+    sums |= {"memory": ("memops", "total_ns"), "mpi": ("mpi_calls", "total_ns")}
+    for rank in ranks:
+        for category, (name, column) in sums.items():
+            table = run.analysis(name)
+            own = [s for s in slices if (s.process, s.category) == (f"rank {rank}", category)]
+            drawn = sum(one.end - one.start for one in own)
+            whole = int(table[column][table["rank"] == rank].sum()) if len(table) else 0
+            # The common clock may run at another rate than that of the rank.
+            yield Compared(f"{name} of rank {rank}: Perfetto", drawn, whole, len(own) + 1e-3 * whole)
 
 
 def compared_notes(run: Run, command: Command) -> Iterator[Compared]:
@@ -406,7 +430,8 @@ def _of_bars(run: Results, bars: Sequence[Account]) -> Iterator[Compared]:
         row = kinds.loc[bar.kind]
         yield Compared(f"elapsed step of kind {bar.kind}: bar", bar.elapsed_ns, int(row["elapsed_ns"]))
         yield Compared(f"median step of kind {bar.kind}: bar", bar.p50_ns, int(row["wall_p50_ns"]))
-        yield Compared(f"number of steps of kind {bar.kind}: bar", bar.steps, int(row["steps"]))
+        yield Compared(f"counted steps of kind {bar.kind}: bar", bar.steps.count, int(row["counted_steps"]))
+        yield Compared(f"number of steps of kind {bar.kind}: bar", bar.median_steps, int(row["steps"]))
         drawn = {part.name: part.ns for part in bar.parts}
         for name, column in (("compute", "compute_ns"), ("exposed communication", "exposed_comm_ns")):
             if name in drawn:
