@@ -190,7 +190,9 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
 
 
 def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFrame) -> Iterator[Finding]:
-    current, now, step = replay.measured, unchanged, float(unchanged.mean())
+    current, now = replay.measured, unchanged
+    # The replay may be some percent off the step of which savings are a share.
+    step = float(np.concatenate([graph.measured for graph in replay.graphs]).mean())
     slowdown = slowdowns.set_index(["by", "value"])["slowdown"]
     for _ in range(_MOST_FINDINGS):
         place, value, chosen, saving = _narrowest(replay, current, now)

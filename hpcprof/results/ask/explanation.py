@@ -331,6 +331,9 @@ def _explained(
         from hpcprof.analysis.predict.operation_causes import explain_operations
 
         found, slowdowns = explain_operations(table)
+        for row in store.table(run.id, "step_kinds").rows[:1]:
+            told = {name: row[name] for name in ("wall_p50_ns", "elapsed_ns", "counted_steps")}
+            found = replace(found, step=replace(found.step, **told))
         return found, pd.DataFrame(), slowdowns
     from hpcprof.analysis.explain.explain import explain_run
 
