@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcprof.common.decode import open_regular
 from hpcprof.common.masking import masked
@@ -13,15 +12,8 @@ _MAX_BYTES = 4 << 20
 """Maximum bytes of a log that are searched, from its beginning."""
 
 
-class _Voice(NamedTuple):
-    """How a profiler prints warnings; the first group of ``line`` is the text."""
-
-    line: re.Pattern[str]
-    harmless: re.Pattern[str]
-
-
 # glog's prefix with the year, which PyTorch's and XLA's loggers leave out.
-_ROCPROFV3 = _Voice(
+_ROCPROFV3 = (
     re.compile(r"^[WEF]\d{8} [\d:.]+ +\d+ \w+\.[ch]pp:\d+\] (.+)", re.MULTILINE),
     # All of ROCm/rocprofiler-sdk, source/lib.
     re.compile(
@@ -31,7 +23,7 @@ _ROCPROFV3 = _Voice(
         r"|^duplicate kernel symbol data"  # a kernel that is loaded again keeps its number
     ),
 )
-_UNITRACE = _Voice(
+_UNITRACE = (
     # Programs print such words too, so only the texts of intel/pti-gpu, tools/unitrace/src count.
     re.compile(
         r"^\[(?:WARNING|ERROR)\] ((?:Unable to|Failed to|Not able to calculate|Invalid timestamp|"
@@ -43,33 +35,28 @@ _UNITRACE = _Voice(
     # What it frees when the recording is over.
     re.compile(r"^Failed to (?:free|destroy|deactivate)|is not destroyed$"),
 )
-_VOICES = {"rocpd": _ROCPROFV3, "rocprofv3": _ROCPROFV3, "unitrace": _UNITRACE}
+_WARNINGS = {"rocpd": _ROCPROFV3, "rocprofv3": _ROCPROFV3, "unitrace": _UNITRACE}
+"""The lines of the warnings of each reader's profiler, with their text, and the texts that are harmless."""
 _NUMBER = re.compile(r"\b(?:0x[0-9a-fA-F]+|\d+)\b")
 
 
 def logged_warnings(profile: Path, kind: str, rank: int) -> list[Loss]:
     """Return the warnings in the log of a rank, counted by text without its numbers.
 
-    Parameters
-    ----------
-    profile : Path
-        A profile in the folder ``profiles`` of a run, beside which ``logs`` has that of each rank; others
-        have no log.
-    kind : str
-        The reader's name.
+    ``profile`` is one of a reader ``kind`` in the folder ``profiles`` of a run, which has ``logs`` beside it.
     """
-    voice = _VOICES.get(kind)
     log = profile.parent.parent / "logs" / f"rank{rank:05d}.err"
-    if voice is None or profile.parent.name != "profiles":
+    if kind not in _WARNINGS or profile.parent.name != "profiles":
         return []
+    line, harmless = _WARNINGS[kind]
     try:
         with open_regular(log) as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
     alike: dict[str, list[str]] = {}
-    for found in voice.line.finditer(text):
-        if not voice.harmless.search(found[1]):
+    for found in line.finditer(text):
+        if not harmless.search(found[1]):
             alike.setdefault(_NUMBER.sub("#", found[1]), []).append(found[1])
     return [
         Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, len(texts), None, visible(masked(texts[0].strip())))

@@ -6,7 +6,6 @@ import numpy as np
 
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.intervals import Intervals
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
@@ -73,19 +72,13 @@ def _captured(timeline: Timeline, lost: Ints) -> Mask:
     captured = np.zeros(len(lost), bool)
     for process in np.unique(calls.process[begins]).tolist():
         of_lost = calls.process[lost] == process
-        start, end = _spans(
-            np.sort(calls.start[begins[calls.process[begins] == process]]),
-            np.sort(calls.end[ends[calls.process[ends] == process]]),
-        )
+        start = np.sort(calls.start[begins[calls.process[begins] == process]])
+        stop = np.sort(calls.end[ends[calls.process[ends] == process]])
+        # A capture without an end lasts for ever.
+        end = np.append(stop, np.iinfo(np.int64).max)[np.searchsorted(stop, start)]
         at = np.searchsorted(start, calls.start[lost], side="right") - 1
         captured |= of_lost & (at >= 0) & (calls.start[lost] <= end[at])
     return captured
-
-
-def _spans(begin: Ints, end: Ints) -> Intervals:
-    """Return the intervals from each begin to the next end; one without an end lasts for ever."""
-    at = np.searchsorted(end, begin)
-    return begin, np.append(end, np.iinfo(np.int64).max)[at]
 
 
 def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:

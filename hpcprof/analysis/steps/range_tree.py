@@ -50,7 +50,7 @@ def tightest(start: Ints, end: Ints) -> Ints:
     order = np.lexsort((-end, start))
     # The rank by length, then by order in the profile; n means none.
     by_length = np.argsort(end - start, kind="stable")
-    rank = _inverse(by_length)[order]
+    rank = np.argsort(by_length)[order]
     best = np.full(n, n, np.int64)
     # From here on, an interval is its position in the sorted sequence.
     items = np.argsort(-end[order], kind="stable")
@@ -68,12 +68,6 @@ def tightest(start: Ints, end: Ints) -> Ints:
     parent = np.empty(n, np.int64)
     parent[order] = np.append(by_length, NO_PARENT)[best]
     return _with_twins(parent, order, start, end)
-
-
-def _inverse(permutation: Ints) -> Ints:
-    inverse = np.empty(len(permutation), np.int64)
-    inverse[permutation] = np.arange(len(permutation))
-    return inverse
 
 
 def _halved(items: Ints, block: Ints, left: Mask, half: int) -> Ints:

@@ -82,17 +82,15 @@ _WORDS = frozenset((
 def allowed(name: str, value: str) -> bool:
     """Return whether a variable may be kept: its name is listed, and its value is numbers and known words."""
     listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE.search(name))
-    return listed and bool(value) and len(value) <= _LONGEST and all(map(_is_plain, _PARTS.split(value)))
+    if not listed or not value or len(value) > _LONGEST:
+        return False
+    return all(not part or _NUMBER.fullmatch(part) or part.lower() in _WORDS for part in _PARTS.split(value))
 
 
 def first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | None:
     """Return the first of some variables that is a number, such as those of `RANKS`; None if none is."""
     values = (variables[name] for name in names if name in variables)
     return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
-
-
-def _is_plain(part: str) -> bool:
-    return not part or _NUMBER.fullmatch(part) is not None or part.lower() in _WORDS
 
 
 def split(item: str) -> tuple[str, str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, visible
@@ -96,10 +95,12 @@ def read(path: Path) -> Timeline:
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     owners = [_owners(one["correlation"], calls, processes) for one in (kernels, memory, graphs)]
+    called = distinct(calls.name).tolist()
     return Timeline(
         origin=replace(
             _origin(path, properties, (*events.losses, *_warnings(properties))),
-            ordered_streams=_cuda(calls.name, strings),
+            # For HIP and SYCL, Kineto records queues.
+            ordered_streams=not any(str(strings[one]).startswith(("hip", "ur", "ze")) for one in called),
         ),
         kernels=Kernels(
             **kernels,
@@ -154,12 +155,6 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     share = np.where(has_calls, place * np.maximum(of_number[row], 1) // np.maximum(count[row], 1), 0)
     at = np.minimum(begin[row] + share, len(caller) - 1)
     return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
-
-
-def _cuda(called: Ints, strings: NDArray[np.object_]) -> bool:
-    """Return whether the streams are CUDA's: for HIP and SYCL, Kineto records queues."""
-    names = (str(strings[name]) for name in distinct(called).tolist())
-    return not any(name.startswith(("hip", "ur", "ze", "zeEvent")) for name in names)
 
 
 def _functions(columns: IntColumns, strings: StringTable) -> Functions:

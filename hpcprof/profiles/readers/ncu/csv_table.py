@@ -234,15 +234,11 @@ def factor(unit: str) -> float:
     ``%/Kbyte`` 1e-3. Units without a scale (``%``, ``cycle``, ``inst``) give 1.
     """
     above, _, below = unit.partition("/")
-    return _scale(above) / (_per_second(below) if below else 1.0)
+    time = _TIMES.get(_LONG.get(below, below))
+    return _scale(above) / (time / 1e9 if time else _scale(below) if below else 1.0)
 
 
 def _scale(unit: str) -> float:
     if found := _PREFIXED.fullmatch(unit):
         return _PREFIXES[found[1]]
     return _TIMES.get(_LONG.get(unit, unit), 1.0)
-
-
-def _per_second(unit: str) -> float:
-    time = _TIMES.get(_LONG.get(unit, unit))
-    return time / 1e9 if time else _scale(unit)

@@ -159,13 +159,16 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     source = export.table("DIAGNOSTIC_EVENT")
     if source is None or not {"severity", "text"} <= source.columns:
         return []
-    owner = "globalPid" if "globalPid" in source.columns else "NULL"
-    messages = [row for row in source.rows(("severity", "text", owner)) if isinstance(row[1], str)]
+    column = "globalPid" if "globalPid" in source.columns else "NULL"
+    messages = [row for row in source.rows(("severity", "text", column)) if isinstance(row[1], str)]
     started = any(_SELF_STARTED.search(text) for _, text, _ in messages)
     counts: Counter[tuple[LossKind, str]] = Counter()
     for severity, text, process in messages:
         speaks = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
-        if not speaks or (processes and _NOTHING.search(text) and _another(process, processes)):
+        # A global id without a pid is of no process.
+        owner = process >> PROCESS_SHIFT if isinstance(process, int) else 0
+        another = processes and owner & _PID and owner not in processes
+        if not speaks or (another and _NOTHING.search(text)):
             continue
         harmless = any(
             pattern.search(text) and (started or not needs_start) for pattern, needs_start in _HARMLESS
@@ -174,12 +177,6 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
         shown = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
         counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, shown] += 1
     return [Loss(kind, Subject.CAPTURE, count, None, text) for (kind, text), count in counts.items()]
-
-
-def _another(owner: object, processes: Collection[int]) -> bool:
-    """Return whether a global id is that of another process than these; one without a pid is of none."""
-    process = owner >> PROCESS_SHIFT if isinstance(owner, int) else 0
-    return process & _PID != 0 and process not in processes
 
 
 def _text(export: NsysExport, table: str, name: str) -> str | None:

@@ -81,26 +81,23 @@ def read_synchronizations(
     records, odd = _read_records(export, only_process)
     source = _sources(columns, records, exact=_SYNC_ID in table.columns)
     source[(kind != SyncKind.EVENT) & (kind != SyncKind.STREAM_WAIT)] = -1
+    # A wait has no device but that of its context: nsys writes 0 for any.
+    devices = _devices(export, only_process)
+    contexts, row = numbered_rows(columns["process"] & _PID, columns["contextId"])
+    of_context = [devices.get((process, one), 0) for process, one in contexts.tolist()]
     found = Synchronizations(
         start=columns["start"],
         end=columns["end"],
         process=columns["process"],
         kind=kind,
         correlation=columns["correlationId"],
-        device=_device(export, columns, only_process),
+        device=np.array(of_context, np.int64)[row],
         stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
         # The index -1 selects what stands for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
     return found, lost + odd
-
-
-def _device(export: NsysExport, waits: IntColumns, only_process: int) -> Ints:
-    """Return the device of each wait's context, 0 if it is unknown: nsys writes 0 for any device."""
-    devices = _devices(export, only_process)
-    contexts, row = numbered_rows(waits["process"] & _PID, waits["contextId"])
-    return np.array([devices.get((process, one), 0) for process, one in contexts.tolist()], np.int64)[row]
 
 
 def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:

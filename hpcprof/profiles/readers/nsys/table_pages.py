@@ -231,7 +231,9 @@ class TablePages:
         rowid, begin = _varints(content, at)
         length, rowid = length.astype(np.int64), rowid.astype(np.int64)
         is_long = length > self._usable - 35
-        self._take(length)
+        # Records that share bytes may be longer together than the file.
+        if length.max(initial=0) > (most := self._pages * self._size) or length.sum() > most:
+            raise _Unusual
         if (begin + np.where(is_long, 0, length) > page_end).any():
             raise _Unusual
         long = np.flatnonzero(is_long).tolist()
@@ -241,12 +243,6 @@ class TablePages:
         if whole:
             content = np.concatenate([content, *(np.frombuffer(one, np.uint8) for one in whole)])
         return _Records(content, begin, end, rowid)
-
-    def _take(self, length: Ints) -> None:
-        """Refuse records that together are longer than the file, as those that share bytes can be."""
-        most = self._pages * self._size
-        if length.max(initial=0) > most or length.sum() > most:
-            raise _Unusual
 
     def _overflowing(self, content: _Bytes, begin: int, length: int) -> bytes:
         """Return a record that goes on in pages of its own."""

@@ -99,7 +99,9 @@ class _Building:
         for process in processes:
             self._read_process(process)
         if part is None or part.first:
-            self._count_unowned()
+            events = {one.id: one.events for one in archive.locations}
+            unowned = sum(events[one.id] for one in archive.locations if one.process == NO_PROCESS)
+            self._losses += losses(LossKind.PROCESS, Subject.EVENT, {"": unowned}, sum(events.values()))
         return Timeline(
             origin=self._origin(processes, [name for _, name in gpus]),
             strings=self._strings.array(),
@@ -157,17 +159,7 @@ class _Building:
         on_gpu = np.isin(paradigm, _OF_GPUS)
         self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
         others = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
-        rows = len(others)
-        self._add(
-            Ranges(
-                start=others.start,
-                end=others.end,
-                process=np.full(rows, location.process),
-                thread=np.full(rows, location.id),
-                name=self._of(others.region, self._numbers),
-                closed=(others.left >= 0).astype(np.int64),
-            )
-        )
+        self._add(self._calls(Ranges, others, location))
         for name, readings in found.counters.items():
             rows = max(len(readings.time) - 1, 0)
             self._add(
@@ -214,11 +206,6 @@ class _Building:
             }
             self._add((Kernels if category is None else MemoryOperations)(**columns))
 
-    def _count_unowned(self) -> None:
-        unowned = sum(one.events for one in self._archive.locations if one.process == NO_PROCESS)
-        every = sum(one.events for one in self._archive.locations)
-        self._losses += losses(LossKind.PROCESS, Subject.EVENT, {"": unowned}, every)
-
     def _origin(self, processes: Sequence[int], gpus: Sequence[str]) -> Origin:
         archive = self._archive
         lost = self._losses
@@ -260,8 +247,9 @@ class _Building:
             "thread": np.full(rows, location.id),
             "name": self._of(visits.region, self._numbers),
             "correlation": np.full(rows, NO_CORRELATION),
+            "closed": (visits.left >= 0).astype(np.int64),
         }
-        return kind(**{name: columns[name] for name in kind.__match_args__})
+        return kind(**{name: columns[name] for name in kind.__match_args__ if name in columns})
 
     def _of(self, region: Ints, values: Mapping[int, int]) -> Ints:
         return translate(region.copy(), values)

@@ -398,11 +398,8 @@ class _ProcessReader:
         """Return the distinct categories and functions of records, and the number of each record's."""
         kind, function = rows.column("kind"), rows.column("operation")
         pairs, row = numbered_rows(kind, function)
-        return [self._function(*pair) for pair in pairs.tolist()], row
-
-    def _function(self, kind: int, operation: int) -> tuple[str, str]:
-        known = self._kinds[kind] if kind < len(self._kinds) else _Kind()
-        return known.kind, known.operations[operation] if operation < len(known.operations) else ""
+        kinds = [(self._kinds[one] if one < len(self._kinds) else _Kind(), at) for one, at in pairs.tolist()]
+        return [(of.kind, of.operations[at] if at < len(of.operations) else "") for of, at in kinds], row
 
     def _devices(self, agent: Ints) -> Ints:
         return each(agent, lambda one: self.agents[one].device if one in self.agents else 0)

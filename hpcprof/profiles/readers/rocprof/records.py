@@ -153,15 +153,16 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     collectives = _collectives({key: values[rccl] for key, values in calls.items()}, strings)
     ranges = _ranges(calls, strings)
     counters = _counters(records.counters, lost)
-    texts = strings.array()
+    texts, block = strings.array(), _shape(dispatches, WORKGROUP)
     return Timeline(
         origin=replace(origin, losses=(*origin.losses, *lost), ordered_streams=ordered),
         strings=texts,
         kernels=Kernels(
             **_operations(dispatches, stream),
             category=kernel_classification.classes_of(dispatches["name"], texts),
-            grid=_workgroups(dispatches),
-            block=_shape(dispatches, WORKGROUP),
+            # Grids are counted in workgroups, as elsewhere.
+            grid=-(-_shape(dispatches, GRID) // np.maximum(block, 1)),
+            block=block,
         ),
         memops=MemoryOperations(
             **_operations(copies, of_copies),
@@ -219,12 +220,6 @@ def _operations(columns: IntColumns, stream: Ints) -> IntColumns:
 def _shape(columns: IntColumns, names: Sequence[str]) -> Ints:
     shape: Ints = np.ascontiguousarray(np.stack([columns[name] for name in names]).T)
     return shape
-
-
-def _workgroups(dispatches: IntColumns) -> Ints:
-    """Return the number of workgroups in each direction, as grids are counted elsewhere."""
-    workgroup = np.maximum(_shape(dispatches, WORKGROUP), 1)
-    return -(-_shape(dispatches, GRID) // workgroup)
 
 
 def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:

@@ -219,6 +219,8 @@ class _Builder:
         is_api = np.array([bool(_API.fullmatch(text)) for text in self._texts(calls["name"])], bool)
         is_mpi = np.array([text.startswith("MPI_") for text in self._texts(calls["name"])], bool)
         api = {key: values[is_api] for key, values in calls.items()}
+        others = {key: values[~is_api & ~is_mpi] for key, values in calls.items()}
+        placed = [others[key] for key in ("process", "thread", "start", "end")]
         api["correlation"] = np.arange(1, len(api["start"]) + 1)
         of_operation = self._launches(api)
         operations, gpus = self._operations(process, of_operation)
@@ -232,7 +234,8 @@ class _Builder:
             kernels=_kernels(operations, rows[_Kind.KERNEL], names, texts),
             memops=_memory(operations, rows[_Kind.MEMORY], names),
             calls=ApiCalls(**api),
-            ranges=_ranges({key: values[~is_api & ~is_mpi] for key, values in calls.items()}),
+            # Of SYCL, oneCCL and the program; those of a thread nest, or are started and ended.
+            ranges=Ranges(**others, style=styles_of_threads(*placed)),
             gpu_marks=GpuMarks(**{key: operations[key][rows[_Kind.MARK]] for key in GpuMarks.__match_args__}),
             mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),
             counters=counters,
@@ -302,7 +305,8 @@ class _Builder:
         self._named_operations = [_operation(name) for name in numbers]
         tile = np.array([one.tile for one in self._named_operations], np.int64)[number]
         device, gpus = self._devices(columns["process"], tile)
-        ids = [_id(event) for event in events]
+        written = (known_arguments(event).id for event in events)
+        ids = [int(text) if text.isdecimal() and len(text) < 19 else -1 for text in written]
         correlation = [launches.get(one, NO_CORRELATION) for one in ids]
         name = self._strings.add_all(one.name or None for one in self._named_operations)
         streams: dict[int, int] = {}
@@ -431,11 +435,6 @@ def known_arguments(event: Event) -> Arguments:
         return Arguments()
 
 
-def _id(event: Event) -> int:
-    text = known_arguments(event).id
-    return int(text) if text.isdecimal() and len(text) < 19 else -1
-
-
 def _kernels(columns: IntColumns, rows: Ints, names: Sequence[_Operation], texts: np.ndarray) -> Kernels:
     shapes = np.array([names[row].shape for row in rows.tolist()], np.int64).reshape(-1, 6)
     taken = {key: values[rows] for key, values in columns.items()}
@@ -454,9 +453,3 @@ def _memory(columns: IntColumns, rows: Ints, names: Sequence[_Operation]) -> Mem
         bytes=np.array([names[row].size for row in rows.tolist()], np.int64),
         host_memory=np.array([int(names[row].host_memory) for row in rows.tolist()], np.int64),
     )
-
-
-def _ranges(columns: IntColumns) -> Ranges:
-    """Return ranges of SYCL, oneCCL and the program; those of a thread nest, or are started and ended."""
-    placed = (columns[key] for key in ("process", "thread", "start", "end"))
-    return Ranges(**columns, style=styles_of_threads(*placed))

@@ -157,7 +157,9 @@ def _program(data: bytes) -> HloProgram:
             number, operations = _computation(data, one)
             computations[number] = operations
         elif one.number == 15:
-            devices = _devices(data, one)
+            # By replica, and then by partition.
+            parts = [_numbers(data, part, 1) for part in _messages(data, one) if part.number == 3]
+            devices = tuple(device for replica in zip(*parts, strict=False) for device in replica)
     for operations in computations.values():
         for operation in operations.values():
             operation.inputs = tuple(operations[at].shape for at in operation.operands if at in operations)
@@ -209,7 +211,9 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
         contracted=[axis for one in parts.get(30, ()) for axis in _numbers(data, one, 1)],
         groups=[_numbers(data, one, 1) for one in parts.get(49, ())],
     )
-    made.contracted = made.contracted or _contracted(text.get(43, ""))
+    # A call of cuBLAS or hipBLASLt has the axes in its configuration.
+    if not made.contracted and (configured := _CONTRACTED.search(text.get(43, ""))):
+        made.contracted = [int(axis) for axis in re.findall(r"\d{1,3}", configured[1])]
     made.groups += [group for one in parts.get(87, ()) for group in _device_groups(data, one)]
     for one in parts.get(16, ()):
         axes = {axis.number: axis.value for axis in fields_of(data, one.value, one.end)}
@@ -266,12 +270,6 @@ def _iota_groups(data: bytes, message: Field) -> list[list[int]]:
     return [flat[at : at + size] for at in range(0, len(flat), size)]
 
 
-def _devices(data: bytes, message: Field) -> tuple[int, ...]:
-    """Return the devices of an assignment, by replica and then by partition."""
-    parts = [_numbers(data, one, 1) for one in _messages(data, message) if one.number == 3]
-    return tuple(device for replica in zip(*parts, strict=False) for device in replica)
-
-
 def _flops(
     operation: HloOperation, computations: Mapping[int, Mapping[int, HloOperation]], costs: dict[int, int]
 ) -> int:
@@ -309,12 +307,6 @@ def _convolution(operation: HloOperation) -> int:
     if own is None or own >= len(kernel) or not kernel[own]:
         return 0
     return 2 * prod(operation.shape.arrays[0][2]) * (prod(kernel) // kernel[own])
-
-
-def _contracted(config: str) -> list[int]:
-    """Return the axes over which a call of cuBLAS or hipBLASLt sums in its left input."""
-    found = _CONTRACTED.search(config)
-    return [int(axis) for axis in re.findall(r"\d{1,3}", found[1])] if found else []
 
 
 def _text(data: bytes, part: Field) -> str:

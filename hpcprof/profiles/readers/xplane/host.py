@@ -159,8 +159,11 @@ class _Threads:
         operators = concatenate(
             Operators, (self._operators(launched), self._operators(on_devices.take(~talking)))
         )
+        name = self._plane.metadata_name
+        keys = self._plane.metadata_id[calls]
+        called = each(keys, lambda key: self._strings.add(name(key) or None))
         return OnHost(
-            ApiCalls(**self._columns(calls), name=self._names(calls), correlation=self._correlation[calls]),
+            ApiCalls(**self._columns(calls), name=called, correlation=self._correlation[calls]),
             concatenate(Ranges, (self._ranges(), self._modules())),
             operators,
             self._collectives(launched),
@@ -175,10 +178,6 @@ class _Threads:
             "process": np.full(len(rows), self._process),
             "thread": self._thread[plane.line[rows]],
         }
-
-    def _names(self, rows: Ints) -> Ints:
-        name = self._plane.metadata_name
-        return each(self._plane.metadata_id[rows], lambda key: self._strings.add(name(key) or None))
 
     def _take_operations(self, gpu: Plane) -> None:
         """Give calls without an operation the one that they launched, as newer versions of XLA tell."""
@@ -286,10 +285,14 @@ class _Threads:
             "process": np.full(len(keys), self._process),
             "thread": np.full(len(keys), 0 if line is None else self._thread[line]),
         }
+        ordinals = self._plane.numbers("device_ordinal")
         name = np.empty(len(keys), np.int64)
         for (number,), own in rows_by_key(keys[order, 0]) if len(keys) else ():
             run_ids = np.full(len(own), NOT_GIVEN)
-            if self._with_other_processes(rows[module[rows] == number]):
+            own_rows = rows[module[rows] == number]
+            program = self._programs.get(int(self._program[own_rows[0]]))
+            # The program also runs on devices of other processes.
+            if program and len(program.devices) > len(distinct(ordinals[own_rows])):
                 run_ids = _run_ids(keys[order[own], 1])
             name[own] = self._strings.add_all(_module_name(texts[number], one) for one in run_ids.tolist())
         return Ranges(**columns, name=name, style=np.full(len(keys), int(Style.START_END)))
@@ -315,12 +318,6 @@ class _Threads:
             if len(marks) > 1 and inside[1] and not inside[0]:
                 result[marks[0]] = result[marks[1]] - 1
         return result
-
-    def _with_other_processes(self, rows: Ints) -> bool:
-        """Return whether the program of some operations also runs on devices of other processes."""
-        program = self._programs.get(int(self._program[rows[0]]))
-        own = distinct(self._plane.numbers("device_ordinal")[rows])
-        return program is not None and len(program.devices) > len(own)
 
     def _launched(self) -> _Executed:
         """Return the operations that launch work on GPUs: calls that follow each other on a thread."""
