@@ -185,10 +185,7 @@ def _counted(number: int, subject: Subject) -> str:
 
 _UNSUPPORTED = re.compile(r"unable|(?:not |un)supported|could not|cannot|permission|privilege", re.IGNORECASE)
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
-_KERNELS = (
-    "Record the work of the GPU too: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA or "
-    "XPU."
-)
+_KERNELS = "Record the work of the GPU: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA."
 _AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "

@@ -71,7 +71,7 @@ def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
         if log.not_read:
             yield f"hpcprof does not read {', '.join(log.not_read)} in {name}"
         if log.overflown:
-            yield f"{', '.join(log.overflown)} overflowed and count as 0 in {name}"
+            yield f"{', '.join(log.overflown)} overflowed in {name}, and counts as 0"
         if log.left_out:
             yield f"{counted(log.left_out, 'record')} of {name} are left out"
 

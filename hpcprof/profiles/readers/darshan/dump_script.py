@@ -80,8 +80,7 @@ def main(path: str) -> None:
         if module in MODULES:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
-                # -1 stands for what was not monitored.
-                overflown |= {name for name, value in record["counters"].items() if value < -1}
+                overflown |= _overflown(record)
                 if len(found["records"]) < _MOST_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
                     found["records"].append(_counters(module, file, record))
@@ -108,6 +107,11 @@ def memory_of(size: int) -> int:
 def _records(read: Callable[[], Any]) -> Iterator[Any]:
     while (record := read()) is not None:
         yield record
+
+
+def _overflown(record: Mapping[str, Any]) -> set[str]:
+    """Return the counters below -1, which stands for what was not monitored."""
+    return {name for name, value in record["counters"].items() if value < -1}
 
 
 def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_a_launch_without_a_kernel_is_lost_with_its_step() -> None:
 def test_a_gpu_that_was_not_recorded_lacks_every_launch() -> None:
     found = program(lost=tuple(range(8)))
     (loss,) = [loss for loss in capture_losses(found) if loss.kind is LossKind.MISSING]
-    assert (loss.count, loss.of) == (8, 8) and loss.remedy.startswith("Record the work of the GPU too")
+    assert (loss.count, loss.of) == (8, 8) and loss.remedy.startswith("Record the work of the GPU")
     assert steps_with_lost_launches(found).all()
 
 
