@@ -270,7 +270,6 @@ class _Dask:
 
 
 def _check_options(executor: str, submit: bool, address: str | None, placed: Sequence[str]) -> None:
-    """Check that the options for jobs and for Dask belong to what was asked for."""
     if address is not None and executor != "dask":
         raise UsageError("--dask-address is for --executor dask: give both, or neither.")
     if submit and executor == "dask":
@@ -284,7 +283,6 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
 
 
 def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
-    """Return runs by their names without the store; None if one of them is not a folder here."""
     from hpcprof.profiles.event_folders import EVENTS
     from hpcprof.results.collect.run_profiles import runs_to_collect
     from hpcprof.runs.directory import MANIFEST, open_run, submitted_ids

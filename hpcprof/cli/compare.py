@@ -159,7 +159,6 @@ def _targets(given: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
-    """Send the verdict to the targets, and say what could not be sent."""
     if not targets:
         return
     from hpcprof.node.notify import send, send_at_once
@@ -180,7 +179,6 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
 
 
 def _write(form: str, compared: Comparison, store: Store) -> None:
-    """Write a comparison in the form that the user chose."""
     if form == "json":
         echo(json.dumps(compared.as_json(), indent=1))
     elif form == "github":

@@ -54,7 +54,6 @@ def among(words: tuple[str, ...]) -> Completer:
 
 
 def _site(context: click.Context) -> Site:
-    """Return the site of the words before the incomplete one, or the default."""
     from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.jobs.merge import merged, site_of
 
@@ -69,7 +68,6 @@ def _sites(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
-    """Return the queues of the site, or for a command on runs of the site of the first run."""
     if "runs" in context.params:
         from hpcprof.runs.directory import find_runs, runs_directory
         from hpcprof.submit.sites.model import recorded_site
@@ -81,7 +79,6 @@ def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _accepting(site: Site) -> list[str]:
-    """Return the queues of a site that accept jobs of users."""
     return [name for name, queue in site.queues.items() if not queue.route_only]
 
 
@@ -220,7 +217,6 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _hosts(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Yield the hosts that the user's configuration of ssh names, without patterns."""
     with suppress(OSError):
         for line in (Path.home() / ".ssh/config").read_text(encoding="utf-8", errors="replace").splitlines():
             word, *names = line.split() or [""]

@@ -184,7 +184,6 @@ def _terminal() -> bool:
 
 
 def _call(argv: list[str], dry_run: bool) -> None:
-    """Run a command in this terminal and exit with its exit code, or print it."""
     if dry_run:
         echo(masked_command(argv))
     elif code := run_in_terminal(argv):

@@ -77,7 +77,6 @@ def command(
 
 
 def _broken(gates: list[Gate], explanation: Explanation) -> bool:
-    """Say on standard error which gates are broken or could not be judged; return whether one is broken."""
     from hpcprof.report.explanation import named, saved
 
     broken = False

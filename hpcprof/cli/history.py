@@ -137,7 +137,6 @@ def _show(found: Sequence[History]) -> None:
 
 
 def _show_runs(history: History) -> None:
-    """Print the table of the runs of a history."""
     from hpcprof.report.history import table
 
     columns = table(history)

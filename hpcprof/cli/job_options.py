@@ -62,7 +62,6 @@ def job_options(command: CommandT) -> CommandT:
 
 
 def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
-    """Return an option of the command line for one of a job."""
     settings: dict[str, Any] = {}
     if kind is int:
         settings["type"] = click.IntRange(min=option.least)

@@ -56,7 +56,6 @@ def in_turns(count: int) -> str:
 
 
 def _job_of(baseline: str, job: Job, store: Store, runs_dir: Path) -> tuple[Site, Job]:
-    """Return the site and the job of the newest run of a baseline."""
     from hpcprof.results.across.named_baselines import baseline_runs
     from hpcprof.submit.sites.model import recorded_site
 

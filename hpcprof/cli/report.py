@@ -119,7 +119,6 @@ def command(
 
 
 def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: float | None) -> None:
-    """Refuse options that belong to another report."""
     from hpcprof.report.contents import VERDICTS
 
     if threshold is not None and analysis not in (None, *VERDICTS):
@@ -132,7 +131,6 @@ def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: floa
 
 
 def _show(made: Contents, form: str, everything: bool) -> None:
-    """Print the report of a run."""
     if form == "json":
         tables = {name: made.table(name) for name in made.analyses}
         rows = {name: table.rows for name, table in tables.items()}
@@ -150,7 +148,6 @@ def _show(made: Contents, form: str, everything: bool) -> None:
 
 
 def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:
-    """Show the step of each run of a sweep by its parameters, the shortest marked."""
     from hpcprof.results.across.sweeps import sweep_points
     from hpcprof.results.collect.missing import collect_missing
 

@@ -101,7 +101,6 @@ def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path)
 
 
 def _show(study: SlowdownStudy) -> None:
-    """Print the tables of a study, and write them and its page into its folder."""
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.tables import show, show_analysis
     from hpcprof.common.atomic import write_atomically

@@ -92,7 +92,6 @@ def split_faults(texts: tuple[str, ...]) -> list[str]:
 
 
 def _show(study: ValidationStudy) -> None:
-    """Print the table of a study, and write it into its folder."""
     from hpcprof.cli.tables import show_what_fits
     from hpcprof.report.exports import write_csv
     from hpcprof.report.formatting import cell, header

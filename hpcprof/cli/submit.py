@@ -127,7 +127,6 @@ def command(
 
 
 def _synced(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:
-    """Return the folder to copy to the host, with the place in it where the program starts."""
     if folder is None:
         if excludes:
             raise UsageError(f"--exclude {excludes[0]} is for --sync: give both, or neither.")

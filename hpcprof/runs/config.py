@@ -264,7 +264,6 @@ def database_file(given: str | None, runs_dir: Path) -> Path | None:
 
 
 def _located(key: str, variable: str) -> str | None:
-    """Return a path or URL from an environment variable, else from the personal defaults."""
     if text := os.environ.get(variable):
         return text
     setting = read_settings().get(key)

@@ -243,7 +243,6 @@ def update_files(run: Run) -> list[str]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return the size of each file by name, without the temporary files of a running job."""
     sizes = {}
     for path in sorted(folder.rglob("*")):
         if path.name != MANIFEST and not path.name.startswith(".") and path.is_file():
@@ -324,7 +323,6 @@ def submission_time(path: Path) -> float:
 
 
 def _manifests(runs: Path) -> list[Path]:
-    """Return the manifests of the runs, oldest first."""
     try:
         folders = [Path(entry.path) for entry in os.scandir(runs) if entry.is_dir()]
     except OSError:
@@ -360,7 +358,6 @@ def find_sweep(reference: str, runs: Path) -> list[Run]:
 
 
 def _members(reference: str, ids: Sequence[str]) -> list[str]:
-    """Return the ids of the members of the only sweep that matches, in the order of their indices."""
     matching = matching_ids(reference, ids)
     sweeps = {sweep_of(name) for name in matching}
     sweep = sweeps.pop() if len(sweeps) == 1 else None

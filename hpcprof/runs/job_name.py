@@ -77,13 +77,11 @@ def _is_option(word: str) -> bool:
 
 
 def _script_command(command: Sequence[str]) -> Sequence[str]:
-    """Return a command from the script on, without the interpreters that run it."""
     inner = _inner_command(_file_name(command[0]), list(command[1:]))
     return _script_command(inner) if inner else command
 
 
 def _inner_command(program: str, words: list[str]) -> list[str]:
-    """Return the command that an interpreter or torchrun runs; empty if ``program`` is neither."""
     if program == "torchrun":
         return _after_torchrun(words)
     python = PYTHON.fullmatch(program)
@@ -122,7 +120,6 @@ def _after_torchrun(words: list[str]) -> list[str]:
 
 
 def _of_module(words: Sequence[str]) -> list[str]:
-    """Return a module with its arguments as a command."""
     module, *arguments = words
     return [module.removesuffix(".__main__").rpartition(".")[2], *arguments]
 

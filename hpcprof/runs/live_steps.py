@@ -129,7 +129,6 @@ def _files(run: Run) -> dict[int, Path]:
 
 
 def _since(run: Run) -> float:
-    """Return from when on lines are of this start of the job, in seconds since 1970."""
     try:
         started = datetime.strptime(run.state_file("started") or "", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
@@ -161,7 +160,6 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
 
 
 def _memory(steps: Mapping[int, LiveSteps]) -> str:
-    """Return the peaks of the rank with the most GPU memory; empty if no rank uses a GPU."""
     rank = max(steps, key=lambda rank: steps[rank][-1].reserved_bytes)
     most = steps[rank][-1]
     if not most.reserved_bytes:
@@ -267,7 +265,6 @@ def parsed_line(line: bytes) -> StepLine | None:
 
 
 def _long_steps(found: object, line: StepLine) -> tuple[tuple[int, int], ...]:
-    """Return the long steps of a line in their order; none if they are not of the steps of the line."""
     pairs = found if isinstance(found, list) else []
     long = [
         (one[0], one[1])

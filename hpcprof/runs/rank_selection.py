@@ -77,7 +77,6 @@ def parse_ranks(text: str, option: str = "--ranks") -> list[tuple[int, int]]:
 
 
 def _numbers(text: str, limit: int) -> set[int]:
-    """Return the numbers in a list of spans that are below ``limit``."""
     spans = parse_ranks(text, "--profile-ranks")
     return {number for low, high in spans for number in range(low, min(high + 1, limit))}
 

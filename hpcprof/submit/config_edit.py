@@ -44,7 +44,6 @@ def set_value(path: Path, key: str, value: str) -> bool:
 
 
 def _check_value(keys: Sequence[str], value: str) -> None:
-    """Check a value against the sites that are known here, which reading a file does not."""
     if keys == ["site"] and value not in ("", *site_files()):
         raise unknown("site", value, site_files())
     if keys[0] == "notify" and value:
@@ -99,7 +98,6 @@ def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
 
 
 def _removed(text: str, keys: Sequence[str]) -> str | None:
-    """Return a text without the line of a value, None if it is not alone on a line."""
     node = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
     line = None
     for key in keys:
@@ -113,7 +111,6 @@ def _removed(text: str, keys: Sequence[str]) -> str | None:
 
 
 def _inserted(text: str, mapping: yaml.MappingNode, lines: str) -> str:
-    """Insert lines behind the last value of a mapping; the mapping itself ends behind further comments."""
     last: Any = mapping
     while isinstance(last, yaml.MappingNode) and not last.flow_style:
         last = last.value[-1][1]

@@ -244,7 +244,6 @@ def submit_array(
 
 
 def _answering_client(site: Site) -> SchedulerClient:
-    """Return the client of a site's scheduler, which has just answered."""
     scheduler = find_scheduler(site.scheduler)
     check_answers(scheduler, site, "nothing was submitted")
     return scheduler.client()
@@ -287,7 +286,6 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
 
 
 def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
-    """Return the ids of the jobs that must still succeed before this one starts."""
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = poll(waited)
     for run in waited:

@@ -96,7 +96,6 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
 
 
 def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Job]:
-    """Return the site, and a job on one node of it."""
     manifest = runs[0].manifest
     if place.site is None and manifest is None:
         raise UsageError(

@@ -149,7 +149,6 @@ def scheduler(machine: Inspected) -> CheckResult:
 
 
 def _listed(commands: Sequence[str]) -> str:
-    """Return commands as the subject of a sentence, with its verb."""
     *others, last = commands
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
@@ -211,7 +210,6 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
 
 
 def _eztrace_modules(machine: Inspected) -> list[str]:
-    """Return the implementations of MPI that EZTrace has a module for."""
     if not machine.which("eztrace"):
         return []
     listed = machine.run(["eztrace_avail"]).stdout
@@ -248,7 +246,6 @@ ncu = partial(_tool, command="ncu", product="Nsight Compute")
 
 
 def _version(text: str) -> str | None:
-    """Return the version of a tool of NVIDIA that prints it."""
     found = re.search(r"\d{4}\.\d+(\.\d+)*", text)
     return found[0] if found else None
 

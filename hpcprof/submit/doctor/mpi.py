@@ -212,7 +212,6 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
 
 
 def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | None, answer: Answer) -> Probe:
-    """Return what the trial shows; ``answer`` is that of the last two ranks."""
     tried = ", ".join(candidate or "Slurm's default" for candidate in candidates)
     if works is None:
         observation = f"srun makes no job of 2 ranks of {library} (tried {tried}): {answer.why}."
@@ -229,7 +228,6 @@ def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | No
 def _first_that_works(
     machine: Inspected, job: Sequence[str], types: Sequence[str]
 ) -> tuple[str | None, Answer]:
-    """Return the first type with which two ranks are two of one job, and what the last two ranks printed."""
     answer = Answer(None)
     for candidate in types:
         named = [f"--mpi={candidate}"] if candidate else []

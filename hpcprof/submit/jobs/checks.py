@@ -129,7 +129,6 @@ def check_job(job: Job, site: Site) -> None:
 
 
 def _check_staging(job: Job, site: Site, scheduler: Scheduler) -> None:
-    """Check that a job can unpack an environment on each of its nodes."""
     if not staged_environment(site, job):
         return
     wrong = ""
@@ -311,7 +310,6 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
 
 
 def _queue_problem(name: str, job: Job, site: Site, scheduler: Scheduler) -> str:
-    """Return why a queue would not run a job, as a sentence; empty if it would."""
     queue = site.queues[name]
     if queue.route_only:
         doors = [door for door, other in site.queues.items() if name in other.routes]
@@ -335,7 +333,6 @@ def _queue_problem(name: str, job: Job, site: Site, scheduler: Scheduler) -> str
 
 
 def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
-    """Return which limit of a queue a job breaks, as the end of a sentence; empty if it fits."""
     if job.nodes < queue.min_nodes or (queue.max_nodes is not None and job.nodes > queue.max_nodes):
         least, most = queue.min_nodes, queue.max_nodes
         span = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"

@@ -33,7 +33,6 @@ def origins_named(spec: JobSpec) -> Iterator[None]:
 
 
 def _text(spec: JobSpec, key: str) -> str:
-    """Return the value of a key of a request as text."""
     name, _, inner = key.partition(".")
     value = getattr(spec, name)
     if isinstance(value, Mapping):
@@ -65,7 +64,6 @@ def origins(asked: JobSpec, spec: JobSpec, site: Site, job: Job) -> Iterator[Con
 
 
 def _place(asked: JobSpec, spec: JobSpec, key: str) -> str:
-    """Return where the value of a key was given; empty if it was not."""
     if not asked.lacks(key):
         return COMMAND_LINE
     origin = spec.origins.get(key)

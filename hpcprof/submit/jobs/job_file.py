@@ -82,7 +82,6 @@ def _keys() -> dict[str, Option]:
 
 
 def _with_profiler(spec: JobSpec, config: ProfilerConfig, where: str) -> JobSpec:
-    """Return the options that all profilers share for a ``profilerConfig``."""
     if spec.profiler is not None or spec.profiler_options:
         raise UsageError(f"{where}: profilerConfig replaces profiler and profiler_options: give one of them.")
     if not config.should_enable_profiler:

@@ -32,7 +32,6 @@ def merged(spec: JobSpec) -> JobSpec:
 
 
 def _keys_for(spec: JobSpec, settings: Mapping[str, ConfigValue]) -> Iterator[str]:
-    """Yield the keys of the personal defaults for the site of a request."""
     name = spec.site_file.stem if spec.site_file else spec.site or "local"
     for key in ("account", "queue"):
         if f"sites.{name}.{key}" in settings:
@@ -43,7 +42,6 @@ def _keys_for(spec: JobSpec, settings: Mapping[str, ConfigValue]) -> Iterator[st
 
 
 def _from_settings(keys: Iterable[str], settings: Mapping[str, ConfigValue]) -> JobSpec:
-    """Return personal defaults as a request."""
     values: dict[str, Any] = {"options": {}}
     origins = {}
     for setting in (settings[key] for key in keys if key in settings):
@@ -68,7 +66,6 @@ def site_of(spec: JobSpec) -> Site:
 
 
 def _with_host(site: Site, given: str | None) -> Site:
-    """Return a site with the host that was given, else that of the personal defaults, else its own."""
     settings = read_settings()
     personal = {key: found for key in HOST_KEYS if (found := settings.get(f"sites.{site.name}.{key}"))}
     site = msgspec.structs.replace(site, **{key: one.value for key, one in personal.items()})

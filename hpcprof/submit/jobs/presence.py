@@ -81,7 +81,6 @@ def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> s
 
 
 def _is_here(site: Site) -> bool:
-    """Return whether this machine can tell what the jobs of a site find."""
     scheduler = find_scheduler(site.scheduler)
     submits_here = scheduler.runs_here or bool(scheduler.commands and scheduler.installed)
     return submits_here and not (site.host or scheduler.runs_in_image)
@@ -131,7 +130,6 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
 
 
 def _check_built_in(job: Job) -> None:
-    """Check that the executable contains the profiler, if that has to be built into it."""
     mark = find_profiler(job.profiler).in_program
     # A script may start an executable that does.
     if job.profiled_ranks and mark and _contains(job, mark) is False:
@@ -143,13 +141,11 @@ def _check_built_in(job: Job) -> None:
 
 
 def _contains(job: Job, mark: str) -> bool | None:
-    """Return whether the executable of a job contains a word, None if that is unknown."""
     file = program_file(job.arguments, job.directory)
     return None if not file or is_python(file) else not lacks(file, mark)
 
 
 def _commands(path: str) -> list[str]:
-    """Return the names of the files in the folders of a PATH."""
     names: set[str] = set()
     for folder in path.split(os.pathsep):
         try:

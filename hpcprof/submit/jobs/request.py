@@ -136,7 +136,6 @@ def _with_workers(site: Site, job: Job) -> Job:
 
 
 def _profiler(site: Site, spec: JobSpec) -> str:
-    """Return the name of the profiler that a request asks for."""
     if not spec.inspector:
         return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site))
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
@@ -146,7 +145,6 @@ def _profiler(site: Site, spec: JobSpec) -> str:
 
 
 def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
-    """Return the fields of the job that are options, as given or as the site has them."""
     values: dict[str, Any] = {}
     for name in OPTIONS.keys() & set(Job.__struct_fields__):
         option, value = OPTIONS[name], getattr(spec, name)

@@ -82,7 +82,6 @@ def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers
 
 
 def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:
-    """Return the number of workers of a node; None if unknown."""
     if "--num-processes" in options:
         total = options["--num-processes"]
         return int(total) // nodes if total.isdigit() and int(total) % nodes == 0 and int(total) else None

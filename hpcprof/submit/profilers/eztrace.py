@@ -44,7 +44,6 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 
 
 def _has(module: str) -> str:
-    """Return a test of the shell for a module, or one of several."""
     return f"eztrace_avail 2>/dev/null | grep -Eq '^({module})[[:blank:]]'"
 
 

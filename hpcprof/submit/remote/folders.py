@@ -87,7 +87,6 @@ def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
 
 
 def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]:
-    """Yield the files, links and folders to send, each folder before what is in it."""
     for path in sorted(folder.iterdir()):
         name = f"{below}{path.name}"
         excluded = any(fnmatch(one, pattern.rstrip("/")) for one in (path.name, name) for pattern in excludes)
@@ -227,7 +226,6 @@ def _exactly(host: Host, stream: IO[bytes], size: int) -> bytes:
 
 
 def _write(host: Host, stream: IO[bytes], target: Path, member: tarfile.TarInfo, modified: int) -> None:
-    """Write the file that follows a header."""
     path = target / member.name
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -152,7 +152,6 @@ def _ssh(name: str, user: str) -> tuple[str, ...]:
 
 
 def _script(words: Sequence[str], directory: str, environment: Mapping[str, str], prelude: str) -> str:
-    """Return a command with its directory and environment as a script of a POSIX shell."""
     lines = [prelude] if prelude else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     if directory:

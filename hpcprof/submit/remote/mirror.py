@@ -98,7 +98,6 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
 
 
 def _new(run: Run, there: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
-    """Return the files that the copy does not have, or that have changed since."""
     new = {}
     for name, file in there.items():
         try:

@@ -69,7 +69,6 @@ def _check_launch(template: ParsedTemplate, script: str) -> None:
 
 
 def _operators(command: str) -> list[str]:
-    """Return the operators of a shell command, such as ``|`` and ``&&``."""
     words = shlex.shlex(command, posix=False, punctuation_chars=True)
     words.whitespace_split = True
     try:
@@ -79,6 +78,5 @@ def _operators(command: str) -> list[str]:
 
 
 def _line_of(template: ParsedTemplate, block: str) -> str:
-    """Return the file of a template, and the line of one of its blocks if it has that block."""
     found = next((b for b in template.tree.find_all(nodes.Block) if b.name == block), None)
     return f"{template.file}, line {found.lineno}" if found else template.file

@@ -296,7 +296,6 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 
 
 def _node_modules(*names: str) -> dict[str, str]:
-    """Return modules that run beside the ranks, by path in the run."""
     files = {name: Path(node.__file__).with_name(f"{name}.py") for name in names}
     return {
         f"{NODE}/hpcprof_node/{name}.py": file.read_text(encoding="utf-8") for name, file in files.items()

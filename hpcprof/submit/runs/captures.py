@@ -103,7 +103,6 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
 
 
 def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
-    """Write a file on a host, which others see as a whole."""
     script = 'printf %s "$2" >"$1.part" && mv -f -- "$1.part" "$1"'
     done = host.run(["sh", "-c", script, "sh", str(path), text])
     if done.exit_code != 0:

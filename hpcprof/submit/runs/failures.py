@@ -265,7 +265,6 @@ def _starts_ranks(run: Run) -> bool:
 
 
 def _started_ranks(run: Run) -> set[int]:
-    """Return the ranks whose wrapper has begun to start its program."""
     return _ranks_of_files(run.outputs() / "logs", "err|out|profiler")
 
 
@@ -299,7 +298,6 @@ def disk_was_full(run: Run) -> bool:
 
 
 def _job_errors(run: Run) -> list[str]:
-    """Return the last errors of job.sh, from its launch on if it got that far."""
     if run.state_file("errors_before") is not None:
         return _launcher_errors(run)[-_JOB_ERRORS:]
     return tail(run.path / "logs" / "job.err", _JOB_ERRORS)
@@ -322,7 +320,6 @@ def launch_failure(run: Run) -> str:
 
 
 def _launcher_errors(run: Run) -> list[str]:
-    """Return the errors of job.sh from its launch on."""
     before = run.state_file("errors_before") or ""
     try:
         with open_regular(run.path / "logs" / "job.err") as file:

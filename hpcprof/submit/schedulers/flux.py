@@ -270,6 +270,5 @@ def _ended(job: Mapping[str, Any], now: float) -> Record:
 
 
 def _complaint(error: str) -> str:
-    """Return Flux's message without the command's name and usage."""
     lines = [line for line in error.splitlines() if not line.startswith(("usage:", "Try "))]
     return complaint("\n".join(re.sub(r"^flux[- ]\w+: (?:ERROR|error): ", "", line) for line in lines))

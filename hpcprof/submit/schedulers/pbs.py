@@ -332,7 +332,6 @@ def _chunk(site: Site, job: Job, select: str) -> list[str]:
 
 
 def _asked_resources(job: Job) -> dict[str, str]:
-    """Return the resources of a node that the user asks for, by PBS's names."""
     asked = {}
     if job.cpus_per_rank:
         asked["ncpus"] = str(job.ranks_per_node * job.cpus_per_rank)
@@ -570,7 +569,6 @@ def _check(code: int, out: str, error: str, command: str = "qstat") -> None:
 
 
 def _complaint(error: str) -> str:
-    """Return PBS's message without the usage and the name of the command."""
     lines = re.sub(r"\n(?:\S*/)?q(?:sub|stat|del|select): +", "; ", error.strip())
     return re.sub(r"^(?:\S*/)?q(?:sub|stat|del|select): +", "", complaint(lines))
 
@@ -729,7 +727,6 @@ def parse_pbsnodes(text: str) -> Node:
 
 
 def _mebibytes(text: str) -> int:
-    """Return PBS's ``24682416kb`` in MiB; 0 if the text is no size."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", text)
     return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") // 1024**2 if match else 0
 

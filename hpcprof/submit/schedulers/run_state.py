@@ -61,7 +61,6 @@ def _stopped_capture(run: Run) -> str:
 
 
 def _lost_profiles(run: Run) -> str:
-    """Return which ranks left no profile at their walltime limit; empty if there are none."""
     profiled = run.profiled_ranks
     written = {path.name.partition(".")[0] for path in (run.outputs() / "profiles").glob("rank*")}
     lost = [rank for rank in profiled if f"rank{rank:05d}" not in written]

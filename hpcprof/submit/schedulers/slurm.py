@@ -358,7 +358,6 @@ def _counts_gpus(option: str) -> bool:
 
 
 def _gpu_request(site: Site, job: Job, directives: Iterable[str]) -> list[str]:
-    """Return the directive that requests a node's GPUs; none if something else does."""
     asked = job.gpus_per_rank is not None
     count = gpus_per_node(job) if asked else site.node.gpus
     others = [*directives, *site.launcher.arguments]
@@ -394,7 +393,6 @@ def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[st
 
 
 def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
-    """Return the records of the jobs that squeue lists, by number."""
     # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
     asked = ["--states=all", "--array", _whole(numbers), f"--Format={SQUEUE_FORMAT}", *_of_cluster(cluster)]
@@ -403,7 +401,6 @@ def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
 
 
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, Record]:
-    """Return the records of ended jobs that sacct has, by number."""
     if not numbers:
         return {}
     # The default window starts at midnight, and sacct takes local time.
@@ -414,7 +411,6 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
 
 
 def _of_cluster(cluster: str) -> list[str]:
-    """Return the option that names another cluster; none for the default one."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
@@ -582,7 +578,6 @@ def _check(command: str, code: int, error: str) -> None:
 
 
 def _complaint(error: str) -> str:
-    """Return Slurm's message without the prefix ``sbatch: error:`` of each line and the hint at --help."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in error.splitlines()]
     text = complaint("\n".join(line for line in lines if not line.startswith("Try ")))
     return text.removeprefix("Batch job submission failed: ").replace(" Batch job submission failed:", ":")
@@ -753,7 +748,6 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _walltime(limit: str) -> str:
-    """Return a time limit as HH:MM:SS; empty for UNLIMITED, infinite and other texts."""
     if limit.isdigit():
         return format_walltime(int(limit) * 60)
     match = _TIME_LIMIT.fullmatch(limit)

@@ -95,7 +95,6 @@ def _all_files() -> dict[str, Path]:
 
 
 def _chain(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the mapping of a site, then that of the site that it extends, and so on."""
     seen: list[Path] = []
     while True:
         if path in seen:
@@ -124,7 +123,6 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``parent`` updated by ``child``: mappings are merged, other values replaced."""
     merged = dict(parent)
     for key, value in child.items():
         old = merged.get(key)
@@ -175,7 +173,6 @@ def _option_problems(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _logs_problem(pattern: str) -> str:
-    """Return what is wrong with a pattern of logs, as the end of a sentence; empty if nothing."""
     valid = ("year", "month", "day", "user", "job")
     try:
         used = [name for _, name, _, _ in Formatter().parse(pattern) if name is not None]
@@ -224,7 +221,6 @@ def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _core_problem(site: Site, cores: str) -> str:
-    """Return what is wrong with the cores of one rank, as the end of a sentence; empty if nothing."""
     spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
     if not all(spans):
         return "write core numbers and spans, as in 0-7,32-39"
