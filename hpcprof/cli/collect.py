@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,39 +172,33 @@ def command(
         return
     store.prepare()
     if executor == "dask":
-        dask = _Dask(dask_address, jobs, placed if given else None, runs_dir)
-        pool = dask.started(found)
+        pool = _on_dask(_cluster(found, dask_address, jobs, placed if given else None, runs_dir))
     else:
         pool = _started(executor, jobs, workers)
-    with pool as executing:
-        read = partial(
-            collect_and_tell,
-            store=store,
-            cpus=executing.cpus,
-            executor=executing.executor,
-            step_range=step_range,
-            program=program,
-        )
-        complete = for_each(found, read)
+    with pool as (executing, cpus):
+        read = partial(collect_and_tell, cpus=cpus, executor=executing, step_range=step_range)
+        complete = for_each(found, partial(read, store=store, program=program))
     pushed = address is None or push_each(address, found, store)
     if not (complete and pushed):
         sys.exit(1)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """The executor that reads the profiles, and its number of CPUs; None for those of this machine."""
-
-    executor: Executor
-    cpus: int | None
-
-
 @contextmanager
-def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[_Pool]:
+def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[tuple[Executor, int | None]]:
+    """Yield the executor that reads the profiles, and its number of CPUs; None for all of this machine."""
     from hpcprof.results.collect.executors.mpi import over_mpi
 
     with here:
-        yield _Pool(over_mpi if kind == "mpi" else here, jobs)
+        yield over_mpi if kind == "mpi" else here, jobs
+
+
+@contextmanager
+def _on_dask(cluster: AbstractContextManager[OnDask]) -> Iterator[tuple[Executor, int | None]]:
+    from hpcprof.results.collect.rank_task import work_of
+
+    with cluster as dask:
+        echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
+        yield replace(dask, work=work_of), dask.workers
 
 
 def workers_here(jobs: int | None = None) -> Processes:
@@ -230,43 +224,29 @@ def _expect(here: Processes, runs: Sequence[Run]) -> None:
     here.expect(new)
 
 
-@dataclass(frozen=True)
-class _Dask:
-    """The Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
+def _cluster(
+    runs: Sequence[Run], address: str | None, jobs: int | None, placed: dict[str, Any] | None, runs_dir: Path
+) -> AbstractContextManager[OnDask]:
+    """Return the Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
+    from hpcprof.results.collect.executors.dask import existing_cluster, local_cluster
+    from hpcprof.results.collect.executors.planning import usable_cpus
 
-    address: str | None
-    jobs: int | None
-    placed: dict[str, Any] | None
-    runs_dir: Path
+    folders = [run.path.absolute() for run in runs]
+    if address is not None:
+        if jobs is not None:
+            raise UsageError(
+                f"--jobs {jobs}: the cluster at --dask-address has its own workers; leave it out."
+            )
+        return existing_cluster(address, folders)
+    if placed is None:
+        return local_cluster(jobs or usable_cpus())
+    from hpcprof.results.collect.executors.dask_jobs import batch_cluster
+    from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
-    @contextmanager
-    def started(self, runs: Sequence[Run]) -> Iterator[_Pool]:
-        from hpcprof.results.collect.rank_task import work_of
-
-        with self._cluster(runs) as dask:
-            echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
-            yield _Pool(replace(dask, work=work_of), dask.workers)
-
-    def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
-        from hpcprof.results.collect.executors.dask import existing_cluster, local_cluster
-        from hpcprof.results.collect.executors.planning import usable_cpus
-
-        folders = [run.path.absolute() for run in runs]
-        if self.address is not None:
-            if self.jobs is not None:
-                raise UsageError(
-                    f"--jobs {self.jobs}: the cluster at --dask-address has its own workers; leave it out."
-                )
-            return existing_cluster(self.address, folders)
-        if self.placed is None:
-            return local_cluster(self.jobs or usable_cpus())
-        from hpcprof.results.collect.executors.dask_jobs import batch_cluster
-        from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
-
-        values = {name: value for name, value in self.placed.items() if value is not None}
-        logs = folders[0] / "collect" if runs[0].manifest else self.runs_dir.absolute()
-        place = WorkerPlacement(workers=self.jobs, **values)
-        return batch_cluster(make_worker_jobs(runs, place, logs / "dask-workers"), folders)
+    values = {name: value for name, value in placed.items() if value is not None}
+    logs = folders[0] / "collect" if runs[0].manifest else runs_dir.absolute()
+    place = WorkerPlacement(workers=jobs, **values)
+    return batch_cluster(make_worker_jobs(runs, place, logs / "dask-workers"), folders)
 
 
 def _check_options(executor: str, submit: bool, address: str | None, placed: Sequence[str]) -> None:

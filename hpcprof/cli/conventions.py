@@ -4,6 +4,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -85,13 +86,9 @@ class _Command(click.Command):
 def examples(*commands: str) -> str:
     r"""Return an epilogue with one example per line; click does not wrap lines after ``\b``."""
     title = "Examples:" if len(commands) > 1 else "Example:"
-    return "\n".join(("\b", title, *(f"  {_continued(command)}" for command in commands)))
-
-
-def _continued(command: str) -> str:
-    """Break a long command at spaces, with a backslash at the end of each line but the last."""
-    lines = textwrap.wrap(command, _EXAMPLE_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
-    return " \\\n      ".join(lines)
+    wrapped = partial(textwrap.wrap, width=_EXAMPLE_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
+    lines = [" \\\n      ".join(wrapped(command)) for command in commands]
+    return "\n".join(("\b", title, *(f"  {line}" for line in lines)))
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:

@@ -71,7 +71,7 @@ def command(
     Compressed files are unpacked into a private temporary folder ($TMPDIR), which is removed when they have
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
-    from hpcprof.cli.collect import for_each
+    from hpcprof.cli.collect import collect_and_tell, for_each
     from hpcprof.results.ask.explanation import explain
     from hpcprof.results.collect.run_names import find_runs_to_collect
     from hpcprof.results.collect.run_profiles import told_apart
@@ -87,7 +87,8 @@ def command(
     as_page = can_show_pages() and not terminal
 
     def collect_and_show(run: Run) -> bool:
-        complete = _collect(run, store, program)
+        # The report of a submitted run collects it.
+        complete = run.manifest is not None or collect_and_tell(run, store, aside=True, program=program)
         if run.manifest or store.profiles(run.id) or store.has_run(run.id):
             if step_time is not None:
                 explain(run, store, step_ns=step_time)
@@ -98,13 +99,6 @@ def command(
 
     if not for_each(runs, collect_and_show):
         sys.exit(1)
-
-
-def _collect(run: Run, store: Store, program: str | None) -> bool:
-    """Collect a run, and return whether nothing was skipped; the report of a submitted one collects it."""
-    from hpcprof.cli.collect import collect_and_tell
-
-    return run.manifest is not None or collect_and_tell(run, store, aside=True, program=program)
 
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:

@@ -24,10 +24,8 @@ def within_allocation(spec: JobSpec) -> tuple[Site, JobSpec]:
         names = (name for name in BUILT_IN if _is_in_job(name) and f"generic-{name}" in site_files())
         site = load_site(f"generic-{name}") if (name := next(names, "")) else site
     if not _is_in_job(site.scheduler):
-        raise UsageError(
-            f"--here: this shell is in no job of site {site.name}; start one with salloc, qsub -I or flux "
-            "alloc, or leave --here out."
-        )
+        advice = "start one with salloc, qsub -I or flux alloc, or leave --here out"
+        raise UsageError(f"--here: this shell is in no job of site {site.name}; {advice}.")
     for field in ("on_stall", "on_timeout"):
         if getattr(spec, field) == "resubmit":
             raise UsageError(f"--here: --{field.replace('_', '-')} resubmit would end the allocation.", field)

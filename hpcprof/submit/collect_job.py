@@ -116,8 +116,6 @@ def _shown(database: URL) -> str:
     if database.get_backend_name() == "sqlite":
         return str(Path(database.database or "").absolute())
     if database.password is not None or "password" in database.query:
-        raise UsageError(
-            "--submit: --db holds a password, which would be written to the job's script: leave it out, and "
-            "put it into ~/.pgpass."
-        )
+        why = "which would be written to the job's script"
+        raise UsageError(f"--submit: --db holds a password, {why}: leave it out, and put it into ~/.pgpass.")
     return database.render_as_string()

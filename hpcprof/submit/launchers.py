@@ -132,10 +132,8 @@ def _mpiexec(site: Site, job: Job) -> list[str]:
     family = None if job.workload else mpi_family(job.arguments, job.directory)
     mpiexec = job.options.get("mpiexec") or ("mpiexec" if site.host else find_mpiexec(family))
     if mpiexec is None:
-        raise UsageError(
-            f"no mpiexec beside {sys.executable} nor on the PATH: install hpcprof[workloads], load the "
-            "site's MPI module, or give -o mpiexec=PATH."
-        )
+        advice = "install hpcprof[workloads], load the site's MPI module, or give -o mpiexec=PATH"
+        raise UsageError(f"no mpiexec beside {sys.executable} nor on the PATH: {advice}.")
     return [mpiexec, *site.launcher.arguments, "-n", str(job.ranks)]
 
 

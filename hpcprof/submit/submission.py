@@ -178,11 +178,8 @@ def runs_again(run: runs.Run) -> bool:
 
 def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
     """Submit the job of a run once more that stalled or whose time was over; the same again ends it."""
-    job = run.submission.job
-    if ended_by_stall(run):
-        job = msgspec.structs.replace(job, on_stall="stop")
-    else:
-        job = msgspec.structs.replace(job, on_timeout="report")
+    once = {"on_stall": "stop"} if ended_by_stall(run) else {"on_timeout": "report"}
+    job = msgspec.structs.replace(run.submission.job, **once)
     site = recorded_site(run.submission)
     return submit(site, job, run.path.parent, run.submission.command_line, template, script)
 
@@ -289,10 +286,8 @@ def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[st
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = poll(waited)
     for run in waited:
-        status = states[run.id]
-        if status.state is JobState.UNKNOWN or (
-            status.state.ended and status.state is not JobState.COMPLETED
-        ):
-            raise UsageError(f"--after {run.id}: it is {status.state.value} ({status.reason}).")
+        state, reason = states[run.id].state, states[run.id].reason
+        if state not in (JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED):
+            raise UsageError(f"--after {run.id}: it is {state.value} ({reason}).")
     left = [run for run in waited if not states[run.id].state.ended]
     return client.unfinished([run.job_id for run in left])

@@ -67,9 +67,9 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
         )
     workers = place.workers or site.node.cores
     if workers is None:
+        advice = "give --jobs, the number of workers on each node"
         raise UsageError(
-            f"--executor dask: site {site.name} does not say how many cores a node has; give --jobs, the "
-            "number of workers on each node."
+            f"--executor dask: site {site.name} does not say how many cores a node has; {advice}."
         )
     # One process starts the workers, so no launcher is needed.
     alone = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE))

@@ -36,13 +36,10 @@ def check_container(site: Site, job: Job) -> None:
             sentence = f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE."
             raise UsageError(sentence, f"options.{given[0]}")
         return
-    engine = job.options[ENGINE]
-    if engine == PYXIS and site.launcher.name is not LauncherName.SRUN:
-        raise UsageError(
-            f"-o {ENGINE}={PYXIS}: Pyxis is a part of srun; the launcher of site {site.name} is "
-            f"{site.launcher.name.value}.",
-            f"options.{ENGINE}",
-        )
+    engine, launcher = job.options[ENGINE], site.launcher.name
+    if engine == PYXIS and launcher is not LauncherName.SRUN:
+        others = f"the launcher of site {site.name} is {launcher.value}"
+        raise UsageError(f"-o {ENGINE}={PYXIS}: Pyxis is a part of srun; {others}.", f"options.{ENGINE}")
     if job.options.get(NAME) and engine != PYXIS:
         raise UsageError(f"-o {NAME}: {engine} keeps no container by name; leave it out.", f"options.{NAME}")
     if job.stage_env:

@@ -67,11 +67,9 @@ def check_steps(text: str, profiler: str) -> None:
     rising = all(a <= b for a, b in zip(ends[::2], ends[1::2], strict=True))
     apart = all(a < b for a, b in zip(ends[1::2], ends[2::2], strict=False))
     if None in spans or not rising or not apart:
-        raise UsageError(
-            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
-            "spans in ascending order, as in 10-12,20-22.",
-            "capture_steps",
-        )
+        one = "write the first and last step, counted from 0, as in 10-12"
+        several = "several spans in ascending order, as in 10-12,20-22"
+        raise UsageError(f"--capture-steps {text}: {one}, or {several}.", "capture_steps")
     if profiler == NONE.name:
         raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.", "capture_steps")
 
@@ -103,11 +101,12 @@ def check_job(job: Job, site: Site) -> None:
     _check_launcher(job, site, scheduler)
     _, lead = warning_of(job.signal, job.on_timeout)
     if lead >= job.walltime:
-        raise UsageError(
-            f"--signal {job.signal or DEFAULT_SIGNAL}: the walltime is only {format_walltime(job.walltime)}.",
-            *("signal", "walltime"),
-        )
-    _check_ranks(job, site)
+        asked, walltime = job.signal or DEFAULT_SIGNAL, format_walltime(job.walltime)
+        raise UsageError(f"--signal {asked}: the walltime is only {walltime}.", "signal", "walltime")
+    cores, ranks = site.node.cores, f"--ranks-per-node {job.ranks_per_node}"
+    if cores is not None and job.ranks_per_node > cores:
+        sentence = f"{ranks}: a node of {site.name} has {cores} cores; use at most {cores}."
+        raise UsageError(sentence, "ranks_per_node")
     _check_profiler(job, site)
     if job.capture_when and (job.no_hook or job.profiled_ranks):
         other, field = ("--no-hook", "no_hook") if job.no_hook else (f"--profiler {job.profiler}", "profiler")
@@ -145,11 +144,9 @@ def check_resubmission(site: Site, job: Job) -> None:
     for field, other in (("on_stall", "stop"), ("on_timeout", "report")):
         flag = OPTIONS[field].flag
         if getattr(job, field) == "resubmit" and not find_scheduler(site.scheduler).requeues:
-            raise UsageError(
-                f"{flag} resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
-                f"hpcprof run, which submit it again, or {flag} {other}.",
-                *(field, "site"),
-            )
+            advice = f"use hpcprof submit --wait or hpcprof run, which submit it again, or {flag} {other}"
+            sentence = f"{flag} resubmit: site {site.name} cannot queue a job again; {advice}."
+            raise UsageError(sentence, field, "site")
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:
@@ -165,10 +162,8 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
     limit = site.queues[queue].max_array if queue in site.queues else None
     width = members if at_once is None else at_once
     if limit is not None and width > limit:
-        raise UsageError(
-            f"queue {queue} of {site.name} runs at most {limit} members of a job array at once, not {width}; "
-            f"give --at-once {limit}."
-        )
+        most = f"at most {limit} members of a job array at once"
+        raise UsageError(f"queue {queue} of {site.name} runs {most}, not {width}; give --at-once {limit}.")
 
 
 AUTO = "auto"
@@ -225,26 +220,15 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
     launcher = site.launcher
     if not LAUNCHERS[launcher.name].several_nodes:
         able = [name.value for name, description in LAUNCHERS.items() if description.several_nodes]
-        raise UsageError(
-            f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts ranks on "
-            f"one node; use --nodes 1, or a site whose launcher is {' or '.join(able)}.",
-            *("nodes", "site"),
-        )
+        limit = f"the launcher of site {site.name} ({launcher.name.value}) starts ranks on one node"
+        advice = f"use --nodes 1, or a site whose launcher is {' or '.join(able)}"
+        raise UsageError(f"--nodes {job.nodes}: {limit}; {advice}.", "nodes", "site")
     if LAUNCHERS[launcher.name].needs_starter and launcher.starter not in scheduler.starters:
         valid = " or ".join(name.value for name in scheduler.starters)
-        raise UsageError(
-            f"--nodes {job.nodes}: launcher.starter of site {site.name} is {launcher.starter.value}, which "
-            f"cannot start {launcher.name.value} on each node under {scheduler.title}; "
-            f"{f'set it to {valid}' if valid else 'use --nodes 1'}.",
-            *("nodes", "site"),
-        )
-
-
-def _check_ranks(job: Job, site: Site) -> None:
-    cores, ranks = site.node.cores, f"--ranks-per-node {job.ranks_per_node}"
-    if cores is not None and job.ranks_per_node > cores:
-        sentence = f"{ranks}: a node of {site.name} has {cores} cores; use at most {cores}."
-        raise UsageError(sentence, "ranks_per_node")
+        starter_there = f"launcher.starter of site {site.name} is {launcher.starter.value}"
+        limit = f"cannot start {launcher.name.value} on each node under {scheduler.title}"
+        advice = f"set it to {valid}" if valid else "use --nodes 1"
+        raise UsageError(f"--nodes {job.nodes}: {starter_there}, which {limit}; {advice}.", "nodes", "site")
 
 
 def _check_profiler(job: Job, site: Site) -> None:
@@ -254,11 +238,9 @@ def _check_profiler(job: Job, site: Site) -> None:
     if not _fits_gpus(job.profiler, site):
         # Others without a vendor record no GPU.
         able = [name for name in profilers_at(site) if name == TORCH.name or find_profiler(name).vendors]
-        raise UsageError(
-            f"--profiler {job.profiler} cannot profile the {_MAKERS[site.node.vendor]} GPUs of {site.name}; "
-            f"use --profiler {' or '.join(able or [NONE.name])}.",
-            "profiler",
-        )
+        gpus = f"the {_MAKERS[site.node.vendor]} GPUs of {site.name}"
+        advice = f"use --profiler {' or '.join(able or [NONE.name])}"
+        raise UsageError(f"--profiler {job.profiler} cannot profile {gpus}; {advice}.", "profiler")
     profiler = find_profiler(job.profiler)
     if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and _requests_no_gpus(site, job):
         without_cuda = (
@@ -370,7 +352,11 @@ def _longest(job: Job, queue: Queue) -> tuple[str, str]:
 def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave."""
     scheduler = find_scheduler(site.scheduler)
-    _check_scheduler(job, site, scheduler)
+    for field, option in OPTIONS.items():
+        value, has_it = getattr(job, field, None), field in scheduler.resources
+        if option.resource and not has_it and value not in (None, "", []):
+            sentence = f"{option.shown(value)}: site {site.name} {scheduler.no_resources}; leave it out."
+            raise UsageError(sentence, field, "site")
     _check_node(job, site)
     for argument in job.scheduler_args:
         _check_passed_on(argument, site, scheduler)
@@ -379,14 +365,6 @@ def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
         if both := " and ".join(sorted(sets & other_sets)):
             sentence = f"{first} and {second} both set {both}; give one of them."
             raise UsageError(sentence, field, other_field)
-
-
-def _check_scheduler(job: Job, site: Site, scheduler: Scheduler) -> None:
-    for field, option in OPTIONS.items():
-        if not option.resource or field in scheduler.resources or getattr(job, field) in (None, "", []):
-            continue
-        shown = option.shown(getattr(job, field))
-        raise UsageError(f"{shown}: site {site.name} {scheduler.no_resources}; leave it out.", field, "site")
 
 
 def _check_node(job: Job, site: Site) -> None:
@@ -399,11 +377,10 @@ def _check_node(job: Job, site: Site) -> None:
         count = getattr(job, field)
         if count is not None and limit is not None and count * ranks > limit:
             most = f"{limit // ranks}" if limit >= ranks else f"--ranks-per-node {max(1, limit // count)}"
-            raise UsageError(
-                f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks} takes {count * ranks} {what} "
-                f"of a node, but one of {site.name} has {limit}; use at most {most}.",
-                *(field, "ranks_per_node"),
-            )
+            asked = f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks}"
+            there = f"one of {site.name} has {limit}; use at most {most}"
+            sentence = f"{asked} takes {count * ranks} {what} of a node, but {there}."
+            raise UsageError(sentence, field, "ranks_per_node")
 
 
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
@@ -411,11 +388,8 @@ def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
     quoted = scheduler.quotes_values and option.startswith("--") and " " not in option
     words = f"{option}={value.replace(' ', '_')}" if quoted and value else argument
     if not _PASSED_ON.fullmatch(words):
-        raise UsageError(
-            f"--scheduler-arg {argument!r}: write one option of {scheduler.title} as it is in "
-            "a batch script, without quotes, \\, #, $ and `.",
-            "scheduler_args",
-        )
+        valid = f"one option of {scheduler.title} as it is in a batch script, without quotes, \\, #, $ and `"
+        raise UsageError(f"--scheduler-arg {argument!r}: write {valid}.", "scheduler_args")
     taken = scheduler.own_settings(site)
     for setting in sorted(scheduler.settings(argument) & taken.keys()):
         sentence = f"--scheduler-arg {argument}: hpcprof sets {setting} itself; {taken[setting]}."

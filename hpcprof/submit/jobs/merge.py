@@ -82,8 +82,6 @@ def _with_host(site: Site, given: str | None) -> Site:
     name, user = check_host(site.host, site.user, site.runs_dir, where)
     scheduler = find_scheduler(site.scheduler)
     if scheduler.runs_here or scheduler.runs_in_image:
-        raise UsageError(
-            f"{where} {site.host}: site {site.name} ({scheduler.title}) has no batch system on a login node; "
-            "name another one with --site."
-        )
+        limit = f"site {site.name} ({scheduler.title}) has no batch system on a login node"
+        raise UsageError(f"{where} {site.host}: {limit}; name another one with --site.")
     return msgspec.structs.replace(site, host=name, user=user)

@@ -34,10 +34,8 @@ def parse_memory_history(text: str) -> str:
         return "" if text == "off" else text
     found = _STEPS.fullmatch(text)
     if found is None:
-        raise UsageError(
-            f"--memory-history {text}: write steps as in 5,10, steps of some ranks as in 5,10@0,4-7, oom, or "
-            "off."
-        )
+        valid = "steps as in 5,10, steps of some ranks as in 5,10@0,4-7, oom, or off"
+        raise UsageError(f"--memory-history {text}: write {valid}.")
     steps = found["steps"].split(",")
     if len(steps) > MOST_STEPS:
         raise UsageError(f"--memory-history {text}: {len(steps)} steps; at most {MOST_STEPS} are kept.")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
@@ -62,11 +63,9 @@ def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> s
         return site.profiler
     others = [one for one in able() if one != NONE.name]
     if not _is_here(site):
-        raise UsageError(
-            f"--profiler auto: site {site.name} names no profiler; write profiler in its site file, or give "
-            f"--profiler {' or '.join(others)}.",
-            *("profiler", "site"),
-        )
+        advice = f"write profiler in its site file, or give --profiler {' or '.join(others)}"
+        sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
+        raise UsageError(sentence, "profiler", "site")
     tools = {one.name: one.needs or one.command[0] for one in OF_PROGRAMS_AS_THEY_ARE if one.name in others}
     _, path = _search_path(site)
     present = next((one for one, tool in tools.items() if shutil.which(tool, path=path)), None)
@@ -133,11 +132,10 @@ def _check_built_in(job: Job) -> None:
     mark = find_profiler(job.profiler).in_program
     # A script may start an executable that does.
     if job.profiled_ranks and mark and _contains(job, mark) is False:
-        raise UsageError(
-            f"--profiler {job.profiler}: {job.arguments[0]} is not built with it; build it again with "
-            f"{mark} before the compiler ({mark} mpicc …), or use --profiler auto, which takes programs as "
-            "they are."
-        )
+        build = f"build it again with {mark} before the compiler ({mark} mpicc …)"
+        other = "use --profiler auto, which takes programs as they are"
+        program = job.arguments[0]
+        raise UsageError(f"--profiler {job.profiler}: {program} is not built with it; {build}, or {other}.")
 
 
 def _contains(job: Job, mark: str) -> bool | None:
@@ -148,8 +146,6 @@ def _contains(job: Job, mark: str) -> bool | None:
 def _commands(path: str) -> list[str]:
     names: set[str] = set()
     for folder in path.split(os.pathsep):
-        try:
+        with suppress(OSError):
             names.update(os.listdir(folder or "."))  # noqa: PTH208 (names alone, of thousands of files)
-        except OSError:
-            continue
     return sorted(names)

@@ -94,11 +94,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if job.workload is None and job.ranks_per_node == 1:
         job = _with_workers(site, job)
     if job.ranks > _MOST_RANKS:
-        raise UsageError(
-            f"--nodes {job.nodes} and --ranks-per-node {job.ranks_per_node} make {job.ranks:,} ranks; the "
-            f"limit is {_MOST_RANKS:,}.",
-            *("nodes", "ranks_per_node"),
-        )
+        size = f"--nodes {job.nodes} and --ranks-per-node {job.ranks_per_node} make {job.ranks:,} ranks"
+        raise UsageError(f"{size}; the limit is {_MOST_RANKS:,}.", "nodes", "ranks_per_node")
     with about("profile_ranks"):
         select_ranks(job.profile_ranks, job.nodes, job.ranks_per_node)
     check_steps(job.capture_steps, job.profiler)

@@ -227,11 +227,9 @@ def check_one_archive(target: Target, title: str, advice: str) -> None:
     ``title`` names the profiler, and ``advice`` says how the program may choose what it records.
     """
     if target.profiled not in (0, target.ranks):
-        raise UsageError(
-            f"--profile-ranks: {title} records all ranks into one archive: leave --profile-ranks out, or "
-            "give all.",
-            *("profiler", "profile_ranks"),
-        )
+        why = f"{title} records all ranks into one archive"
+        sentence = f"--profile-ranks: {why}: leave --profile-ranks out, or give all."
+        raise UsageError(sentence, "profiler", "profile_ranks")
     if target.captures:
         raise UsageError(f"--capture-steps: {title} records the whole program; {advice}.", "capture_steps")
 

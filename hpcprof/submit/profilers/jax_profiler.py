@@ -12,11 +12,8 @@ from hpcprof.workloads import catalogue
 
 def _check(target: Target, settings: Settings) -> None:
     if target.workload is not None and not catalogue.find(target.workload).uses_jax:
-        raise UsageError(
-            f"--profiler jax profiles programs of JAX, and the workload {target.workload} uses PyTorch: use "
-            "--profiler torch.",
-            *("profiler", "workload"),
-        )
+        other = f"the workload {target.workload} uses PyTorch: use --profiler torch"
+        raise UsageError(f"--profiler jax profiles programs of JAX, and {other}.", "profiler", "workload")
     if not target.in_python:
         raise UsageError("--profiler jax profiles programs in Python.")
     if target.captures > 1:

@@ -29,16 +29,12 @@ _BOOLEAN = ("false", "true")
 def _check(target: Target, settings: Settings) -> None:
     wait, warmup, active, _ = (whole_number(settings, key, 0) for key in _SCHEDULE)
     if (wait or warmup) and not active:
-        raise UsageError(
-            "the schedule of the torch profiler records nothing: wait and warmup precede active steps; give "
-            "--profiler-option active=N."
-        )
+        advice = "wait and warmup precede active steps; give --profiler-option active=N"
+        raise UsageError(f"the schedule of the torch profiler records nothing: {advice}.")
     if "://" in settings["log_dir"]:
-        raise UsageError(
-            f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it out, "
-            "and copy the run's profiles afterwards.",
-            "profiler_options.log_dir",
-        )
+        given, advice = settings["log_dir"], "leave it out, and copy the run's profiles afterwards"
+        sentence = f"--profiler-option log_dir={given}: the ranks copy to folders only; {advice}."
+        raise UsageError(sentence, "profiler_options.log_dir")
     if active and target.captures:
         sentence = "--capture-steps and a schedule (active=N) both choose steps: give one of them."
         raise UsageError(sentence, "capture_steps", "profiler_options.active")

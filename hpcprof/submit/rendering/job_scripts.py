@@ -32,10 +32,8 @@ def render_scripts(
     """Return a run's scripts by file name, by another template of job.sh or from an edited ``script``."""
     scheduler = find_scheduler(site.scheduler)
     if script and scheduler.submitted_file != JOB_SCRIPT:
-        raise UsageError(
-            f"--script: {scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}; change the "
-            "template instead."
-        )
+        where = f"{scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}"
+        raise UsageError(f"--script: {where}; change the template instead.")
     rendering = Rendering(
         run_directory=run_directory.absolute(),
         command_line=command_line,

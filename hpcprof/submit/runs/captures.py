@@ -74,10 +74,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         raise HpcprofError(f"{run.id} is {state.value}: only a running job can be captured.")
     live = read_live_steps(run)
     if not live:
-        raise HpcprofError(
-            f"no rank of {run.id} has ended a step yet: only programs that use a PyTorch optimizer, or "
-            "mark their steps, can be captured."
-        )
+        able = "only programs that use a PyTorch optimizer, or mark their steps, can be captured"
+        raise HpcprofError(f"no rank of {run.id} has ended a step yet: {able}.")
     spans = parse_ranks(ranks) if ranks else []
     asked = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
     missing = sorted({rank for span in spans for rank in span} - live.keys())
@@ -88,10 +86,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
         last = max(of_rank[-1].step for of_rank in live.values())
         if last < earlier.first + earlier.steps:
-            raise HpcprofError(
-                f"{run.id} already records steps {earlier.first} to {earlier.first + earlier.steps - 1}: ask "
-                "again after them."
-            )
+            span = f"{earlier.first} to {earlier.first + earlier.steps - 1}"
+            raise HpcprofError(f"{run.id} already records steps {span}: ask again after them.")
     clock = "" if host is None else host.run(["date", "+%s"]).stdout.strip()
     ended, wall_ns = _progress(live, float(clock) if clock.isdigit() else time.time())
     request = Request((earlier.number if earlier else 0) + 1, first_step(ended, wall_ns), steps, spans)

@@ -137,19 +137,17 @@ class PbsScheduler(BatchScheduler):
         """Check that the chunk can have what the user asks for; a constraint names resources of it."""
         for option, value in {"--cpus-per-rank": job.cpus_per_rank, "--mem": job.mem}.items():
             if value and _counts_gpus(site, job):
-                raise UsageError(
-                    f"{option} {value}: queue {job.queue} of {site.name} gives each GPU its share of a node; "
-                    "leave it out.",
-                    *(option[2:].replace("-", "_"), "queue"),
-                )
+                share = f"queue {job.queue} of {site.name} gives each GPU its share of a node"
+                field = option[2:].replace("-", "_")
+                raise UsageError(f"{option} {value}: {share}; leave it out.", field, "queue")
         for part in job.constraint.split(":") if job.constraint else ():
             match = _RESOURCE.fullmatch(part)
             if match is None:
-                raise UsageError(
-                    f"--constraint {job.constraint}: PBS chooses nodes by their resources; write "
-                    "RESOURCE=VALUE, as in gpu_type=a100, several joined by a colon.",
-                    "constraint",
+                valid = "RESOURCE=VALUE, as in gpu_type=a100, several joined by a colon"
+                sentence = (
+                    f"--constraint {job.constraint}: PBS chooses nodes by their resources; write {valid}."
                 )
+                raise UsageError(sentence, "constraint")
             if match["name"] in _OF_OPTIONS:
                 advice = f"hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}"
                 raise UsageError(f"--constraint {part}: {advice}.", "constraint")

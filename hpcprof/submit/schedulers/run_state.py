@@ -84,10 +84,10 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         written = _end_in_output(run)
         held = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
         return JobStatus(JobState.TIMEOUT, record.reason or held, record.exit_code)
+    canceller = run.state_file(CANCELLED_FILE)
     if record.state is JobState.CANCELLED:
-        who = record.reason or run.state_file(CANCELLED_FILE) or ""
-        return JobStatus(JobState.CANCELLED, who, record.exit_code)
-    if record.state is not JobState.UNKNOWN and run.state_file(CANCELLED_FILE) is not None:
+        return JobStatus(JobState.CANCELLED, record.reason or canceller or "", record.exit_code)
+    if record.state is not JobState.UNKNOWN and canceller is not None:
         return JobStatus(record.state, "being cancelled")
     if record.state is JobState.QUEUED and (why := _requeued_because(run, record)):
         return JobStatus(record.state, f"queued again after {why}; {record.reason}".removesuffix("; "))

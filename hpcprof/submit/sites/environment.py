@@ -48,11 +48,8 @@ def staged_environment(site: Site, job: Job) -> str:
     if not job.stage_env:
         return ""
     if job.arguments and PurePath(job.arguments[0]).name in _RUNNERS and job.workload is None:
-        raise UsageError(
-            f"--stage-env: {job.arguments[0]} starts the environment where it is: leave its words out of the "
-            "command.",
-            "stage_env",
-        )
+        why = f"{job.arguments[0]} starts the environment where it is"
+        raise UsageError(f"--stage-env: {why}: leave its words out of the command.", "stage_env")
     if site.host and job.stage_env == ACTIVE:
         raise UsageError(f"--stage-env: name the environment's folder on {site.host}.", "stage_env")
     if site.host:
@@ -62,11 +59,8 @@ def staged_environment(site: Site, job: Job) -> str:
     chosen = (of_program or active_prefix(os.environ)) if job.stage_env == ACTIVE else job.stage_env
     folder = os.path.normpath(Path(job.directory, chosen)) if chosen else ""
     if not folder or not is_environment(folder):
-        raise UsageError(
-            f"--stage-env: {folder or 'the program'} has no environment of conda, pixi, venv or uv; name its "
-            "folder.",
-            "stage_env",
-        )
+        lacking = f"{folder or 'the program'} has no environment of conda, pixi, venv or uv"
+        raise UsageError(f"--stage-env: {lacking}; name its folder.", "stage_env")
     return folder
 
 

@@ -193,10 +193,8 @@ def _resources(job: Job) -> dict[str, str]:
 
 def _check_options(site: Site, job: Job) -> None:
     if not LAUNCHERS[site.launcher.name].mpi_operator_name:
-        raise UsageError(
-            f"the launcher of site {site.name} is {site.launcher.name.value}; an MPIJob needs openmpi "
-            "or mpich."
-        )
+        launcher = f"the launcher of site {site.name} is {site.launcher.name.value}"
+        raise UsageError(f"{launcher}; an MPIJob needs openmpi or mpich.")
     if job.queue and not _NAME[0].fullmatch(job.queue):
         raise UsageError(f"--queue {job.queue}: the name of a Kueue queue has only {_NAME[1]}.")
     for key, (pattern, valid) in _VALID.items():
@@ -206,7 +204,5 @@ def _check_options(site: Site, job: Job) -> None:
         if value and not pattern.fullmatch(value):
             raise UsageError(f"-o {key}={value}: write {valid}.")
     if job.options["hugepages"] and not {"memory", "cpu"} & _resources(job).keys():
-        raise UsageError(
-            f"-o hugepages={job.options['hugepages']}: Kubernetes grants huge pages only with memory or "
-            "CPUs; give -o memory=… or -o cpus=… too."
-        )
+        limit = "Kubernetes grants huge pages only with memory or CPUs; give -o memory=… or -o cpus=… too"
+        raise UsageError(f"-o hugepages={job.options['hugepages']}: {limit}.")

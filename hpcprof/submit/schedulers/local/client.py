@@ -52,16 +52,14 @@ class LocalClient(SchedulerClient):
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in its own session; the job id is its process id."""
-        command = [
-            sys.executable,
-            "-m",
+        words = [
             "hpcprof.submit.schedulers.local.supervisor",
             str(run.path),
             str(run.submission.job.walltime),
         ]
         try:
             # python -m searches the working directory: the user's files must not be found.
-            process = start_in_background(command, Path("/"))
+            process = start_in_background([sys.executable, "-m", *words], Path("/"))
         except CommandNotStarted as error:
             raise Refused(f"cannot start the job: {error.reason}.") from None
         deadline = time.monotonic() + _START_SECONDS
@@ -82,8 +80,11 @@ class LocalClient(SchedulerClient):
         # All before the first wait: the end of one would start the next.
         asked = {run.id: _ask_to_end(run) for run in runs}
         for run_id, identity in asked.items():
-            if identity is not None:
-                _wait_for_end(run_id, identity)
+            deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
+            while identity is not None and identity.alive():
+                if time.monotonic() > deadline:
+                    raise SchedulerError(f"{run_id} did not end; its supervisor is process {identity.pid}.")
+                time.sleep(0.02)
 
 
 def _ask_to_end(run: Run) -> ProcessIdentity | None:
@@ -98,14 +99,6 @@ def _ask_to_end(run: Run) -> ProcessIdentity | None:
         return None
     os.kill(identity.pid, signal.SIGTERM)
     return identity
-
-
-def _wait_for_end(run_id: str, identity: ProcessIdentity) -> None:
-    deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
-    while identity.alive():
-        if time.monotonic() > deadline:
-            raise SchedulerError(f"{run_id} did not end; its supervisor is process {identity.pid}.")
-        time.sleep(0.02)
 
 
 def local_status(run: Run) -> JobStatus:

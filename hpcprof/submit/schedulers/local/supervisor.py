@@ -86,7 +86,8 @@ def supervise(run: Path, walltime: float) -> JobEnd:
         return JobEnd(how, -signal.SIGTERM)
     if how != "exited":
         _signal(job.pid, signal.SIGTERM)
-        _wait(job, GRACE_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(timeout=GRACE_SECONDS)
     _signal(job.pid, signal.SIGKILL)
     end_processes(run)
     return JobEnd(how, job.wait())
@@ -142,11 +143,6 @@ def end_processes(run: Path) -> None:
 def _signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)
-
-
-def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        job.wait(timeout=seconds)
 
 
 def main() -> None:
