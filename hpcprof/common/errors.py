@@ -46,7 +46,12 @@ class DamagedInput(HpcprofError):
 
 
 class SchedulerError(HpcprofError):
-    """A scheduler's command failed or could not be understood."""
+    """A scheduler's command failed or could not be understood; secrets in what it printed are masked."""
+
+    def __str__(self) -> str:
+        from hpcprof.common.masking import masked
+
+        return masked(super().__str__())
 
 
 class StoreError(HpcprofError):

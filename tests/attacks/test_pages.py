@@ -100,7 +100,8 @@ def test_no_name_on_a_served_page_becomes_markup(folder: Path, page: Page) -> No
         at = f"http://127.0.0.1:{port}"
         page.goto(f"{at}/api/runs")
         (run,) = page.evaluate("fetch('/api/runs').then((one) => one.json())")["runs"]
-        for path in ("/runs", f"/runs/{run['run']}", "/history", "/sql"):
+        own = f"/runs/{run['run']}"
+        for path in ("/runs", own, f"{own}/tables/kernels", f"{own}/live", "/history", "/sql"):
             looked_at(page, f"{at}{path}")
         page.fill("textarea", "SELECT program FROM runs")
         page.keyboard.press("Control+Enter")

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from hpcprof.cli.main import cli
+from hpcprof.common.errors import SchedulerError
 from hpcprof.mcp.server import make_server
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
@@ -26,6 +27,7 @@ from hpcprof.serve.app import serve_store
 from hpcprof.serve.grants import Grant
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.serve.hub import Uploads
+from hpcprof.submit.schedulers.pbs import parse_qsub
 from hpcprof.submit.sites.files import load_site
 from tests.attacks.packages import described, package
 from tests.jobs import job
@@ -195,3 +197,9 @@ def test_texts_that_are_no_utf8_in_columns_of_bytes_and_numbers_are_left_out(tmp
     ((written, left_out),) = done.written
     assert _SECRET.encode() not in written.read_bytes()
     assert any(one.startswith("secrets in 1 name") for one in left_out)
+
+
+def test_a_scheduler_that_quotes_the_command_of_a_job_exposes_no_secret() -> None:
+    with pytest.raises(SchedulerError) as raised:
+        parse_qsub(1, "", f"qsub: train.py --token {_SECRET}: no such queue")
+    assert "such queue" in str(raised.value) and _SECRET not in str(raised.value)
