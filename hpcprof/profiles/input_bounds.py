@@ -36,8 +36,11 @@ files.
 _MEMORY_PER_SECOND = 10e6
 """Memory in bytes that a file may take for each second of its CPU time: the larger it is, the longer."""
 
-_RESERVED_PER_CORE = 16 << 20
-"""Memory in bytes that threads of libraries reserve for each core and hardly use."""
+_RESERVED_PER_THREAD = 16 << 20
+"""Memory in bytes that each thread of a library reserves and hardly uses."""
+
+MOST_THREADS = 8
+"""Maximum threads of Arrow while a file is read, on however many cores."""
 
 _CELL_BYTES = 40
 """Memory that Arrow takes for each cell while it reads a table, in bytes."""
@@ -71,7 +74,7 @@ def bounded(path: Path, most: int) -> Iterator[None]:
     with _lock:
         if not _bounds:
             _outside = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
-        _bounds[thread] = most + _RESERVED_PER_CORE * (os.cpu_count() or 1)
+        _bounds[thread] = most + _RESERVED_PER_THREAD * min(MOST_THREADS, os.cpu_count() or 1)
         _limit_memory()
     seconds = most / _MEMORY_PER_SECOND
     try:

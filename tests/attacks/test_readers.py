@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles import input_bounds
+from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 
 
 @pytest.mark.parametrize("name", ["rank0_results.json", "rank0.xplane.pb", "rank0.unitrace.json"])
@@ -33,6 +36,21 @@ def test_a_program_that_reads_a_report_is_bounded_too(
     assert int((tmp_path / "kib").read_text()) < 16 << 20
 
 
+def test_a_machine_of_many_cores_adds_little_to_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1024)
+    threads = pa.cpu_count()
+    pa.set_cpu_count(64)
+    try:
+        with reading_profile(tmp_path):
+            added = resource.getrlimit(resource.RLIMIT_DATA)[0] - input_bounds._outside[0]
+            assert (added, pa.cpu_count()) == (input_bounds.LEAST_MEMORY + (128 << 20), 8)
+        assert pa.cpu_count() == 64
+    finally:
+        pa.set_cpu_count(threads)
+
+
 # In a process of their own: free memory that another test has left would count.
 _REFUSED = """
 import resource, sys
@@ -52,7 +70,7 @@ def take():
         with input_bounds.bounded(Path("rank0.sqlite"), 1 << 40):
             bytearray(100_000_000)
 
-input_bounds.LEAST_MEMORY, input_bounds.MEMORY_RATIO, input_bounds._RESERVED_PER_CORE = 60_000_000, 2, 0
+input_bounds.LEAST_MEMORY, input_bounds.MEMORY_RATIO, input_bounds._RESERVED_PER_THREAD = 60_000_000, 2, 0
 before = resource.getrlimit(resource.RLIMIT_DATA)
 refused(take)
 assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
-from hpcprof.profiles.input_bounds import bounded, most_memory
+from hpcprof.profiles.input_bounds import MOST_THREADS, bounded, most_memory
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import TORCH
@@ -139,13 +139,19 @@ def reading_profile(path: Path) -> Iterator[None]:
     """Turn whatever goes wrong in the block into damage of a profile, and bound the memory that it takes."""
     # Outside of the bound: its OpenBLAS reserves memory for each core, and ends the process if it gets none.
     import numpy as np  # noqa: F401
+    import pyarrow as pa
 
+    threads = pa.cpu_count()
+    pa.set_cpu_count(min(threads, MOST_THREADS))
     try:
         changed = path.stat().st_mtime_ns
     except OSError:
         changed = 0
-    with bounded(path, _most_memory(path, changed)), damage_named(path):
-        yield
+    try:
+        with bounded(path, _most_memory(path, changed)), damage_named(path):
+            yield
+    finally:
+        pa.set_cpu_count(threads)
 
 
 @lru_cache(1024)
