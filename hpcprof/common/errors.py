@@ -46,12 +46,7 @@ class DamagedInput(HpcprofError):
 
 
 class SchedulerError(HpcprofError):
-    """A scheduler's command failed or could not be understood; secrets in what it printed are masked."""
-
-    def __str__(self) -> str:
-        from hpcprof.common.masking import masked
-
-        return masked(super().__str__())
+    """A scheduler's command failed or could not be understood."""
 
 
 class StoreError(HpcprofError):

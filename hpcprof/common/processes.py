@@ -70,8 +70,10 @@ class Completed:
 
     @property
     def answer(self) -> tuple[int, str, str]:
-        """The exit code, the output and the error output, which parsers of a scheduler's output take."""
-        return self.exit_code, self.stdout, self.stderr
+        """The exit code, the output, and the errors without secrets, for parsers of a scheduler's output."""
+        from hpcprof.common.masking import masked
+
+        return self.exit_code, self.stdout, masked(self.stderr)
 
 
 class CommandNotStarted(HpcprofError):

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from hpcprof.cli.main import cli
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.processes import Completed
 from hpcprof.mcp.server import make_server
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
@@ -200,6 +201,7 @@ def test_texts_that_are_no_utf8_in_columns_of_bytes_and_numbers_are_left_out(tmp
 
 
 def test_a_scheduler_that_quotes_the_command_of_a_job_exposes_no_secret() -> None:
+    done = Completed(("qsub", "job.sh"), 1, "", f"qsub: train.py --token {_SECRET}: no such queue", 0.1)
     with pytest.raises(SchedulerError) as raised:
-        parse_qsub(1, "", f"qsub: train.py --token {_SECRET}: no such queue")
+        parse_qsub(*done.answer)
     assert "such queue" in str(raised.value) and _SECRET not in str(raised.value)
