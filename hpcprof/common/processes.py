@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
+
 from hpcprof.common.errors import HpcprofError
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 
-@dataclass(frozen=True)
-class ProcessIdentity:
+class ProcessIdentity(msgspec.Struct, frozen=True):
     """A process, identified by its pid, its start time in ticks and the boot."""
 
     pid: int

@@ -6,9 +6,10 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, format_bytes
@@ -22,12 +23,11 @@ SUFFIXES = (".xz", ".gz", ".zst")
 _CHUNK = 1 << 20
 
 
-@dataclass
-class Unpacked:
+class Unpacked(msgspec.Struct):
     """Files to read instead of compressed profiles, by these, and a sentence for each that is damaged."""
 
-    files: dict[Path, Path] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    files: dict[Path, Path] = msgspec.field(default_factory=dict)
+    skipped: list[str] = msgspec.field(default_factory=list)
 
     @property
     def sentence(self) -> str:

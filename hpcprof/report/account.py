@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hpcprof.analysis.account.declarations import UNEVEN
 from hpcprof.analysis.steps.step_set import COUNTED, StepSet, run_steps
@@ -51,8 +52,7 @@ _IdleTime = tuple[str, str | None, int]
 """Idle time: its cause, its range, and its length in ns."""
 
 
-@dataclass(frozen=True)
-class AccountPart:
+class AccountPart(msgspec.Struct, frozen=True):
     """A part of the account."""
 
     colour: str
@@ -63,8 +63,7 @@ class AccountPart:
     """For idle time, the ranges in which most of it is; else empty."""
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """The time that a run takes for each step and its parts, the sum of which it is exactly."""
 
     kind: int

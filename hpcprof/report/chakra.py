@@ -7,9 +7,9 @@ simulator joins the ranks. Times are in whole microseconds, and exact in the att
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -73,8 +73,7 @@ def _numbered(name: str, at: int) -> str:
     return f"{way}-{kind.lower()}" if kind in ("Send", "Recv") else f"{way}-{kind or 'compute'}-{at}"
 
 
-@dataclass(frozen=True, eq=False)
-class RankOperation:
+class RankOperation(msgspec.Struct, frozen=True, eq=False):
     """An operation of a rank in a step: its row and column in a graph, and the numbers of what it waits for.
 
     ``control`` has operations that compute, and ``data`` those that communicate.

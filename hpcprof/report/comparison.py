@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -246,8 +247,7 @@ _LONGEST_BAR, _SHORTEST_BAR = 40, 8
 _UP, _DOWN = "█", "░"
 
 
-@dataclass(frozen=True)
-class Waterfall:
+class Waterfall(msgspec.Struct, frozen=True):
     """The step of both sides, and the parts whose differences lead from one to the other, in whole ns."""
 
     a_ns: int

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import msgspec
 
 from hpcprof.analysis.comparison.step_difference import COMMUNICATION, STEP, WAITING
 from hpcprof.analysis.framework.declaration import Analysis
@@ -112,8 +113,7 @@ _COLOURS = {
 """The colours of the parts of ``step_difference``; any other part is uneven."""
 
 
-@dataclass(frozen=True)
-class SideBar:
+class SideBar(msgspec.Struct, frozen=True):
     """The bar of a side; ``width`` is its length in percent of the longer one."""
 
     name: str
@@ -123,8 +123,7 @@ class SideBar:
     width: float
 
 
-@dataclass(frozen=True)
-class SidePart:
+class SidePart(msgspec.Struct, frozen=True):
     """A part with its time on both sides, as text."""
 
     colour: str

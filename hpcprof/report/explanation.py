@@ -2,8 +2,8 @@
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -46,8 +46,7 @@ HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step
 """The heading of the hidden costs."""
 
 
-@dataclass(frozen=True)
-class WrittenFinding:
+class WrittenFinding(msgspec.Struct, frozen=True):
     """A finding in words: its title, pairs of a label and its text, and figures by analysis."""
 
     title: str
@@ -55,8 +54,7 @@ class WrittenFinding:
     evidence: list[tuple[str, list[str]]]
 
 
-@dataclass(frozen=True)
-class WrittenExplanation:
+class WrittenExplanation(msgspec.Struct, frozen=True):
     """An explanation in words, for the terminal and the page."""
 
     conclusion: list[str]

@@ -1,7 +1,8 @@
 """The MPI calls of a run in a report: efficiencies, waits with the ranks that cause them, and messages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.common.units import counted, format_bytes, format_ns, visible
@@ -39,8 +40,7 @@ _WORTH_NAMING = 5
 """A delay is named if it causes this share of all waits, in percent."""
 
 
-@dataclass(frozen=True)
-class Factor:
+class Factor(msgspec.Struct, frozen=True):
     """A factor of an efficiency: its name, its depth in the tree, and its value and grade in each scope."""
 
     name: str
@@ -48,8 +48,7 @@ class Factor:
     cells: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class EfficiencyTree:
+class EfficiencyTree(msgspec.Struct, frozen=True):
     """The tree of efficiencies; ``scopes`` are the run, the step and the phases."""
 
     scopes: Sequence[str]

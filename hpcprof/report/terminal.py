@@ -5,8 +5,8 @@ and then the last columns are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -228,8 +228,7 @@ _READABLE_NAME = 40
 _GAP = 2
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The columns that fit, and the table of them."""
 
     keys: tuple[str, ...]

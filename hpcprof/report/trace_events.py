@@ -19,11 +19,12 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import IO, Any, cast
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.atomic import replacing
@@ -61,12 +62,11 @@ _BATCH = 4096
 _MARKS = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
 
 
-@dataclass
-class Exported:
+class Exported(msgspec.Struct):
     """The files that an export wrote; ``notes`` are sentences on what was left out."""
 
-    written: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    written: list[Path] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
 def export_timelines(
@@ -110,8 +110,7 @@ def export_timelines(
     return done
 
 
-@dataclass(frozen=True)
-class _Zero:
+class _Zero(msgspec.Struct, frozen=True):
     """The first event of a rank on the clock of its profile, and the UTC time of that clock's zero."""
 
     first: int

@@ -7,9 +7,10 @@ first, and removes the note when ``run.json`` has the id; and the job notes its 
 import os
 import platform
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.processes import ProcessIdentity
@@ -18,8 +19,7 @@ from hpcprof.runs.directory import JOB_ID_FILE, Run
 _INTENT_FILE = "submitting"
 
 
-@dataclass(frozen=True)
-class Intent:
+class Intent(msgspec.Struct, frozen=True):
     """The process that submits a run, or did until it ended.
 
     ``owner`` is the user's name, or else the number. ``error`` says why the submission failed; it is empty as

@@ -13,8 +13,9 @@ It needs no numpy, which takes longer to load than a list of runs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+import msgspec
 
 from hpcprof.common.robust import MAD_TO_DEVIATION
 
@@ -31,8 +32,7 @@ MIN_STEPS = 6
 """Minimum number of steps of a series in which a long step stands out."""
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(msgspec.Struct, frozen=True):
     """The time of a step in ns: the elapsed time per step without what happened once, and the median."""
 
     elapsed_ns: float

@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import msgspec
+
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.collect.run_names import stored_run
@@ -57,8 +59,7 @@ class Filters:
         return cls(**{f.name: parameters[f.name].strip() for f in fields(cls) if f.name in parameters})
 
 
-@dataclass(frozen=True)
-class KnownRun:
+class KnownRun(msgspec.Struct, frozen=True):
     """A line of the list, with the program of the run."""
 
     listed: ListedRun
@@ -120,8 +121,7 @@ GROUPED_BY = ("program", "site", "state", "profiler", "ranks")
 """Those that it can be grouped by."""
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """All runs, the newest first, and a sentence for each that cannot be read."""
 
     runs: list[KnownRun]

@@ -4,10 +4,10 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -19,8 +19,7 @@ from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tiles import Tiles
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """The sources of the pages."""
 
     catalogue: Catalogue

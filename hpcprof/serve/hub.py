@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
@@ -62,8 +61,7 @@ _MOST_FIELDS, _MOST_TAGS = 10, 100
 _LONGEST_NOTE = 2_000
 
 
-@dataclass(frozen=True)
-class Proxy:
+class Proxy(msgspec.Struct, frozen=True):
     """A reverse proxy that names the user of a request: the header that it sets, and its address.
 
     Without an address every request is the proxy's: the hub listens on a Unix socket that only it can open.
@@ -73,11 +71,10 @@ class Proxy:
     address: str = ""
 
 
-@dataclass
-class Sessions:
+class Sessions(msgspec.Struct):
     """The browsers that have signed in: by cookie, the SHA-256 of the token and the end."""
 
-    _known: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _known: dict[str, tuple[str, float]] = msgspec.field(default_factory=dict)
 
     def begin(self, sha256: str) -> str:
         """Return the cookie of a new session."""
@@ -405,8 +402,7 @@ class PushRefused(HpcprofError):
         self.status, self.offset = status, offset
 
 
-@dataclass(frozen=True)
-class UploadProgress:
+class UploadProgress(msgspec.Struct, frozen=True):
     """The bytes that the hub has of a package, and its run once it is kept."""
 
     offset: int

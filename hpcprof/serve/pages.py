@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -69,8 +70,7 @@ _STATIC = {
 """The files that are served by name, with their types."""
 
 
-@dataclass(frozen=True)
-class Pages:
+class Pages(msgspec.Struct, frozen=True):
     """The reader's place in a list, with the addresses of the neighbouring pages; empty without one."""
 
     first: int
@@ -128,8 +128,7 @@ _COLUMNS = (
 """The columns of the list: heading, the value that it sorts by, class and tooltip."""
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """The heading of a column; ``address`` sorts by it, and is empty where the column does not sort."""
 
     text: str
@@ -169,8 +168,7 @@ def _groups(shown: Sequence[KnownRun], chosen: Sequence[KnownRun], name: str) ->
     ]
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(msgspec.Struct, frozen=True):
     """The steps of a program's runs until one of them: a line in a box of 60 x 16, and in words."""
 
     points: str

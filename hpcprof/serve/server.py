@@ -7,10 +7,11 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import uvicorn
 
 from hpcprof.common.errors import UsageError
@@ -26,8 +27,7 @@ _MOST_HEADER_BYTES = 32 * 1024
 _TOKEN_BYTES = 32
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True):
     """The address and settings under which the application is reached."""
 
     host: str = "127.0.0.1"

@@ -12,7 +12,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -66,8 +66,7 @@ _RUNS = 4
 _FRESH_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True):
     """The time of all tiles, from ``zero`` on the common clock.
 
     The events take ``length`` ns; the tile of the first of ``levels`` covers ``span``, a power of two.
@@ -324,8 +323,7 @@ _short_name = lru_cache(maxsize=4096)(short_name)
 _family = lru_cache(maxsize=4096)(family)
 
 
-@dataclass(frozen=True)
-class RankPart:
+class RankPart(msgspec.Struct, frozen=True):
     """A part of a rank's activity on the common clock; slices point to names in ``strings``."""
 
     tracks: RankTracks

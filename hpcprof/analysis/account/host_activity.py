@@ -1,8 +1,9 @@
 """Activity of host threads at a moment: the innermost range, its path as a place, and the outermost call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE as NONE
@@ -31,8 +32,7 @@ def at(column: Ints, rows: Ints) -> Ints:
     return result
 
 
-@dataclass(frozen=True)
-class StepFunction:
+class StepFunction(msgspec.Struct, frozen=True):
     """A value for each moment: ``value[i]`` holds from ``time[i]`` on, and `NONE` before the first."""
 
     time: Ints
@@ -143,8 +143,7 @@ def divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[
 _NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The place of each thread at a moment, as a number of ``texts``; `NONE` outside every range.
 
     A thread outside its own ranges is where the thread is that marks the steps.

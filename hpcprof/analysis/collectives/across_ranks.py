@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ NO_COLLECTIVES = "no rank has collectives"
 _NONE_MATCHED = "all recorded operations are sends and receives, which are not matched"
 
 
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(msgspec.Struct, frozen=True):
     """Reasons for nulls in the values of matched collectives or messages.
 
     ``fused`` of them share a kernel; some have no size, no communicator, a communicator of unknown size, or

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
@@ -47,8 +48,7 @@ class RankClock:
         return result
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(msgspec.Struct, frozen=True):
     """Ranks whose clocks are aligned with each other."""
 
     clocks: dict[int, RankClock]

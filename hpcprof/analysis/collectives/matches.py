@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -136,8 +137,7 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
         )
 
 
-@dataclass(frozen=True)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True):
     """The last rank at each of n operations that ranks have in common, and the ranks of each group of them.
 
     Only operations are here of which it is known when all came.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -28,8 +29,7 @@ _BY_RANK = {
 """The fields of `MatchedCollectives` of shape (m, n), and the columns that they are from."""
 
 
-@dataclass(frozen=True)
-class MatchedCollectives:
+class MatchedCollectives(msgspec.Struct, frozen=True):
     """The m collectives of one operation in one communicator, matched across n ranks."""
 
     op: str
@@ -60,8 +60,7 @@ class MatchedCollectives:
     """NaN outside steps; shape (m, n)."""
 
 
-@dataclass(frozen=True)
-class RecordedCollectives:
+class RecordedCollectives(msgspec.Struct, frozen=True):
     """The collectives that some ranks recorded, by communicator and operation."""
 
     members: dict[str, Ints]

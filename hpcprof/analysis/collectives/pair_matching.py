@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -216,8 +217,7 @@ _WAITED = 2
 """A receive that takes this many times the shortest send or receive has waited for its send."""
 
 
-@dataclass(frozen=True)
-class _Messages:
+class _Messages(msgspec.Struct, frozen=True):
     """The m messages between two ranks, in the order of time."""
 
     sent: Ints

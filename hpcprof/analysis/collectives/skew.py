@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -35,8 +35,7 @@ from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints
 
 
-@dataclass(frozen=True)
-class CollectiveArrivals:
+class CollectiveArrivals(msgspec.Struct, frozen=True):
     """Arrivals of n ranks at the m collectives of one operation in one communicator."""
 
     matched: MatchedCollectives
@@ -228,8 +227,7 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
     return Outcome(table, reason) if len(table) else no_rows(reason)
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """Waits of ranks for each other in all communicators, or in some that share no groups with others."""
 
     costs: Mapping[tuple[int, bytes], StepCosts]
@@ -346,8 +344,7 @@ def _why_unknown(table: pd.DataFrame, step: int | None) -> list[str]:
     return reasons
 
 
-@dataclass
-class Counts:
+class Counts(msgspec.Struct):
     """Counts of a rank's collectives and messages, of those it came to last, and its wait in ns.
 
     ``error`` is the largest uncertainty of the clocks.

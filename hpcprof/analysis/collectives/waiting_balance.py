@@ -1,9 +1,9 @@
 """Ranks that wait least for messages, since the others wait for them, and what late ranks cost."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -53,8 +53,7 @@ _AT_ONCE = 512
 SeriesT = TypeVar("SeriesT", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class StepCosts:
+class StepCosts(msgspec.Struct, frozen=True):
     """The cost of one rank's lateness in each of its n steps, in ns."""
 
     cost: Floats

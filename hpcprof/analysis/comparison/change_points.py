@@ -13,10 +13,10 @@ independent runs does not matter to, and the more strictly the longer the series
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.robust import MAD_TO_DEVIATION
@@ -67,8 +67,7 @@ _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
 
 
-@dataclass(frozen=True)
-class ChangePoint:
+class ChangePoint(msgspec.Struct, frozen=True):
     """A change of the level."""
 
     position: int

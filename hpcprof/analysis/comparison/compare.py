@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -141,8 +142,7 @@ def _rare_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Sides:
+class _Sides(msgspec.Struct, frozen=True):
     """A metric of the runs of both sides, in their order; None where a run does not have it."""
 
     a: Sequence[float | None]
@@ -618,8 +618,7 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
     return Estimate(difference, line.wider * math.sqrt(line.noise * leverage), float(line.freedom))
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """The slope that blocks with levels of their own have in common, by least squares."""
 
     slope: float

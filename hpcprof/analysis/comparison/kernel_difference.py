@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
+import msgspec
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -37,8 +37,7 @@ Shapes = Mapping[Hashable, LaunchSum]
 _NOTHING = LaunchSum(0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class Effects:
+class Effects(msgspec.Struct, frozen=True):
     """The difference between two sides in whole nanoseconds, and what it consists of.
 
     ``by_count``, ``by_shape`` and ``by_duration`` add up to ``b - a``.
@@ -266,8 +265,7 @@ _NAME, _COUNT, _SHAPE, _DURATION = 0.4, 0.2, 0.2, 0.2
 """The weights of what two kernels may have in common."""
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True):
     """A kernel: its name and class, its shapes, and its launches in a step."""
 
     kind: tuple[str, str]
@@ -275,8 +273,7 @@ class Kernel:
     launches: LaunchSum
 
 
-@dataclass(frozen=True)
-class Renamed:
+class Renamed(msgspec.Struct, frozen=True):
     """Two kernels that are taken to be one, and how much alike they are, in percent."""
 
     before: tuple[str, str]

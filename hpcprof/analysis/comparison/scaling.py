@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -34,8 +34,7 @@ _NAMED = 3
 """So many runs of unknown programs are named."""
 
 
-@dataclass(frozen=True)
-class _Timed:
+class _Timed(msgspec.Struct, frozen=True):
     """A run with its median step in ns; ``where`` holds the facts named `_WHERE` that are known."""
 
     program: str
@@ -367,8 +366,7 @@ MOST_RANKS = 1 << 20
 """Beyond this number of ranks nothing is extrapolated."""
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """A term ``coefficient_ns * p**power * log2(p)**log``."""
 
     coefficient_ns: float
@@ -382,8 +380,7 @@ class Term:
         return " * ".join(filter(None, [format_ns(self.coefficient_ns), power, log]))
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """A constant in ns and up to two terms; ``error`` is the relative error of predicting left-out sizes."""
 
     constant_ns: float
@@ -471,8 +468,7 @@ def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) 
     return float(score[number]), Model(alone, terms, float(error[number]))
 
 
-@dataclass(frozen=True)
-class Dominance:
+class Dominance(msgspec.Struct, frozen=True):
     """The smallest number of ranks at which a part takes longer than the others together; 90 % interval.
 
     None stands for more than `MOST_RANKS`.

@@ -8,6 +8,8 @@ from enum import Enum
 from fractions import Fraction
 from itertools import combinations
 
+import msgspec
+
 from hpcprof.workloads.catalogue import Size
 from hpcprof.workloads.schema import Scalar
 
@@ -47,8 +49,7 @@ class ScalingSetup:
     parameters: Mapping[str, Scalar]
 
 
-@dataclass(frozen=True)
-class ScalingSeries:
+class ScalingSeries(msgspec.Struct, frozen=True):
     """Runs whose parameters are equal but for those that scale with the ranks."""
 
     kind: ScalingKind
@@ -67,8 +68,7 @@ class _Change(Enum):
     STAY = "stay"
 
 
-@dataclass(frozen=True)
-class _Pattern:
+class _Pattern(msgspec.Struct, frozen=True):
     """The parameters whose product grows or shrinks as the ranks grow; all others stay."""
 
     change: _Change

@@ -1,9 +1,9 @@
 """The difference of the step between two sides of runs, as parts of the account that add up to it exactly."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -63,8 +63,7 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
-@dataclass(frozen=True)
-class _Account:
+class _Account(msgspec.Struct, frozen=True):
     """The elapsed time of the step of a run and its parts, in ns."""
 
     step: float

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import msgspec
+
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.patterns import matches
@@ -40,8 +42,7 @@ _IDEAL = re.compile(r"ideal(?:(?P<but>[@!])(?P<which>(?:rank|stage|replica):\d+|
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of the times of a run."""
 
     kind: ChangeKind

@@ -1,15 +1,15 @@
 """The findings that let a check fail, as users name them."""
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from hpcprof.analysis.explain.cause import cause_names
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.common.errors import UsageError, unknown
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(msgspec.Struct, frozen=True):
     """A cause that a check does not allow.
 
     ``percent`` is the least saving in percent of the step; None for every finding that is shown.

@@ -9,6 +9,7 @@ computed once more with quicker calls (`CALL_COST_NS`), and the difference count
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.explain.removals import Removals
@@ -57,8 +58,7 @@ class Interval:
     """
 
 
-@dataclass(frozen=True)
-class Uncertainty:
+class Uncertainty(msgspec.Struct, frozen=True):
     """Gives savings of a replay their intervals."""
 
     replay: Replay

@@ -1,8 +1,8 @@
 """Time of each set of classes of operations on each device."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.memoize import computed_once
@@ -11,8 +11,7 @@ from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.timeline import PARTS_OF_WORK, Category, Operations, Timeline
 
 
-@dataclass(frozen=True)
-class DeviceTime:
+class DeviceTime(msgspec.Struct, frozen=True):
     """The time of one device, in nanoseconds."""
 
     device: int

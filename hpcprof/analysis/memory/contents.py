@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.stalls.evidence import user_frame
@@ -57,8 +57,7 @@ class Held(NamedTuple):
     blocks: int
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryInUse:
+class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The blocks of a GPU over the events of a snapshot."""
 
     device: int

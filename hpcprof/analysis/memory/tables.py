@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -225,8 +225,7 @@ class RankSnapshot(NamedTuple):
     snapshot: MemorySnapshot | None
 
 
-@dataclass(frozen=True, eq=False)
-class RunMemory:
+class RunMemory(msgspec.Struct, frozen=True, eq=False):
     """Facts about the memory of a run."""
 
     lines: Mapping[int, Sequence[MemoryLine]]
@@ -236,8 +235,7 @@ class RunMemory:
     telemetry: RunTelemetry | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Looked:
+class _Looked(msgspec.Struct, frozen=True, eq=False):
     """A GPU in a snapshot that was looked at, without its blocks and events."""
 
     key: dict[str, Any]

@@ -7,8 +7,8 @@ that waited for its receive still does.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
@@ -21,8 +21,7 @@ _NOT_YET = -(1 << 62)
 _NO_ROWS = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """The events of a replay: calls and, after them by number, collectives."""
 
     waiting: Ints

@@ -8,10 +8,11 @@ window, and for 30 to 60 bytes a call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -67,8 +68,7 @@ class _RankRows:
     threads: Ints
 
 
-@dataclass(frozen=True)
-class Communicators:
+class Communicators(msgspec.Struct, frozen=True):
     """The communicators of a run: their names, the ranks that use each, and their sizes, `NONE` if unknown.
 
     The last one stands for all that are not known.
@@ -140,18 +140,17 @@ def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: I
     return replace(rows, operations={**rows.operations, **_small(columns)})
 
 
-@dataclass
-class RunLists:
+class RunLists(msgspec.Struct, dict=True):
     """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order."""
 
     most_calls: int = MOST_CALLS
     """Usual number of calls of all ranks in a window, if the program lets it end there."""
-    names: NumberedTexts = field(default_factory=NumberedTexts)
-    ranges: NumberedTexts = field(default_factory=NumberedTexts)
-    ops: NumberedTexts = field(default_factory=NumberedTexts)
-    comms: NumberedTexts = field(default_factory=NumberedTexts)
+    names: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
+    ranges: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
+    ops: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
+    comms: NumberedTexts = msgspec.field(default_factory=NumberedTexts)
     """Texts of calls, the ranges around and before them, operations and communicators."""
-    _added: dict[int, _RankRows] = field(default_factory=dict)
+    _added: dict[int, _RankRows] = msgspec.field(default_factory=dict)
 
     def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:
         """Add the rows of a rank, if it has calls."""
@@ -417,8 +416,7 @@ _OPERATION_COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class RowWindow:
+class RowWindow(msgspec.Struct, frozen=True):
     """The rows of a window: columns of calls and operations, and whether it is the first and the last one."""
 
     calls: Mapping[str, Ints]

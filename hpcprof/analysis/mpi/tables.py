@@ -1,8 +1,8 @@
 """The tables about the MPI calls of a run: calls, messages, waits and efficiencies."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -83,11 +83,10 @@ def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outc
 _WaitKey = tuple[int, str, int, str | None, int, str | None]
 
 
-@dataclass
-class _Delay:
+class _Delay(msgspec.Struct):
     """The waits that a rank caused in a place."""
 
-    ranks: set[int] = field(default_factory=set)
+    ranks: set[int] = msgspec.field(default_factory=set)
     waits: int = 0
     wait_ns: int = 0
 

@@ -15,8 +15,8 @@ receives leave over, in the order of the senders' progress:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, NO_TAG, Floats, Ints, Mask
 
 
-@dataclass(frozen=True)
-class RankMessages:
+class RankMessages(msgspec.Struct, frozen=True):
     """The n operations of a rank in the order of their begins; arrays of shape (n,).
 
     ``peer`` is a rank of the program, and ``comm`` a number that all ranks share, -1 if unknown; ``together``

@@ -8,8 +8,8 @@ for longest.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
@@ -33,8 +33,7 @@ PATTERNS = (
 """The names of the patterns by their numbers."""
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """The w waits of calls; arrays of shape (w,)."""
 
     call: Ints
@@ -51,8 +50,7 @@ class Waits:
         return Waits(self.call[rows], self.pattern[rows], self.length[rows], self.arrival[rows])
 
 
-@dataclass(frozen=True)
-class Causes:
+class Causes(msgspec.Struct, frozen=True):
     """The cause of each wait; arrays of shape (w,)."""
 
     rank: Ints

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import msgspec
 
 from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.gpu_peaks import peaks_of
@@ -113,8 +114,7 @@ _OUTPUT_MASK = 10
 _LARGEST = 1 << 48
 
 
-@dataclass(frozen=True)
-class _Inputs:
+class _Inputs(msgspec.Struct, frozen=True):
     """The shapes of the inputs of a call, and the inputs that are no tensors."""
 
     shapes: list[Any]

@@ -1,9 +1,9 @@
 """Operators by name and by the shapes of their inputs, the kernels that they launch, and modules."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, 
 NO_OPERATOR = -1
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(msgspec.Struct, frozen=True):
     """The operators of a timeline, or its modules, as trees; all arrays of shape (operators,)."""
 
     order: Ints
@@ -118,8 +117,7 @@ def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Int
     return found
 
 
-@dataclass(frozen=True)
-class _Calls:
+class _Calls(msgspec.Struct, frozen=True):
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
 
     ``shape`` is the number of the name, shapes and types of a call among ``shapes``. ``flops`` and

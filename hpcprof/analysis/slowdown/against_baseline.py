@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -54,8 +54,7 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
     return combine_ranks(runs, against, [compare_rank(pair) for pair in pair_ranks(runs, against)])
 
 
-@dataclass(frozen=True)
-class RankRows:
+class RankRows(msgspec.Struct, frozen=True):
     """The rows of one rank, and how many launches they are made of.
 
     ``in_steps`` counts the kernels that steps launched, ``overlapped`` those that communication overlaps, and

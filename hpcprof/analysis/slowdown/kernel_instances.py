@@ -1,8 +1,8 @@
 """Each compute kernel that ran: its phase, and how long communication ran at the same time."""
 
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.framework.text_columns import number_texts
@@ -26,8 +26,7 @@ BLOCKS = 10
 _EARLIEST = int(np.iinfo(np.int64).min)
 
 
-@dataclass(frozen=True)
-class KernelInstances:
+class KernelInstances(msgspec.Struct, frozen=True):
     """The compute kernels that take time, in the order of their starts; arrays have shape (n,)."""
 
     shapes: KernelShapes

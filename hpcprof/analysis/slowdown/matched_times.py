@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.framework.run_data import RunData
@@ -27,16 +27,14 @@ KernelId = tuple[str | None, str, str]
 """Name, grid and block."""
 
 
-@dataclass
-class KernelNumbering:
+class KernelNumbering(msgspec.Struct):
     """Gives the kernels and phases of several timelines common numbers."""
 
-    kernels: dict[KernelId, int] = field(default_factory=dict)
-    phases: dict[str, int] = field(default_factory=dict)
+    kernels: dict[KernelId, int] = msgspec.field(default_factory=dict)
+    phases: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Occurrences:
+class Occurrences(msgspec.Struct, frozen=True):
     """The compute kernels that steps launched; arrays have shape (n,)."""
 
     key: Ints
@@ -80,8 +78,7 @@ def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints
     return np.array(kernel, np.int64)[placed.shape], np.array([*phase, OUTSIDE], np.int64)[placed.phase]
 
 
-@dataclass(frozen=True)
-class RunTimes:
+class RunTimes(msgspec.Struct, frozen=True):
     """The times of one run; arrays have shape (steps, kernels)."""
 
     taken: Floats
@@ -96,8 +93,7 @@ class RunTimes:
         return steps, taken[steps] / expected[steps]
 
 
-@dataclass(frozen=True)
-class MatchedTimes:
+class MatchedTimes(msgspec.Struct, frozen=True):
     """Selected kernels of the candidate runs, and the same occurrences in the baseline runs.
 
     The reference time of an occurrence is its median over all steps of the baseline. In the baseline an
@@ -184,8 +180,7 @@ def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:
     return np.bincount(group, values, groups).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class PairedRank:
+class PairedRank(msgspec.Struct, frozen=True, dict=True):
     """One rank: the kernels of both sides, one element per run, and what the numbers of kernels mean."""
 
     rank: int
@@ -241,8 +236,7 @@ def percent(part: float, whole: float) -> float:
     return round(100 * float(part) / float(whole), 2)
 
 
-@dataclass(frozen=True)
-class StepRatios:
+class StepRatios(msgspec.Struct, frozen=True):
     """The ratios of taken to expected time of each run, as steps (numbers from 0) and their ratios."""
 
     candidate: list[tuple[Ints, Floats]]

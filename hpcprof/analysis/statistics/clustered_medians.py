@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.statistics.confidence_intervals import (
@@ -30,8 +30,7 @@ _ERRORS = 1.28
 """The correlation of clusters is taken for the upper end of its one-sided 90 % interval."""
 
 
-@dataclass(frozen=True)
-class ClusteredMedians:
+class ClusteredMedians(msgspec.Struct, frozen=True):
     """The medians of groups of values, and what each cluster of values adds to their errors.
 
     A part is what a group and a cluster have in common; only parts with values are kept.
@@ -139,8 +138,7 @@ class ClusteredMedians:
         )
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(msgspec.Struct, frozen=True):
     """One side of each row: shares and shifts of shape (cells,), and by row the variance and clusters."""
 
     share: Floats

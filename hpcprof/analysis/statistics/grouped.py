@@ -1,9 +1,9 @@
 """Exact statistics of groups of durations, rounded as ``nsys stats`` rounds them."""
 
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,8 +13,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 _TENTH = Decimal("0.1")
 
 
-@dataclass(frozen=True)
-class GroupStatistics:
+class GroupStatistics(msgspec.Struct, frozen=True):
     """The statistics of each group that has values, as arrays of shape (groups,); the integers are exact."""
 
     group: Ints

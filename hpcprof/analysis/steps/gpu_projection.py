@@ -1,9 +1,10 @@
 """Ranges projected to the GPU: from the first start to the last end of the operations launched in them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.memoize import computed_once
@@ -16,8 +17,7 @@ _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """Launches whose starts and ends both ascend, so that the launches inside a range are a slice."""
 
     start: Ints
@@ -38,8 +38,7 @@ Launches = dict[tuple[int, int], list[Layer]]
 """The API calls that launched GPU work, and the extent of that work, by process and thread."""
 
 
-@dataclass(frozen=True)
-class Projection:
+class Projection(msgspec.Struct, frozen=True):
     """The interval of each range on the GPU and its number of distinct launches; no interval if that is 0."""
 
     start: Ints

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,8 +83,7 @@ class _Launched(Table):
     """Time that the launched kernels and graphs take, in ns."""
 
 
-@dataclass(frozen=True)
-class _Sequence:
+class _Sequence(msgspec.Struct, frozen=True):
     """The launches of one process, and the name of each kind."""
 
     launched: _Launched
@@ -91,8 +91,7 @@ class _Sequence:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class LaunchStep:
+class LaunchStep(msgspec.Struct, frozen=True):
     """A possible step, from every launch of a kind to the next."""
 
     name: str

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,8 +76,7 @@ class _Begun(Table):
     place: Ints
 
 
-@dataclass(frozen=True)
-class MpiStep:
+class MpiStep(msgspec.Struct, frozen=True):
     """A possible step: from the end of every ``every``-th call of a name, and of a size, to the next."""
 
     name: str
@@ -192,8 +192,7 @@ class _Hashes:
         return found
 
 
-@dataclass(frozen=True)
-class _Marks:
+class _Marks(msgspec.Struct, frozen=True):
     """The calls at whose ends steps begin, by place among those of a rank; ``number`` counts them."""
 
     place: Ints

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -90,8 +90,7 @@ def phase_times(timeline: Timeline) -> Outcome:
     )
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """The phases of a timeline: their ranges in the order of time, and their wall time by step."""
 
     names: list[str]
@@ -125,8 +124,7 @@ def _found(timeline: Timeline) -> _Found | None:
     return _Found(list(names), rows, owner, phase, segments, wall)
 
 
-@dataclass(frozen=True)
-class _Lengths:
+class _Lengths(msgspec.Struct, frozen=True):
     """A length for each pair of step and phase that occurs."""
 
     step: Ints

@@ -1,8 +1,9 @@
 """The steps of a timeline: the ranges that mark them, one after another."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
@@ -42,8 +43,7 @@ _FEWEST_NUMBERS = 5
 """So many numbers make a counter where no step tells whether they count steps."""
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """The steps of a timeline by their start."""
 
     name: str

@@ -4,9 +4,10 @@ It imports neither numpy nor pandas: declarations need it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 from hpcprof.common.units import counted
 
@@ -23,8 +24,7 @@ COUNTED = frozenset(StepRule)
 """The rules of the elapsed time per step and its account (`hpcprof.analysis.steps.run_step.step_kinds`)."""
 
 
-@dataclass(frozen=True)
-class StepSet:
+class StepSet(msgspec.Struct, frozen=True):
     """The steps that a figure counts, among ``every`` step of the run; ``left_out`` has some by rule."""
 
     every: int
@@ -46,8 +46,7 @@ class StepSet:
         return f"{self.short} (not {why})" if why else self.short
 
 
-@dataclass(frozen=True)
-class RunSteps:
+class RunSteps(msgspec.Struct, frozen=True):
     """The steps of a run, made once: the number of all, and how many each rule leaves out."""
 
     every: int

@@ -5,8 +5,7 @@ inside it. Between two fronts lies everything that a step costs, also the time i
 GPU waits.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import project
@@ -23,8 +22,7 @@ GPU_SPAN_PCT = 2
 """A report gives the span on the GPU beside the wall time where both differ by more than this percentage."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(msgspec.Struct, frozen=True):
     """The intervals of the steps of a timeline in their order; arrays have shape (steps,)."""
 
     start: Ints
@@ -74,8 +72,7 @@ def step_intervals(timeline: Timeline) -> StepTimes:
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """The time of a process, divided among its phases and what lies between them.
 
     Segments follow each other on the host: those with an odd number are the phases in the order of their

@@ -1,8 +1,8 @@
 """GPU kernels by name, and by name, grid and block."""
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +14,7 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
 
 
-@dataclass(frozen=True)
-class KernelShapes:
+class KernelShapes(msgspec.Struct, frozen=True):
     """The distinct kernels by name, grid and block, in ascending order, as columns of text."""
 
     name: NDArray[np.object_]

@@ -17,10 +17,10 @@ as much as the others differ among themselves.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -110,8 +110,7 @@ class _Tested(NamedTuple):
     values: Floats
 
 
-@dataclass(frozen=True)
-class _Subject:
+class _Subject(msgspec.Struct, frozen=True):
     """Steps that a metric may move with: the weight of each unit, and the numbers of the steps."""
 
     name: str

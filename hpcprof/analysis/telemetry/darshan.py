@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
@@ -27,12 +27,11 @@ class NamedLog(NamedTuple):
     log: DarshanLog
 
 
-@dataclass(frozen=True)
-class RunLogs:
+class RunLogs(msgspec.Struct, frozen=True):
     """The logs of Darshan of a run."""
 
     logs: Sequence[NamedLog]
-    steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
+    steps: Mapping[int, Sequence[StepMark]] = msgspec.field(default_factory=dict)
     """By rank, in the order of time; may be empty."""
     damaged: Sequence[str] = ()
     """A sentence for each log that cannot be read."""

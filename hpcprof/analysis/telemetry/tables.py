@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,8 +78,7 @@ class RunTelemetry:
     profiled_loss: str = ""
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(msgspec.Struct, frozen=True):
     """Consecutive times; ``first`` and ``last`` are the steps in each, None where it is not of steps."""
 
     phase: list[str]

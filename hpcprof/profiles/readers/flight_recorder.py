@@ -6,7 +6,6 @@ somebody else: only plain values are unpickled, and only so many of them.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,8 +80,7 @@ class Entered(msgspec.Struct, frozen=True):
         return self.retired or self.state == "completed"
 
 
-@dataclass(frozen=True)
-class FlightRecord:
+class FlightRecord(msgspec.Struct, frozen=True):
     """The dump of one rank."""
 
     version: str

@@ -5,7 +5,6 @@ with one more key. They are pickles of somebody else: only plain values are load
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +53,7 @@ class AllocatorAction(NamedTuple):
     module: str
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(msgspec.Struct, frozen=True):
     """The memory of one GPU: its blocks in use, the bytes reserved, and the events up to then, in order."""
 
     device: int
@@ -86,8 +84,7 @@ class Notes(msgspec.Struct, frozen=True):
     module: str = ""
 
 
-@dataclass(frozen=True)
-class MemorySnapshot:
+class MemorySnapshot(msgspec.Struct, frozen=True):
     """Contents of the memory of a process's GPUs.
 
     ``stacks`` has each stack once, the innermost frame first; an empty one has the number 0.

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hpcprof.profiles.readers.flight_recorder import CodeLine
 
@@ -31,8 +32,7 @@ _OWN = re.compile(r"(?!torch/).*\.py")
 _MOST_LINES = 20_000
 
 
-@dataclass(frozen=True)
-class NativeStack:
+class NativeStack(msgspec.Struct, frozen=True):
     """The state of a process by its stacks."""
 
     call: str = ""

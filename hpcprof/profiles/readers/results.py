@@ -1,7 +1,6 @@
 """The results files of a workload: one JSON file per rank."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ _OF_FIRST_MODE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class ResultFiles:
+class ResultFiles(msgspec.Struct, frozen=True):
     """The results in the order of their ranks, and a sentence for each damaged file."""
 
     ranks: list[RankResult]

@@ -8,9 +8,10 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hpcprof.common.decode import parsed_count
 from hpcprof.node.telemetry import FOLDER, METRICS
@@ -27,8 +28,7 @@ _MOST_DAMAGED = 100_000
 """Maximum number of damaged lines of a node, after which its file is read no further."""
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+class Series(msgspec.Struct, frozen=True, eq=False):
     """The samples of one metric of one device."""
 
     times: Floats
@@ -37,16 +37,14 @@ class Series:
     """In the unit that `METRICS` has; none is missing; shape (n,)."""
 
 
-@dataclass(frozen=True)
-class RankPlace:
+class RankPlace(msgspec.Struct, frozen=True):
     """The cores that a rank may use, and the GPUs that it used, by their numbers on the node."""
 
     cores: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class NodeTelemetry:
+class NodeTelemetry(msgspec.Struct, frozen=True, eq=False):
     """The samples of a node."""
 
     node: str
@@ -57,9 +55,9 @@ class NodeTelemetry:
     ranks: Mapping[int, RankPlace]
     gpus: tuple[str, ...] = ()
     """The names of the GPUs, in order."""
-    limits: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = msgspec.field(default_factory=dict)
     """``cores`` and ``memory_bytes`` that the job may use on the node."""
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The metrics that could not be sampled, and why."""
     damaged: int = 0
     """Lines that cannot be read."""
@@ -249,8 +247,7 @@ def growth(series: Series) -> tuple[Floats, Floats, Floats]:
     return series.times[:-1][kept], series.times[1:][kept], amounts[kept]
 
 
-@dataclass
-class _Counter:
+class _Counter(msgspec.Struct):
     """A counter of energy: its last value, and by how much it has grown."""
 
     last: float

@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
@@ -26,13 +27,12 @@ REMAINS = (
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 
 
-@dataclass
-class Scrubbed:
+class Scrubbed(msgspec.Struct):
     """The copies with what was left out of each, skipped files, and private words in names."""
 
-    written: list[tuple[Path, list[str]]] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    in_names: dict[Path, list[str]] = field(default_factory=dict)
+    written: list[tuple[Path, list[str]]] = msgspec.field(default_factory=list)
+    skipped: list[str] = msgspec.field(default_factory=list)
+    in_names: dict[Path, list[str]] = msgspec.field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:

@@ -7,7 +7,6 @@ even if it were written unescaped.
 
 import gzip
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,8 +18,7 @@ DIST = Path(__file__).parents[1] / "web" / "dist"
 """The bundle that ``npm run build`` makes in the folder above."""
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True):
     """The script and the style of the pages, and the policy that allows them and nothing else."""
 
     script: Markup

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
+import msgspec
+
 from hpcprof.analysis.explain.cause import Cause, cause_of
 from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -31,8 +33,7 @@ MOST_PATTERNS = 7
 """The number of patterns that page.css has for idle time."""
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """A part of the account's bar: classes, name, time and share as text, width in percent, and ranges."""
 
     colour: str
@@ -43,8 +44,7 @@ class Slice:
     where: str
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(msgspec.Struct, frozen=True):
     """A finding on the page."""
 
     title: str
@@ -70,8 +70,7 @@ class Card:
     """The slices to select there."""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """The account of the steps, or of a kind of them; ``label`` describes the bar to who cannot see it."""
 
     title: str

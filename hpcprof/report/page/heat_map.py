@@ -5,9 +5,9 @@ slowest of its neighbours, so that a click leads to what the cell shows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.collectives.verdicts import LATE
@@ -45,8 +45,7 @@ _LATE_ALL = (
 )
 
 
-@dataclass(frozen=True)
-class _Grid:
+class _Grid(msgspec.Struct, frozen=True):
     """The places of a table's rows in the map, by the numbers of their ranks and steps."""
 
     ranks: Ints
@@ -64,8 +63,7 @@ class _Grid:
         return found
 
 
-@dataclass(frozen=True)
-class _Quantity:
+class _Quantity(msgspec.Struct, frozen=True):
     """A quantity that the map can show, for instance the wall time of each step on each rank."""
 
     id: str

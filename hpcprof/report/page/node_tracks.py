@@ -4,8 +4,8 @@ A slice is the time since the sample before, as high as its value is beside the 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hpcprof.node.telemetry import METRICS
@@ -16,8 +16,7 @@ _MOST_SAMPLES = 2000
 """Maximum samples in sight; some of more are left out."""
 
 
-@dataclass(frozen=True)
-class _Metric:
+class _Metric(msgspec.Struct, frozen=True):
     """A metric that has a track; one that is `seldom` above 0 only where it is."""
 
     name: str
@@ -38,8 +37,7 @@ _OF_NODE = (
 )
 
 
-@dataclass(frozen=True)
-class NodeTrack:
+class NodeTrack(msgspec.Struct, frozen=True):
     """The samples of a metric: the times that they are about, in seconds since 1970, and their values."""
 
     label: str

@@ -1,8 +1,9 @@
 """The tables of a page: their titles and notes as text, their rows as data for the page's script."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
 from hpcprof.common.units import counted
@@ -20,8 +21,7 @@ _LABEL = 48
 """Longer texts are shortened until the reader unfolds them."""
 
 
-@dataclass(frozen=True)
-class PageTable:
+class PageTable(msgspec.Struct, frozen=True):
     """A table of a page."""
 
     name: str

@@ -6,7 +6,7 @@ values are all equal is written as that value. The page's ``timeline/embedded.js
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
@@ -89,13 +89,12 @@ class _Rank:
     pixel_ns: int
 
 
-@dataclass
-class _Texts:
+class _Texts(msgspec.Struct):
     """The texts of all ranks, each once, with the short names and the families of kernels."""
 
-    number: dict[str, int] = field(default_factory=dict)
-    short: dict[int, str] = field(default_factory=dict)
-    family: dict[int, str] = field(default_factory=dict)
+    number: dict[str, int] = msgspec.field(default_factory=dict)
+    short: dict[int, str] = msgspec.field(default_factory=dict)
+    family: dict[int, str] = msgspec.field(default_factory=dict)
 
     def add(self, text: str, is_kernel: bool = False) -> int:
         """Return the number of a text."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -347,8 +348,7 @@ _KINDS = {
 """The kind of the slices that show what carries out communication."""
 
 
-@dataclass(frozen=True)
-class SliceLinks:
+class SliceLinks(msgspec.Struct, frozen=True):
     """Links of slices to those of other ranks."""
 
     collective: Ints

@@ -5,12 +5,12 @@ stamps are nanoseconds since 1970 if the profiles record when they started.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
@@ -77,21 +77,20 @@ class Texts:
         return np.fromiter(found, np.int64, len(values))
 
 
-@dataclass
-class SliceColumns:
+class SliceColumns(msgspec.Struct):
     """The slices of a rank; each column gets a part per kind of event."""
 
-    names: Texts = field(default_factory=Texts)
-    values: Texts = field(default_factory=Texts)
-    start: list[Ints] = field(default_factory=list)
-    end: list[Ints] = field(default_factory=list)
+    names: Texts = msgspec.field(default_factory=Texts)
+    values: Texts = msgspec.field(default_factory=Texts)
+    start: list[Ints] = msgspec.field(default_factory=list)
+    end: list[Ints] = msgspec.field(default_factory=list)
     """As in the trace."""
-    name: list[Ints] = field(default_factory=list)
-    category: list[Ints] = field(default_factory=list)
+    name: list[Ints] = msgspec.field(default_factory=list)
+    category: list[Ints] = msgspec.field(default_factory=list)
     """Numbers of `names`, and of `CATEGORIES` from 1."""
-    notes: list[Encoded] = field(default_factory=list)
+    notes: list[Encoded] = msgspec.field(default_factory=list)
     """The annotations of each slice."""
-    tracks: dict[str, list[Ints]] = field(default_factory=dict)
+    tracks: dict[str, list[Ints]] = msgspec.field(default_factory=dict)
     """The rows that each track shows, in the order of the tracks."""
     count: int = 0
 

@@ -7,9 +7,10 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import remove_events_among
@@ -86,8 +87,7 @@ def _remove_empty_sweep(run: Run) -> None:
         folder.rmdir()
 
 
-@dataclass(frozen=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """The removal of one id: the directory of a run, rows in the store, or both."""
 
     id: str

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
+
 from hpcprof.analysis.comparison.change_points import change_points
 from hpcprof.analysis.comparison.compare import (
     ELAPSED,
@@ -206,8 +208,7 @@ def _source(data: RunData, metric: str) -> str:
     return steps.short.replace("step", "profiled step")
 
 
-@dataclass(frozen=True)
-class _Setup:
+class _Setup(msgspec.Struct, frozen=True):
     """The facts and the arguments that the runs of a series have in common, in their order."""
 
     facts: tuple[tuple[str, str], ...]

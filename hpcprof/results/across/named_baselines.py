@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.results.ask.run_inputs import run_data
@@ -17,8 +18,7 @@ from hpcprof.runs.directory import Run, open_run
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 
 
-@dataclass(frozen=True)
-class NamedBaseline:
+class NamedBaseline(msgspec.Struct, frozen=True):
     """A baseline: its name, the ids of its runs, and when it was set, in UTC."""
 
     name: str

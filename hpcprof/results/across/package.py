@@ -16,7 +16,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from traceback import clear_frames
@@ -93,8 +92,7 @@ class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     made_by: str = __version__
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(msgspec.Struct, frozen=True):
     """A package that was checked: what it describes, its rows by table, and its events in a folder.
 
     ``bytes`` is its size when it is unpacked.

@@ -1,7 +1,8 @@
 """The runs of a sweep: the step time by the values of its parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hpcprof.analysis.comparison.compare import ELAPSED, OWN_ELAPSED, step_metrics
 from hpcprof.results.ask.run_inputs import run_data
@@ -9,8 +10,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
 
-@dataclass(frozen=True)
-class SweepPoint:
+class SweepPoint(msgspec.Struct, frozen=True):
     """A run of a sweep.
 
     ``parameters`` has the words of its command that differ between the runs, ``elapsed_ns`` the elapsed time

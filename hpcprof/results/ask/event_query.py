@@ -6,12 +6,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -43,13 +44,12 @@ _ROWS_AT_ONCE = 10_000
 _TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
 
 
-@dataclass(frozen=True)
-class EventFiles:
+class EventFiles(msgspec.Struct, frozen=True):
     """The events of ranks, and what is missing."""
 
-    files: list[tuple[RankEvents, dict[str, int]]] = field(default_factory=list)
+    files: list[tuple[RankEvents, dict[str, int]]] = msgspec.field(default_factory=list)
     """The files of each rank, with the number of rows of each table."""
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = msgspec.field(default_factory=list)
     """A sentence for each reason why ranks are not among them."""
 
 
@@ -95,8 +95,7 @@ def _with_any(found: EventFiles) -> EventFiles:
     return found
 
 
-@dataclass(frozen=True)
-class EventAnswer:
+class EventAnswer(msgspec.Struct, frozen=True):
     """The rows of a query over events, which are fetched when they are iterated over."""
 
     columns: list[str]

@@ -4,12 +4,12 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -43,8 +43,7 @@ _UNSAFE = ("load_extension", "fts3_tokenizer")
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 
-@dataclass(frozen=True)
-class QueryResult:
+class QueryResult(msgspec.Struct, frozen=True):
     """The rows of a query; the names of the columns are distinct."""
 
     columns: list[str]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
@@ -213,8 +215,7 @@ def _with_command(reason: str, run: Run, collect: str) -> str:
     return reason
 
 
-@dataclass(frozen=True)
-class KeptRank:
+class KeptRank(msgspec.Struct, frozen=True):
     """Analyses of a rank to compute from its kept timeline, whose step is ``step_range``."""
 
     events: RankEvents

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
@@ -36,8 +37,7 @@ _EVER = 1 << 62
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 
-@dataclass(frozen=True)
-class RankSteps:
+class RankSteps(msgspec.Struct, frozen=True):
     """The steps of a rank; arrays have shape (steps,)."""
 
     number: Ints

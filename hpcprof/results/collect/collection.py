@@ -299,8 +299,7 @@ def _outcomes(
         yield from executor(analyze_profile, left)
 
 
-@dataclass
-class _Collection:
+class _Collection(msgspec.Struct):
     """A collect under way: where results go, and what is known of the profiles so far."""
 
     run: RunRow
@@ -308,10 +307,10 @@ class _Collection:
     store: Store
     summary: Collected
     pending: BatchWriter
-    world_sizes: dict[Path, int] = field(default_factory=dict)
-    without_steps: dict[Path, str] = field(default_factory=dict)
-    sha256: dict[Path, dict[int, str]] = field(default_factory=dict)
-    read: set[Path] = field(default_factory=set)
+    world_sizes: dict[Path, int] = msgspec.field(default_factory=dict)
+    without_steps: dict[Path, str] = msgspec.field(default_factory=dict)
+    sha256: dict[Path, dict[int, str]] = msgspec.field(default_factory=dict)
+    read: set[Path] = msgspec.field(default_factory=set)
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
         """Store the results of a profile, or note why there are none."""
@@ -495,8 +494,7 @@ _MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
 """The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
 
 
-@dataclass
-class BatchWriter:
+class BatchWriter(msgspec.Struct):
     """Stores the results of ranks of one run, many in a transaction.
 
     As a context, it stores at the end what still waits, also if an exception ends it.
@@ -504,7 +502,7 @@ class BatchWriter:
 
     run: RunRow
     store: Store
-    _waiting: list[RankResults] = field(default_factory=list)
+    _waiting: list[RankResults] = msgspec.field(default_factory=list)
     _rows: int = 0
     _since: float = 0.0
 

@@ -1,11 +1,12 @@
 """Keeps the events of ranks as a Parquet dataset: when a collect reads the profiles, or when a query asks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from weakref import WeakValueDictionary
 
+import msgspec
 import pyarrow as pa
 
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
@@ -33,8 +34,7 @@ _STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "
 _in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = WeakValueDictionary()
 
 
-@dataclass(frozen=True)
-class KeepTask:
+class KeepTask(msgspec.Struct, frozen=True):
     """The events of one rank that are to be kept."""
 
     path: Path | None

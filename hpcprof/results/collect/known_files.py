@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -46,8 +45,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Rank and source file of a profile."""
 
     path: Path
@@ -60,8 +58,7 @@ class Identity:
     """Stamps of the profile and its files from before the reading; empty if they changed just then."""
 
 
-@dataclass(frozen=True)
-class KnownFile:
+class KnownFile(msgspec.Struct, frozen=True):
     """A profile that was collected; ``sha256`` is by rank that of the files that were read."""
 
     identity: Identity

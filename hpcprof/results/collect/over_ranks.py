@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -419,8 +420,7 @@ def run_tasks(
         yield task, found
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
+class _Elsewhere(msgspec.Struct, frozen=True):
     """Calls a function where the files of a run may be missing: another machine may not have them."""
 
     function: Callable[[Any], Any]
@@ -499,8 +499,7 @@ RANKS_A_CHUNK = 32
 """The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
 
 
-@dataclass
-class Survey:
+class Survey(msgspec.Struct):
     """The communicators of some ranks, and other facts of these ranks as a whole.
 
     ``exchanging`` are the communicators with sends and receives, ``size`` is the largest number of ranks that
@@ -508,12 +507,12 @@ class Survey:
     rank calls.
     """
 
-    members: dict[str, set[int]] = field(default_factory=dict)
-    exchanging: set[str] = field(default_factory=set)
-    worlds: set[int | None] = field(default_factory=set)
+    members: dict[str, set[int]] = msgspec.field(default_factory=dict)
+    exchanging: set[str] = msgspec.field(default_factory=set)
+    worlds: set[int | None] = msgspec.field(default_factory=set)
     size: int = 0
     whole: bool = False
-    calls: dict[int, CollectiveCounts] = field(default_factory=dict)
+    calls: dict[int, CollectiveCounts] = msgspec.field(default_factory=dict)
 
 
 class RankGroup(NamedTuple):

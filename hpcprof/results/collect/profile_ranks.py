@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
+
+import msgspec
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
@@ -18,8 +19,7 @@ Identified = Identity | DamagedInput
 """Rank and source of a profile file, or its damage."""
 
 
-@dataclass(frozen=True)
-class RankedProfiles:
+class RankedProfiles(msgspec.Struct, frozen=True):
     """The profiles of a run by rank, and the damage of the others.
 
     A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
@@ -27,11 +27,11 @@ class RankedProfiles:
     sentence for each file that is not a rank of the run.
     """
 
-    paths: dict[int, Path] = field(default_factory=dict)
-    identities: dict[Path, Identity] = field(default_factory=dict)
-    parts: dict[int, ProfilePart] = field(default_factory=dict)
-    damaged: list[DamagedInput] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    paths: dict[int, Path] = msgspec.field(default_factory=dict)
+    identities: dict[Path, Identity] = msgspec.field(default_factory=dict)
+    parts: dict[int, ProfilePart] = msgspec.field(default_factory=dict)
+    damaged: list[DamagedInput] = msgspec.field(default_factory=list)
+    left_out: list[str] = msgspec.field(default_factory=list)
 
     @property
     def skipped(self) -> list[str]:

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hpcprof.analysis.framework.declaration import Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
@@ -82,8 +84,7 @@ class ProfileTask:
     """The steps that the job was told to capture, see `Origin`."""
 
 
-@dataclass(frozen=True)
-class ProfileResults:
+class ProfileResults(msgspec.Struct, frozen=True):
     """The results of one profile; ``losses`` are what it lacks, and ``warnings`` are sentences."""
 
     sha256: str
@@ -94,13 +95,11 @@ class ProfileResults:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unchanged:
+class Unchanged(msgspec.Struct, frozen=True):
     """Replaces the results of a profile that the store already has."""
 
 
-@dataclass(frozen=True)
-class WithoutSteps:
+class WithoutSteps(msgspec.Struct, frozen=True):
     """Replaces the results of a profile that needs steps and has none: ``reason`` says why."""
 
     reason: str

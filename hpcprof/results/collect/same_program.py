@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
@@ -39,8 +40,7 @@ _HASH = re.compile("0x[0-9a-f]{16}")
 """The id of a communicator that no other communicator has; others are names, which programs share."""
 
 
-@dataclass(frozen=True)
-class CollectiveCounts:
+class CollectiveCounts(msgspec.Struct, frozen=True):
     """The operations that a rank called together with others.
 
     ``operations`` and ``sizes`` count its calls by operation, and by operation and size; ``world_sizes``
@@ -50,9 +50,9 @@ class CollectiveCounts:
 
     ranks: int | None = None
     communicators: frozenset[str] = frozenset()
-    operations: Mapping[str, int] = field(default_factory=dict)
-    sizes: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    world_sizes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    operations: Mapping[str, int] = msgspec.field(default_factory=dict)
+    sizes: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    world_sizes: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
     span_ns: tuple[int, int] | None = None
 
 

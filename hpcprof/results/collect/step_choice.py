@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
@@ -22,8 +23,7 @@ AUTO = "auto"
 _NAMED = "--step-range"
 
 
-@dataclass(frozen=True)
-class StoredStepRanges:
+class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
     """The rows of the analysis ``step_ranges`` by rank; every rank with a timeline is in it."""
 
     rows: dict[int, list[Row]]

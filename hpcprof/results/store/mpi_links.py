@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,8 +34,7 @@ _SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class MpiLinks:
+class MpiLinks(msgspec.Struct, frozen=True):
     """The n messages and collectives of a rank; arrays of shape (n,)."""
 
     row: Ints

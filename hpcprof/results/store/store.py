@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,16 +67,14 @@ if TYPE_CHECKING:
 _UNASKED = "not computed yet: hpcprof report RUN --analysis {} computes it"
 
 
-@dataclass(frozen=True)
-class RunNotes:
+class RunNotes(msgspec.Struct, frozen=True):
     """Gaps of a run: ``reasons`` by analysis and rank, and the losses of its profiles by rank."""
 
     reasons: dict[str, dict[int, str]]
     losses: list[tuple[int, Loss]]
 
 
-@dataclass(frozen=True)
-class RankResults:
+class RankResults(msgspec.Struct, frozen=True):
     """The stored results of one rank: its profile, its analyses and its origin."""
 
     profile: ProfileRow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -231,8 +230,7 @@ RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].sc
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """A table with rows of runs, and its column with the run."""
 
     table: Table

@@ -4,10 +4,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.launchers import find_mpiexec
@@ -41,8 +43,7 @@ ok, warning, broken, absent = (partial(CheckResult, status) for status in Status
 """A finding of each status, from its observation and its remedy."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The answer of a command; ``exit_code`` is None if the command did not start or timed out."""
 
     exit_code: int | None
@@ -92,8 +93,7 @@ def nearest_folder(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.is_dir())
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(msgspec.Struct, frozen=True):
     """Everything that a check looks at; ``probe`` lets checks start ranks on a batch system."""
 
     site: Site
@@ -105,8 +105,8 @@ class Inspected:
     read: Callable[[Path], str | None] = read_text
     free: Callable[[Path], int] = free_bytes
     mpiexec: Callable[[], str | None] = find_mpiexec
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    user: int = field(default_factory=os.getuid)
+    environment: Mapping[str, str] = msgspec.field(default_factory=lambda: os.environ)
+    user: int = msgspec.field(default_factory=os.getuid)
 
     @property
     def scheduler(self) -> Scheduler:

@@ -7,8 +7,9 @@ wrapper, so that it has its own GPU, logs and profile.
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
@@ -32,8 +33,7 @@ _STRATEGIES = {
 }
 
 
-@dataclass(frozen=True)
-class Workers:
+class Workers(msgspec.Struct, frozen=True):
     """A launcher of workers with its own options, the workers of a node, and the program of each."""
 
     launcher: list[str]

@@ -11,10 +11,11 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+import msgspec
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
@@ -36,20 +37,18 @@ SECONDS = 6 * 3600.0
 """The most seconds of a transfer."""
 
 
-@dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(msgspec.Struct, frozen=True):
     """The size in bytes of a file on a host, and when it was changed, in nanoseconds since 1970."""
 
     size: int
     modified: int
 
 
-@dataclass
-class Fetched:
+class Fetched(msgspec.Struct):
     """The names of the files that were fetched, and a sentence for each one that was left on the host."""
 
-    files: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    files: list[str] = msgspec.field(default_factory=list)
+    skipped: list[str] = msgspec.field(default_factory=list)
 
 
 def send_texts(

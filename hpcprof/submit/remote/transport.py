@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hpcprof.common.processes import Completed
 
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from hpcprof.submit.remote.host import Host
 
 
-@dataclass(frozen=True)
-class Transport:
+class Transport(msgspec.Struct, frozen=True):
     """Runs commands on a host that name paths of runs here; ``runs_dir`` has the copies of its runs."""
 
     host: Host

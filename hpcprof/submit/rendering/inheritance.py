@@ -1,14 +1,12 @@
 """The templates that a template extends, found by parsing them; nothing is rendered."""
 
-from dataclasses import dataclass
-
+import msgspec
 from jinja2 import Environment, TemplateNotFound, nodes
 
 from hpcprof.common.errors import UsageError
 
 
-@dataclass(frozen=True)
-class ParsedTemplate:
+class ParsedTemplate(msgspec.Struct, frozen=True):
     """A template: its name, its file and its syntax tree."""
 
     name: str

@@ -3,7 +3,6 @@
 import re
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -36,8 +35,7 @@ class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: Literal["failed", "timeout", "cancelled"] = "failed"
 
 
-@dataclass(frozen=True)
-class FailureCause:
+class FailureCause(msgspec.Struct, frozen=True):
     """The meaning of a text about a failure."""
 
     name: str

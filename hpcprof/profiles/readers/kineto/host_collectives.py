@@ -7,10 +7,10 @@ operator for the call, and one for the wait.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.decode import parsed_list
@@ -44,8 +44,7 @@ _ELEMENT = {
 }
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
+class ProcessGroup(msgspec.Struct, frozen=True):
     """The process group of all collectives; if there are several, it has no name and no size."""
 
     name: str | None = None

@@ -9,8 +9,9 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
@@ -67,8 +68,7 @@ def _metric_name(section: str, label: str) -> str | None:
 DEVICE_NAME = "device__attribute_display_name"
 
 
-@dataclass
-class Printed:
+class Printed(msgspec.Struct):
     """A table: kernels, the name of the device, and how many of its rows are cut off or damaged."""
 
     kernels: list[MeasuredKernel]

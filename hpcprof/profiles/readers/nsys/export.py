@@ -11,12 +11,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
@@ -80,8 +80,7 @@ class _Query(NamedTuple):
     binary: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ExportTable:
+class ExportTable(msgspec.Struct, frozen=True):
     """One table of an export, with the names of the columns that this version has.
 
     ``decode`` returns columns of a large table without SQLite; None where that is not possible.
@@ -238,8 +237,7 @@ class ExportTable:
         return numbers | absent, contents | nulls
 
 
-@dataclass(frozen=True)
-class NsysExport:
+class NsysExport(msgspec.Struct, frozen=True):
     """An open export."""
 
     path: Path
@@ -252,9 +250,9 @@ class NsysExport:
     """The tables of a folder; then ``connection`` is a database in memory."""
     threads: ThreadPoolExecutor
     """The threads in which large tables are decoded."""
-    begun: dict[tuple[str, ...], Future[TableColumns | None]] = field(default_factory=dict)
+    begun: dict[tuple[str, ...], Future[TableColumns | None]] = msgspec.field(default_factory=dict)
     """The columns that are being decoded, by the names of their table and themselves."""
-    _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
+    _found_tables: dict[str, ExportTable | None] = msgspec.field(default_factory=dict)
 
     def table(self, name: str) -> ExportTable | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.

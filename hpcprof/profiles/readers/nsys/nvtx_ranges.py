@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,8 +66,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class NvtxEvents:
+class NvtxEvents(msgspec.Struct, frozen=True):
     """Rows of NVTX_EVENTS that are ranges, create a domain, or are marks with a payload.
 
     ``present`` holds the names of the table's columns, ``text`` the inline text of each row, ``payload`` its
@@ -231,8 +230,7 @@ def parse_operator(text: str) -> Operator | None:
     return Operator(name, sizes[1].replace(", ", ",") if sizes else None)
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(msgspec.Struct, frozen=True):
     """The names of ranges, and of those that are operators the shapes; all arrays of shape (n,).
 
     ``operator`` says which are operators. Their names are without what PyTorch appends.
@@ -287,8 +285,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PayloadField:
+class PayloadField(msgspec.Struct, frozen=True):
     """A number in a payload: its offset in bytes and its numpy type."""
 
     offset: int
@@ -345,8 +342,7 @@ def _enums(export: NsysExport) -> dict[SchemaId, str]:
     return {(domain, number): f"<u{size}" for domain, number, size in rows if size in (1, 2, 4, 8)}
 
 
-@dataclass(frozen=True)
-class Payloads:
+class Payloads(msgspec.Struct, frozen=True, dict=True):
     """The payloads of one domain: one blob per event, NULL if it has none."""
 
     blobs: BinaryColumn

@@ -7,10 +7,10 @@ first asked for, so that one reader serves both kinds of export.
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,13 +24,12 @@ from hpcprof.profiles.timeline import Ints
 SUFFIX = ".parquet"
 
 
-@dataclass
-class ParquetTables:
+class ParquetTables(msgspec.Struct):
     """The files of a folder by the names of their tables; ``copied`` are the tables that SQLite has too."""
 
     files: dict[str, Path]
     connection: sqlite3.Connection
-    copied: set[str] = field(default_factory=set)
+    copied: set[str] = msgspec.field(default_factory=set)
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of a table's columns; none if it has no rows."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.profiles.timeline import Ints, Mask
 
 
-@dataclass(frozen=True)
-class BinaryColumn:
+class BinaryColumn(msgspec.Struct, frozen=True):
     """A column of bytes or NULL: row i is ``content[begin[i]:end[i]]`` if ``present[i]``, else NULL.
 
     ``begin``, ``end`` and ``present`` have shape (n,). A NULL takes no bytes of the content.
@@ -98,8 +97,7 @@ class _Unusual(Exception):
     """The file holds what is not decoded here, or is damaged."""
 
 
-@dataclass(frozen=True)
-class StoredTable:
+class StoredTable(msgspec.Struct, frozen=True):
     """A table of a SQLite file."""
 
     root: int
@@ -110,8 +108,7 @@ class StoredTable:
     """The column that is the rowid, if there is one."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Columns of a table that are decoded.
 
     ``integers`` has the value for NULL, ``binary`` says of each column whether texts count; blobs always do.

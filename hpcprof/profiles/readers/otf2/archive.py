@@ -12,10 +12,11 @@ As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -107,23 +108,22 @@ class ArchiveClock:
         return since
 
 
-@dataclass
-class _Definitions:
+class _Definitions(msgspec.Struct):
     """The definitions of an archive, by their references."""
 
     clock: ArchiveClock | None = None
-    strings: dict[int, str] = field(default_factory=dict)
-    nodes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    location_groups: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    locations: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    regions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    groups: dict[int, tuple[int, int, list[int]]] = field(default_factory=dict)
-    worlds: list[tuple[int, list[int]]] = field(default_factory=list)
-    communicators: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    contexts: dict[int, tuple[int]] = field(default_factory=dict)
-    members: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    metrics: dict[int, list[int]] = field(default_factory=dict)
-    instances: dict[int, tuple[int]] = field(default_factory=dict)
+    strings: dict[int, str] = msgspec.field(default_factory=dict)
+    nodes: dict[int, tuple[int, int, int]] = msgspec.field(default_factory=dict)
+    location_groups: dict[int, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
+    locations: dict[int, tuple[int, int, int, int]] = msgspec.field(default_factory=dict)
+    regions: dict[int, tuple[int, int, int]] = msgspec.field(default_factory=dict)
+    groups: dict[int, tuple[int, int, list[int]]] = msgspec.field(default_factory=dict)
+    worlds: list[tuple[int, list[int]]] = msgspec.field(default_factory=list)
+    communicators: dict[int, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    contexts: dict[int, tuple[int]] = msgspec.field(default_factory=dict)
+    members: dict[int, tuple[int, bool]] = msgspec.field(default_factory=dict)
+    metrics: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    instances: dict[int, tuple[int]] = msgspec.field(default_factory=dict)
 
     def callbacks(self) -> Callbacks:
         """Return the functions that fill the definitions while the library reads them."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
@@ -97,16 +98,14 @@ class Visits(Table):
     left: Ints
 
 
-@dataclass(frozen=True)
-class Readings:
+class Readings(msgspec.Struct, frozen=True):
     """The values of a counter of the CPU at some times; arrays of shape (n,)."""
 
     time: Ints
     value: Ints
 
 
-@dataclass
-class LocationEvents:
+class LocationEvents(msgspec.Struct):
     """The events of one location."""
 
     visits: Visits
@@ -125,19 +124,18 @@ class LocationEvents:
 _NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
 
 
-@dataclass
-class _Visited:
+class _Visited(msgspec.Struct):
     """The events of a location as the library hands them over.
 
     Each function is called with the location, the time, the position, data and attributes of an event before
     its own fields. A leave is the complement of its region.
     """
 
-    times: array[int] = field(default_factory=partial(array, "Q"))
-    regions: array[int] = field(default_factory=partial(array, "q"))
-    mpi: array[int] = field(default_factory=partial(array, "Q"))
-    unread: Counter[str] = field(default_factory=Counter)
-    counted: dict[str, tuple[array[int], array[int]]] = field(default_factory=dict)
+    times: array[int] = msgspec.field(default_factory=partial(array, "Q"))
+    regions: array[int] = msgspec.field(default_factory=partial(array, "q"))
+    mpi: array[int] = msgspec.field(default_factory=partial(array, "Q"))
+    unread: Counter[str] = msgspec.field(default_factory=Counter)
+    counted: dict[str, tuple[array[int], array[int]]] = msgspec.field(default_factory=dict)
 
     def callbacks(self, contexts: Mapping[int, int], counters: Mapping[int, Mapping[str, int]]) -> Callbacks:
         """Return the functions to call.

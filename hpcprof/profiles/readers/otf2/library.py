@@ -9,10 +9,11 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcprof.common.errors import DamagedInput, reading
 
@@ -82,8 +83,7 @@ _SILENT = ctypes.CFUNCTYPE(_INT, POINTER, TEXT, U64, TEXT, _INT, TEXT, POINTER)(
 )
 
 
-@dataclass(frozen=True)
-class Handle:
+class Handle(msgspec.Struct, frozen=True):
     """An open archive."""
 
     _handle: int

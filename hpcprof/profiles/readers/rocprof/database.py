@@ -8,7 +8,6 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,8 +116,7 @@ def is_rocpd(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class DatabasePart:
+class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     """The tables of one set; ``suffix`` ends their names, and ``number`` is that of the set."""
 
     export: NsysExport
@@ -367,8 +365,7 @@ class DatabasePart:
         return np.array(ids, np.int64), strings.add_all(texts)
 
 
-@dataclass(frozen=True)
-class RocpdDatabase:
+class RocpdDatabase(msgspec.Struct, frozen=True):
     """An open database and its sets of tables."""
 
     export: NsysExport

@@ -6,7 +6,7 @@ also names the internal correlation id. It is unique within a process.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import IntEnum
 
 import msgspec
@@ -110,18 +110,17 @@ def empty(names: Sequence[str]) -> IntColumns:
     return {name: np.empty(0, np.int64) for name in names}
 
 
-@dataclass
-class Records:
+class Records(msgspec.Struct):
     """The records of one or several processes, as columns."""
 
-    dispatches: IntColumns = field(default_factory=lambda: empty(DISPATCH))
-    copies: IntColumns = field(default_factory=lambda: empty(COPY))
-    calls: IntColumns = field(default_factory=lambda: empty(CALL))
-    counters: Columns = field(default_factory=lambda: {name: np.empty(0) for name in COUNTER})
+    dispatches: IntColumns = msgspec.field(default_factory=lambda: empty(DISPATCH))
+    copies: IntColumns = msgspec.field(default_factory=lambda: empty(COPY))
+    calls: IntColumns = msgspec.field(default_factory=lambda: empty(CALL))
+    counters: Columns = msgspec.field(default_factory=lambda: {name: np.empty(0) for name in COUNTER})
     """The columns `DISPATCH`, `COPY`, `CALL` and `COUNTER`. ``name`` is a number in the string table;
     ``stack``, ``queue`` and ``stream`` are `NOT_RECORDED` if unknown.
     """
-    lost: list[Loss] = field(default_factory=list)
+    lost: list[Loss] = msgspec.field(default_factory=list)
     """The losses: what is left out of them."""
 
 
@@ -284,8 +283,7 @@ KEPT = Details.__struct_fields__
 """The names of these properties."""
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(msgspec.Struct, frozen=True):
     """A processor; ``number`` identifies it in the profile, ``device`` among the GPUs of the node."""
 
     number: int

@@ -7,8 +7,9 @@ is not in a profile, so floating-point operations are those of matrix products a
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import prod
+
+import msgspec
 
 from hpcprof.profiles.readers.xplane.planes import Metadata
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Damage, Field, fields_of, packed
@@ -64,8 +65,7 @@ _TUPLE = 13
 _LARGEST = 1 << 62
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The shapes of the arrays of a value, which is one array or a tuple of arrays."""
 
     arrays: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
@@ -76,8 +76,7 @@ class Shape:
         return min(sum(prod(sizes) * bits for _, bits, sizes in self.arrays) // 8, _LARGEST)
 
 
-@dataclass
-class HloOperation:
+class HloOperation(msgspec.Struct):
     """An operation of a program.
 
     ``groups`` are the participants of a collective, by their position in the assignment of devices.
@@ -87,13 +86,13 @@ class HloOperation:
 
     name: str = ""
     opcode: str = ""
-    shape: Shape = field(default_factory=Shape)
-    operands: list[int] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
-    contracted: list[int] = field(default_factory=list)
+    shape: Shape = msgspec.field(default_factory=Shape)
+    operands: list[int] = msgspec.field(default_factory=list)
+    called: list[int] = msgspec.field(default_factory=list)
+    contracted: list[int] = msgspec.field(default_factory=list)
     kernel_features: int | None = None
     target: str = ""
-    groups: list[list[int]] = field(default_factory=list)
+    groups: list[list[int]] = msgspec.field(default_factory=list)
     inputs: tuple[Shape, ...] = ()
     flops: int = 0
 
@@ -118,8 +117,7 @@ class HloOperation:
         return json.dumps([one[0] for shape in self.inputs for one in shape.arrays])
 
 
-@dataclass(frozen=True)
-class HloProgram:
+class HloProgram(msgspec.Struct, frozen=True):
     """A compiled program: its operations by name, and the device of each participant."""
 
     name: str

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.profiles.columns.intervals import outermost, styles_of_threads
@@ -56,8 +56,7 @@ _LARGEST_RUN_ID = (1 << 32) - 1
 _UNKNOWN = HloOperation()
 
 
-@dataclass(frozen=True)
-class OnHost:
+class OnHost(msgspec.Struct, frozen=True):
     """The tables of the host."""
 
     calls: ApiCalls
@@ -75,8 +74,7 @@ class _Found(NamedTuple):
     program: HloProgram | None
 
 
-@dataclass(frozen=True)
-class _Executed:
+class _Executed(msgspec.Struct, frozen=True):
     """Executions of operations of programs, in the order of their starts; arrays have shape (n,).
 
     ``operation`` is a position in ``operations``, and ``device`` the number of the device or `NOT_GIVEN`.
@@ -425,8 +423,7 @@ class _Threads:
         )
 
 
-@dataclass(frozen=True)
-class _Described:
+class _Described(msgspec.Struct, frozen=True):
     """A collective of a device; ``local`` if all of its devices are those of one process."""
 
     operation: str | None

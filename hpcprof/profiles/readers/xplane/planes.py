@@ -6,10 +6,10 @@ statistics by name.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hpcprof.profiles.columns.unique import each
@@ -26,8 +26,7 @@ _STAT_VALUES = (_DOUBLE, 3, 4, _TEXT, _BYTES, _REFERENCE)
 Stat = int | float | str | bytes
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A stream or a thread."""
 
     number: int
@@ -35,13 +34,12 @@ class Line:
     start_ns: int
 
 
-@dataclass(frozen=True)
-class Metadata:
+class Metadata(msgspec.Struct, frozen=True):
     """The common part of the events of one name."""
 
     name: str
     display_name: str = ""
-    stats: dict[str, Stat] = field(default_factory=dict)
+    stats: dict[str, Stat] = msgspec.field(default_factory=dict)
 
 
 class _Stats(NamedTuple):
@@ -54,8 +52,7 @@ class _Stats(NamedTuple):
     end: Ints
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(msgspec.Struct, frozen=True, dict=True):
     """A plane; the arrays have shape (events,).
 
     ``line`` is the position of the event's line in ``lines``; ``start`` is in ns on the file's clock, and

@@ -5,9 +5,9 @@ part of the file, which is a text or a message. See https://protobuf.dev/program
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +35,7 @@ class Field(NamedTuple):
     end: int = NO_PART
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(msgspec.Struct, frozen=True):
     """The fields of several messages; those of one message are in their order.
 
     ``row`` is the position of the message, and ``end`` is `NO_PART` for numbers. All have shape (fields,).

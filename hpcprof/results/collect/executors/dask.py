@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import resource_tracker, set_forkserver_preload
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
@@ -186,12 +188,11 @@ class OnDask:
             raise HpcprofError(f"the connection to the Dask scheduler {address} was lost.") from error
 
 
-@dataclass
-class _Watch:
+class _Watch(msgspec.Struct):
     """Looks after the workers of a cluster while the client waits."""
 
     dask: OnDask
-    seen: float = field(default_factory=time.monotonic)
+    seen: float = msgspec.field(default_factory=time.monotonic)
 
     def look(self) -> None:
         """Let the cluster replace workers.

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
 from hpcprof.results.collect.executors.dask import OnDask, cause, certificates, interrupts_held, load_dask
@@ -83,8 +84,7 @@ def _dask_jobqueue() -> Any:
     return dask_jobqueue
 
 
-@dataclass
-class _Jobs:
+class _Jobs(msgspec.Struct):
     """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times."""
 
     jobs: WorkerJobs
@@ -94,8 +94,8 @@ class _Jobs:
     _lost: int = 0
     _queued: bool = False
     _looked: float = 0.0
-    _numbers: Iterator[int] = field(default_factory=count)
-    _began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    _numbers: Iterator[int] = msgspec.field(default_factory=count)
+    _began: datetime = msgspec.field(default_factory=lambda: datetime.now(timezone.utc))
 
     def __call__(self) -> bool:
         """Submit ended jobs again, and return whether jobs wait in the queue.

@@ -5,9 +5,10 @@ tasks must be picklable. An exception that the function raises is raised here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+import msgspec
 
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
@@ -17,8 +18,7 @@ Progress = Callable[[int, int, Path], None]
 """Called after each rank with the number of ranks done, the number of all, and the rank's profile."""
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Replaces the result of a task whose process ended early; ``reason`` is a clause that says how."""
 
     reason: str

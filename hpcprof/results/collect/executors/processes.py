@@ -19,6 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+import msgspec
+
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.collect.executors.planning import chunks, one_start, worker_count
 
@@ -94,18 +96,16 @@ class Processes:
             forkserver.ensure_running()
 
 
-@dataclass
-class _Worker:
+class _Worker(msgspec.Struct):
     """A process, and the tasks that it was given and has not answered, in order."""
 
     process: BaseProcess
     sender: Connection
     receiver: Connection
-    tasks: deque[int] = field(default_factory=deque)
+    tasks: deque[int] = msgspec.field(default_factory=deque)
 
 
-@dataclass
-class _Team:
+class _Team(msgspec.Struct):
     """Workers, the tasks of the call that they work for, and the chunks that none has taken yet."""
 
     lasts: bool = False
@@ -116,8 +116,8 @@ class _Team:
     """The number of tasks without a result."""
     function: Callable[[Any], Any] | None = None
     tasks: Sequence[Any] = ()
-    waiting: deque[list[int]] = field(default_factory=deque)
-    workers: dict[Connection, _Worker] = field(default_factory=dict)
+    waiting: deque[list[int]] = msgspec.field(default_factory=deque)
+    workers: dict[Connection, _Worker] = msgspec.field(default_factory=dict)
 
     def run(
         self,

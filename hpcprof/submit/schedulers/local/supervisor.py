@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.processes import ProcessIdentity
@@ -31,8 +32,7 @@ _QUEUE_SECONDS = 0.2
 _MARK = "HPCPROF_JOB_DIRECTORY"
 
 
-@dataclass(frozen=True)
-class JobEnd:
+class JobEnd(msgspec.Struct, frozen=True):
     """The end of a job (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
 
     how: str
