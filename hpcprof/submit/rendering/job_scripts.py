@@ -48,11 +48,12 @@ def render_scripts(
 def render_masked(
     site: Site, job: Job, run_directory: Path, command_line: list[str], **templates: Path | None
 ) -> dict[str, str]:
-    """Return the texts of `render_scripts` as they may be shown: with secrets masked."""
+    """Return job.sh and the file that is submitted as they may be shown: with secrets masked."""
     words = masked_words(job.words)
     shown = msgspec.structs.replace(job, arguments=words[1:] if job.workload else words)
     texts = render_scripts(site, shown, run_directory, masked_words(command_line), **templates)
-    return {name: "".join(map(masked, text.splitlines(keepends=True))) for name, text in texts.items()}
+    shown_files = {JOB_SCRIPT, find_scheduler(site.scheduler).submitted_file}
+    return {name: "".join(map(masked, texts[name].splitlines(keepends=True))) for name in shown_files}
 
 
 def draft_directory(site: Site, runs_directory: Path) -> Path:
