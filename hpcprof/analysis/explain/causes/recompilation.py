@@ -12,6 +12,7 @@ from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.profiles.columns import unique
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _loading(scene: Scene, rank: int) -> Ints:
     """Return the calls of a rank in the graph before or in which its host loads kernels."""
     graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
     calls, api = graph.calls, timeline.calls
-    loads = np.flatnonzero([bool(re.search(_LOADS, name or "")) for name in timeline.names(api.name)])
+    loads = np.flatnonzero(unique.named(timeline, api.name, re.compile(_LOADS).search))
     mine = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE) & (calls.row < len(api)))
     mine = mine[calls.before[mine] != NONE]
     if not len(loads) or not len(mine):
