@@ -30,20 +30,14 @@ from hpcprof.submit.schedulers.command import (
     run_scheduler_command,
     run_submission,
 )
-from hpcprof.submit.schedulers.scheduler import (
-    JOB_SCRIPT,
-    FurtherFile,
-    directive_path,
-    directive_value,
-    gpus_per_node,
-)
+from hpcprof.submit.schedulers.scheduler import directive_path, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
 
 _OWN_OPTIONS = {
     "--bank": "give --account",
     "--cores-per-slot": "give --cpus-per-rank",
-    "--cwd": "give --directory",
+    "--cwd": "submit from the folder in which the program is to start",
     "--dependency": "give --after",
     "--exclusive": "write exclusive under flux in the site file",
     "--error": "the output goes to logs/ of the run",
@@ -70,9 +64,6 @@ _SHORT = {
 }
 
 
-_RULES = "flux.lua"
-
-
 class FluxKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a site file under ``flux``."""
 
@@ -94,6 +85,7 @@ class FluxScheduler(BatchScheduler):
     masks_gpus = True
     own_options = _OWN_OPTIONS
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
+    named_files = {"flux.lua": "job/flux.lua.j2"}  # noqa: RUF012
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return all directives but those for the logs."""
@@ -122,13 +114,6 @@ class FluxScheduler(BatchScheduler):
         """Return the long name of the option."""
         name = re.split(r"[= ]", directive)[0]
         return frozenset({name if name.startswith("--") else _SHORT.get(name[:2], name[:2])})
-
-    def further_files(
-        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
-    ) -> Sequence[FurtherFile]:
-        """Return the rules for signals to the job, if job.sh names them."""
-        named = f"/{_RULES}" in scripts[JOB_SCRIPT]
-        return [FurtherFile(_RULES, "job/flux.lua.j2", {})] if named else []
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

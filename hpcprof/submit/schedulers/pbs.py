@@ -46,9 +46,7 @@ from hpcprof.submit.schedulers.command import (
     run_submission,
 )
 from hpcprof.submit.schedulers.scheduler import (
-    JOB_SCRIPT,
     DaskJobs,
-    FurtherFile,
     JobArrays,
     Rendering,
     Shortcoming,
@@ -107,6 +105,7 @@ class PbsScheduler(BatchScheduler):
     title = "PBS"
     commands = ("qsub", "qstat", "qdel")
     job_id_variable = "PBS_JOBID"
+    named_files = {_SHELL: "job/pbs_shell.sh.j2"}  # noqa: RUF012 (never changed)
     shell_prefixes = ("PBS_DPREFIX", "PBS_SHELL")
     template_filters = {"directive_path": partial(directive_path, refused=r"\\|[^ -~]")}  # noqa: RUF012 (never changed)
     passes_environment = False  # hpcprof calls qsub without -V
@@ -164,13 +163,6 @@ class PbsScheduler(BatchScheduler):
         )
         chunk = _chunk(site, job, self.keys_of(site).select)
         return {"chunks": chunks, "chunk": chunk, "own_shell": own_shell}
-
-    def further_files(
-        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
-    ) -> Sequence[FurtherFile]:
-        """Return the shell that runs job.sh (``-S``), if job.sh names it."""
-        named = f"/{_SHELL}" in scripts[JOB_SCRIPT]
-        return [FurtherFile(_SHELL, "job/pbs_shell.sh.j2", {})] if named else []
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return those of the site and the user; PBS puts several chunks on one host unless it must not."""

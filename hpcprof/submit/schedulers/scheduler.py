@@ -107,6 +107,8 @@ class Scheduler:
     """Jinja filters of the package's own templates."""
     submitted_file: ClassVar[str] = JOB_SCRIPT
     """The file of the run directory that is handed over."""
+    named_files: ClassVar[Mapping[str, str]] = {}
+    """Further files of a run that its job.sh may name, with their templates."""
     arrays: ClassVar[JobArrays | None] = None
     """The spelling of job arrays, None if there are none."""
     dask_jobs: ClassVar[DaskJobs | None] = None
@@ -238,7 +240,10 @@ class Scheduler:
         self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
     ) -> Sequence[FurtherFile]:
         """Return the files to render beside ``scripts``, the texts of job.sh and wrapper.sh."""
-        return ()
+        files = self.named_files.items()
+        return [
+            FurtherFile(name, template, {}) for name, template in files if f"/{name}" in scripts[JOB_SCRIPT]
+        ]
 
     def question(self, site: Site) -> list[str]:
         """Return a command that succeeds only if the scheduler answers; empty if there is none."""
