@@ -48,9 +48,7 @@ SECTIONS = {
         "baseline": "Name the runs that others are compared with.",
         "query": "Query the results database, or the events of runs, with SQL.",
     },
-    "Studies": {
-        "study": "Run a program several times under profilers, and analyze the runs together.",
-    },
+    "Studies": {"study": "Run a program several times under profilers, and analyze the runs together."},
     "Share and export": {
         "serve": "Show runs and their results in a browser, read-only.",
         "mcp": "Answer an agent's questions about runs, over standard input and output.",

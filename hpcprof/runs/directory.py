@@ -243,11 +243,8 @@ def update_files(run: Run) -> list[str]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    sizes = {}
-    for path in sorted(folder.rglob("*")):
-        if path.name != MANIFEST and not path.name.startswith(".") and path.is_file():
-            sizes[str(path.relative_to(folder))] = path.stat().st_size
-    return sizes
+    kept = (path for path in sorted(folder.rglob("*")) if path.name != MANIFEST and path.name[0] != ".")
+    return {str(path.relative_to(folder)): path.stat().st_size for path in kept if path.is_file()}
 
 
 def open_run(path: Path) -> Run:

@@ -98,10 +98,8 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
 def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Job]:
     manifest = runs[0].manifest
     if place.site is None and manifest is None:
-        raise UsageError(
-            f"--executor dask: {runs[0].path} is a folder of profiles that hpcprof did not submit, so its "
-            "site is unknown: give --site."
-        )
+        folder = f"{runs[0].path} is a folder of profiles that hpcprof did not submit"
+        raise UsageError(f"--executor dask: {folder}, so its site is unknown: give --site.")
     spec = JobSpec(
         (_NAME,),
         site=place.site,

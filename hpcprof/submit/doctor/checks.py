@@ -229,10 +229,8 @@ def _loses_mpi4py(machine: Inspected) -> bool:
 
 def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
     if not machine.which(command):
-        remedy = (
-            f"Load the CUDA module, install {product}, or build an image that has it (hpcprof container)."
-        )
-        return absent(f"{command} is not on the PATH.", remedy)
+        others = f"install {product}, or build an image that has it (hpcprof container)"
+        return absent(f"{command} is not on the PATH.", f"Load the CUDA module, {others}.")
     answer = machine.run([command, "--version"])
     version = _version(answer.stdout)
     if not answer.ok or version is None:

@@ -78,10 +78,8 @@ def _mpiexec(machine: Inspected) -> CheckResult:
         return _without_mpi4py(machine)
     if ranks == ["rank 0 of 1", "rank 0 of 1"]:
         remedy = "Build mpi4py with the MPI of this mpiexec, or use the mpiexec of mpi4py's MPI."
-        observation = (
-            f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
-        )
-        return judge(observation, remedy)
+        other = f"it does not belong to the MPI of {machine.python}"
+        return judge(f"{mpiexec} starts 2 jobs of one rank: {other}.", remedy)
     if refuses_root(output):
         return judge(f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
     remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."

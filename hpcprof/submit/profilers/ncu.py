@@ -54,10 +54,11 @@ def _check(target: Target, settings: Settings) -> None:
     except re.error as error:
         sentence = f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}."
         raise UsageError(sentence, "profiler_options.kernel") from None
-    if settings["communicator"]:
-        _check_communicator(target)
-        return
-    if target.ranks == 1:
+    if settings["communicator"] and (target.profiled != target.ranks or target.nodes > 1):
+        step = "the ranks replay their kernels in step, so all ranks of one node must run under ncu"
+        sentence = f"--profiler-option communicator: {step}; give --profile-ranks all and --nodes 1."
+        raise UsageError(sentence, "profiler_options.communicator", "profile_ranks", "nodes")
+    if settings["communicator"] or target.ranks == 1:
         return
     why = "replaying a communication kernel hangs a job of several ranks"
     if not settings["kernel"]:
@@ -69,15 +70,6 @@ def _check(target: Target, settings: Settings) -> None:
         raise UsageError(
             f"--profiler-option kernel={settings['kernel']} also matches {hit}: {why}; make it narrower.",
             "profiler_options.kernel",
-        )
-
-
-def _check_communicator(target: Target) -> None:
-    if target.profiled != target.ranks or target.nodes > 1:
-        raise UsageError(
-            "--profiler-option communicator: the ranks replay their kernels in step, so all ranks of one "
-            "node must run under ncu; give --profile-ranks all and --nodes 1.",
-            *("profiler_options.communicator", "profile_ranks", "nodes"),
         )
 
 

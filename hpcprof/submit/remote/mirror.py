@@ -89,10 +89,8 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
     size = sum(file.size for file in new.values())
     free = shutil.disk_usage(run.path).free - _FREE_BYTES
     if size > free:
-        raise HpcprofError(
-            f"{' and '.join(below)} of {run.id} on {host.name} have {size / 1e9:.1f} GB, and {run.path} has "
-            f"room for {max(free, 0) / 1e9:.1f} GB."
-        )
+        needed = f"{' and '.join(below)} of {run.id} on {host.name} have {size / 1e9:.1f} GB"
+        raise HpcprofError(f"{needed}, and {run.path} has room for {max(free, 0) / 1e9:.1f} GB.")
     largest = max((file.size for file in new.values()), default=0)
     return fetch_files(host, host.folder(run.id), new, run.path, largest).files
 

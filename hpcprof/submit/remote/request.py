@@ -54,8 +54,6 @@ def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
     user, separator, name = text.rpartition("@")
     for one in (name, *([user] if separator else [])):
         if not NAME.fullmatch(one):
-            raise UsageError(
-                f"{where} {text!r}: write a host as ssh takes it, HOST or USER@HOST, of letters, digits and "
-                "_ . : % - (no - first)."
-            )
+            valid = "HOST or USER@HOST, of letters, digits and _ . : % - (no - first)"
+            raise UsageError(f"{where} {text!r}: write a host as ssh takes it, {valid}.")
     return name, user

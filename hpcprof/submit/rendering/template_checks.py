@@ -52,15 +52,11 @@ def _check_launch(template: ParsedTemplate, script: str) -> None:
     command, following = lines[starts[-1]], lines[starts[-1] + 1 :]
     after = next((line for line in following if line.strip() and not line.lstrip().startswith("#")), "")
     if not _KEEPS_STATUS.search(f"{command}\n{after}"):
-        raise UsageError(
-            f"template {launch}: block launch loses the exit code, so a failed run would not be noticed; put "
-            "status=$? on the line after the command."
-        )
+        lost = "block launch loses the exit code, so a failed run would not be noticed"
+        raise UsageError(f"template {launch}: {lost}; put status=$? on the line after the command.")
     if "|" in _operators(command) and "pipefail" not in script:
-        raise UsageError(
-            f"template {launch}: in block launch the exit code is that of the last command of the pipe; put "
-            "set -o pipefail before it."
-        )
+        lost = "in block launch the exit code is that of the last command of the pipe"
+        raise UsageError(f"template {launch}: {lost}; put set -o pipefail before it.")
     if not _RECORDS_END.search(script.replace("record()", "")):
         raise UsageError(
             f"template {_line_of(template, 'epilogue')}: block epilogue does not record the exit code; add "

@@ -197,11 +197,9 @@ class PbsScheduler(BatchScheduler):
         """Refuse to wait for members of arrays."""
         arrays = [job_id for job_id in job_ids if "[" in job_id]
         if arrays:
-            raise SchedulerError(
-                f"job {arrays[0]}, which this one must wait for, is a member of an array, and PBS cannot "
-                "wait for the success of a member: submit this job when it has ended, or the sweep without "
-                "--array."
-            )
+            why = "is a member of an array, and PBS cannot wait for the success of a member"
+            advice = "submit this job when it has ended, or the sweep without --array"
+            raise SchedulerError(f"job {arrays[0]}, which this one must wait for, {why}: {advice}.")
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

@@ -261,10 +261,8 @@ class Scheduler:
 def directive_value(text: str) -> str:
     """Return a value for a directive, in which nothing is quoted, after checking that it is one word."""
     if not _DIRECTIVE.fullmatch(text):
-        raise UsageError(
-            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
-            "and - (for a run's path, choose another --runs-dir)."
-        )
+        valid = "letters, digits, _ . , : / = @ + & and - (for a run's path, choose another --runs-dir)"
+        raise UsageError(f"{text!r} cannot be written to a batch directive: use only {valid}.")
     return text
 
 
