@@ -173,15 +173,12 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
 
 @dataclass(frozen=True)
 class _IdleTime:
-    """The idle time of the steps of a timeline."""
-
     kinds: _Kinds
     sums: _Sums
 
 
 @computed_once
 def _idle_time(timeline: Timeline) -> _IdleTime | str:
-    """Divide the idle time of the steps, or return the reason why there is none."""
     file = timeline.origin.path.name
     times = step_intervals(timeline)
     if not len(times.start):
@@ -198,7 +195,6 @@ def _idle_time(timeline: Timeline) -> _IdleTime | str:
 
 
 def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
-    """Divide idle time where a step begins, and return the place of each part among the steps."""
     begin = np.sort(times.start)
     before = np.searchsorted(idle[0], begin) - 1
     inside = begin[(before >= 0) & (begin < idle[1][before])]
@@ -208,7 +204,6 @@ def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
 
 
 def _totals(number: Ints, values: Ints) -> Ints:
-    """Return the sum of the values of each number, exactly."""
     found = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     np.add.at(found, number, values)
     return found
@@ -339,7 +334,6 @@ def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFuncti
 
 
 def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
-    """Return the calls that a thread executes in intervals that are disjoint and sorted by start."""
     if thread is None:
         return executed(timeline.calls, np.empty(0, np.int64))
     waiting = np.flatnonzero(end > start)
@@ -348,7 +342,6 @@ def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) 
 
 
 def _summed(pieces: _Pieces, step: Ints) -> _Sums:
-    """Return the sums of pieces; ``step`` has the step of each gap."""
     rows, row = numbered_rows(step[pieces.gap], pieces.kind)
     # A gap may have several pieces of a kind.
     gaps = int(pieces.gap.max(initial=0)) + 1
@@ -394,7 +387,6 @@ def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
 
 
 def _usual_lag(gaps: _Gaps) -> int:
-    """Return the median time from a launch call to the start of its operation on an idle GPU."""
     lag = (gaps.end - gaps.begun)[(gaps.call != NONE) & (gaps.begun >= gaps.start)]
     return int(np.median(lag)) if len(lag) else _LAG_NS
 
@@ -441,7 +433,6 @@ def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, 
 
 
 def _names(timeline: Timeline, call: Ints) -> Ints:
-    """Return the ids of the names of calls, `NO_NAME` for the row `NONE`."""
     return np.where(call == NONE, NO_NAME, at(timeline.calls.name, call))
 
 

@@ -69,14 +69,12 @@ def measured_by_mpi(timeline: Timeline) -> bool:
 
 
 def _in_mpi(timeline: Timeline) -> Intervals:
-    """Return when the main thread is inside MPI."""
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
     return union(calls.start, calls.end)
 
 
 def _whole(timeline: Timeline) -> Intervals:
-    """Return the time of all steps and calls of MPI as one interval."""
     steps, calls = step_intervals(timeline), timeline.mpi_calls
     start, end = (np.concatenate(pair) for pair in ((steps.start, calls.start), (steps.end, calls.end)))
     return np.array([start.min()]), np.array([end.max()])
@@ -209,7 +207,6 @@ def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) 
 
 
 def _joined(divided: Sequence[Divided]) -> Divided:
-    """Return the steps of all ranks."""
     filled = [one for one in divided if len(one.rows)]
     return Divided(
         pd.concat([one.rows for one in filled], ignore_index=True) if filled else pd.DataFrame(),
@@ -232,7 +229,6 @@ def why_unknown(ranks: Set[int]) -> str:
 def _waiting_for_peers(
     parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, RankWaits]
 ) -> list[int | None]:
-    """Return the time in each row of ``parts`` that its rank waits for another one; None if unknown."""
     waited: list[int | None] = [None] * len(parts)
     alone = parts["exposed_comm_ns"].to_numpy() == 0
     bounds = [exposed[name].to_numpy() for name in ("start_ns", "end_ns")]

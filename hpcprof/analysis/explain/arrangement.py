@@ -84,7 +84,6 @@ def by_steps(
 
 
 def _only_in(finding: Finding, steps: Set[int]) -> bool:
-    """Return whether a finding is about some steps only, which are these or neighbours of them."""
     near = {one + by for one in steps for by in (-1, 0, 1)}
     return bool(finding.steps) and near.issuperset(finding.steps)
 
@@ -230,5 +229,4 @@ def ordered(
 
 
 def _is_same(one: Finding, other: Finding) -> bool:
-    """Return whether two findings are about the same cause, place and ranks."""
     return (one.cause, one.where, one.ranks) == (other.cause, other.where, other.ranks)

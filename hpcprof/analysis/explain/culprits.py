@@ -70,7 +70,6 @@ def sources_of(
 
 
 def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
-    """Return the functions that take most time, each with the line that takes most of it."""
     total, of_function = sum(time.values()), defaultdict[tuple[str, str], dict[int, int]](dict)
     for place, length in time.items():
         if place is not None:
@@ -113,7 +112,6 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
 
 
 def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes) -> StepFunction:
-    """Return the call of a thread at each moment, of those in which a cause happens."""
     calls = timeline.calls
     rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
     names = timeline.names(calls.name[rows])
@@ -122,7 +120,6 @@ def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps:
 
 
 def _innermost(functions: Functions) -> StepFunction:
-    """Return the row of the innermost function of a thread at each moment."""
     none = np.full(len(functions), NO_NAME)
     rows = np.arange(len(functions))
     extents = (functions.start, functions.end, functions.process, functions.thread, rows)
@@ -189,7 +186,6 @@ def _time_by_name(timeline: Timeline) -> dict[str, int]:
 def _longest(
     rank: int, timeline: Timeline, cause: CauseDeclaration, where: str, kernel: str | None
 ) -> Culprit | None:
-    """Return the longest slice of a rank, of one kernel only if it is named."""
     steps = step_intervals(timeline)
     if not len(steps.start):
         return None
@@ -216,7 +212,6 @@ def _longest(
 def _candidates(
     timeline: Timeline, places: Places, cause: CauseDeclaration, where: str
 ) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and name of the slices that may show a cause."""
     wheres = where.split(", ")
     of_texts = (any(is_inside(text, one) for one in wheres) for text in places.texts)
     inside = np.array([*of_texts, where in ("", OUTSIDE)], bool)
@@ -298,6 +293,5 @@ def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFram
 
 
 def _whole_step(timelines: Mapping[int, Timeline], ranks: tuple[int, ...]) -> set[str]:
-    """Return what the whole step is called where a finding says where it is."""
     chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
     return {"step", *(one.name for one in chosen if one is not None)}

@@ -129,7 +129,6 @@ def in_words(
 
 
 def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
-    """Return the row of an analysis that has the figure."""
     same = table[evidence.key] == evidence.value
     if evidence.rank is not None:
         same &= table["rank"] == evidence.rank

@@ -86,7 +86,6 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
 
 
 def _stack(first: Timeline) -> Stack:
-    """Return what a program is written with, from the timeline of its first rank."""
     texts = first.strings.tolist()
     # Profilers other than that of JAX mark executions of XLA's programs alike.
     if any("XlaModule:#" in text for text in texts):
@@ -229,7 +228,6 @@ def _weights(
 
 
 def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
-    """Return the kernels of one name that take half of the step or more, on the mean of the ranks."""
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
     names, number = np.unique(
@@ -247,7 +245,6 @@ def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
 
 
 def _compute_pct(inputs: ExplainInputs) -> float | None:
-    """Return the share of the elapsed time of all steps in which the ranks compute."""
     rows = inputs.tables["step_kinds"]
     if not len(rows) or not rows["elapsed_ns"].iloc[0]:
         return None

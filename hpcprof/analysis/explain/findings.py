@@ -199,7 +199,6 @@ class Search:
     def _alternatives(
         self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
     ) -> tuple[Judged, ...]:
-        """Return the causes among those absorbed, each at its narrowest place; the best one first."""
         found: list[Judged] = []
         while len(found) < _MOST_ALTERNATIVES:
             judged = self._best(times, walls, absorbed)
@@ -281,7 +280,6 @@ class Search:
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
     def _bounded(self, one: Judged, times: Times) -> Judged:
-        """Return what was judged by taking it out of ``times`` with its interval."""
         remove, ranks = one.candidate.remove, one.ranks
         interval = self._uncertainty.of_saving(
             times, lambda those: remove(those, ranks), one.saving, one.by_step
@@ -327,7 +325,6 @@ class Search:
 
 
 def _outer(one: Judged, other: Judged) -> bool:
-    """Return whether another one of the same cause lies inside and takes as long."""
     mine, its = one.candidate, other.candidate
     inside = its.where != mine.where and is_inside(its.where, mine.where)
     return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
@@ -375,7 +372,6 @@ def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
 
 
 def _overlaps(one: Candidate, taken: Candidate) -> bool:
-    """Return whether a candidate is part of one that has been taken out, or the other way round."""
     if one.cause is not taken.cause:
         return False
     if one.has(Trait.LATE_RANK) and set(one.ranks) & set(taken.ranks):

@@ -38,7 +38,6 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
 
 
 def _waits() -> list[tuple[str, MachineWait]]:
-    """Return the causes that are waits for the machine."""
     declared = map(find_cause, cause_names())
     return [(cause.name, cause.wait) for cause in declared if cause.wait is not None]
 
@@ -78,7 +77,6 @@ def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows about a finding, the least probable first."""
     subject = cause_of(finding.cause).meanwhile
     own = [row for row in rows if row["subject"] == subject]
     if subject == "rank":
@@ -93,7 +91,6 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 def _is_reason(row: Mapping[str, Any], finding: Finding) -> bool:
-    """Return whether a row is beyond chance and, about ranks, explains enough of a finding."""
     explains, share = _explained_pct(row), finding.share_pct
     enough = explains is None or share is None or explains >= _ENOUGH * share
     return bool(row["beyond_chance"]) and enough
@@ -189,7 +186,6 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
 
 
 def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) -> bool:
-    """Return whether all ranks that wait for something do so mostly in long steps, be it by chance."""
     ranks = {row["rank"] for row in rows if row["subject"] == wait.subject}
     moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
     return ranks <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}

@@ -188,7 +188,6 @@ def _pieces(
 def _divided(
     timeline: Timeline, run: RunMpi, thread: Ints, start: Ints, end: Ints, number: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Divide the times between calls of threads by ranges: the number of the time, its parts and places."""
     places = places_of(timeline, int(start.min()), int(end.max()))
     columns = []
     for (sequence,), mine in rows_by_key(thread):
@@ -203,7 +202,6 @@ def _divided(
 
 
 def _thread(timeline: Timeline, run: RunMpi, sequence: int) -> Thread:
-    """Return the thread that makes a sequence of calls."""
     calls = timeline.mpi_calls
     first = run.calls.own_start[np.searchsorted(run.calls.sequence, sequence)]
     row = int(np.argmax(calls.start == first))
@@ -211,7 +209,6 @@ def _thread(timeline: Timeline, run: RunMpi, sequence: int) -> Thread:
 
 
 def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi) -> Ints:
-    """Return how long each call's thread reads and writes files since the call before, in ns."""
     found = []
     for timeline, part in zip(timelines.values(), parts, strict=True):
         calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
@@ -227,7 +224,6 @@ def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], ru
 
 
 def _between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
-    """Return the places between two calls of MPI, by the second of them."""
     calls = run.calls
     last = following == NONE
     before = np.where(following > 0, calls.name[following - 1], NONE)

@@ -188,7 +188,6 @@ class MpiNeeds:
         )
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the calls that end operations, the calls where their partners begin, and the partners."""
         found = run.operations
         own, other = node[found.completes[rows]], node[found.begin[partner]]
         here = (own != NONE) & (other != NONE) & (own != other)
@@ -217,7 +216,6 @@ class MpiNeeds:
         return own[chosen], at_end[chosen]
 
     def _last_begun(self, thread: Ints, moment: Ints) -> Ints:
-        """Return the last call of each thread that begins before a moment, its first one without any."""
         calls, rows = self._calls, self._real
         low = int(min(calls.start.min(initial=0), moment.min(initial=0)))
         span = int(max(calls.start.max(initial=0), moment.max(initial=0))) - low + 1
@@ -227,7 +225,6 @@ class MpiNeeds:
         return rows[np.maximum(at, first)]
 
     def _groups(self) -> list[tuple[Ints, Ints]]:
-        """Return the calls that come to each collective, and those that wait for the last of them."""
         return [*((both[0], both[1]) for both in self._joined), *self._gathered]
 
     def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:

@@ -66,7 +66,6 @@ class MpiRemovals:
 
     @cached_property
     def _blocking(self) -> Mask:
-        """The calls that begin and end a message or a collective."""
         found = self.part.run.operations
         both = np.zeros(len(self.part.run.calls), np.int64)
         both[found.begin[found.begin == found.end]] = 1
@@ -92,7 +91,6 @@ class MpiRemovals:
         return self._of_calls(peer, NONE)
 
     def _of_calls(self, values: Ints, otherwise: int) -> Ints:
-        """Return the values of the calls of the run for those of the graph."""
         row = self.part.row
         found: Ints = np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
         return found
@@ -300,7 +298,6 @@ class MpiRemovals:
         return self._by_place(self.graph.pieces.length)
 
     def _by_place(self, values: Ints | Floats | int) -> Floats:
-        """Return the sums of the values of pieces by place and rank, as `host_times`."""
         graph, pieces = self.graph, self.graph.pieces
         shape = len(graph.places) + 1, len(graph.ranks)
         return sums_by(shape, (pieces.place, graph.call_rank[pieces.call]), values)
@@ -330,7 +327,6 @@ class MpiRemovals:
         return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
     def _later(self, rank: int) -> Floats:
-        """Return by how much a rank works longer than the median of the others in each step, in ns."""
         found: Floats = self._work_of_steps[:, rank] - np.median(self._work_of_others(rank), axis=1)
         return found
 
@@ -375,7 +371,6 @@ class MpiRemovals:
 
     @cached_property
     def _more_than_usual(self) -> Floats:
-        """By how much each rank works longer in each step than in its quicker ones, as `late_by_chance`."""
         found: Floats = self._work_of_steps - np.quantile(self._work_of_steps, _QUICK, axis=0)
         return found
 
@@ -430,7 +425,6 @@ class MpiRemovals:
 
     @cached_property
     def _step(self) -> Ints:
-        """The position of the step of each piece."""
         step = self.graph.calls.step
         found: Ints = np.clip(step - step.min(initial=0), 0, self.graph.steps - 1)[self.graph.pieces.call]
         return found

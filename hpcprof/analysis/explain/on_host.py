@@ -96,7 +96,6 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
 
 
 def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
-    """Yield the ranks that take longer than the median of the others for what is not communication."""
     if len(account.ranks) < 2:
         return
     for position, rank in enumerate(account.ranks):
@@ -123,7 +122,6 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
 
 
 def _later(times: Floats, position: int) -> Floats:
-    """Return by how much a rank takes longer than the median of the others, in each step."""
     return times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
 
 
@@ -148,7 +146,6 @@ def _where_late(tables: Tables, rank: int, least: float, steps: int) -> tuple[st
 
 
 def _excess(table: pd.DataFrame, key: str, value: str, rank: int, least: float) -> dict[str, float]:
-    """Return where a rank takes more than ``least`` longer than the median of the others."""
     if not len(table):
         return {}
     by_rank = table.groupby([key, "rank"])[value].sum().unstack("rank").fillna(0)
@@ -159,7 +156,6 @@ def _excess(table: pd.DataFrame, key: str, value: str, rank: int, least: float) 
 
 
 def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding]:
-    """Yield the communication of every rank beside which it executes no operator, without its waiting."""
     least = account.communication.min(axis=1)
     table = tables["step_account"]
     evidence = tuple(largest("step_account", "exposed_comm_ns", table))
@@ -175,7 +171,6 @@ def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding
 
 
 def _where_communicating(tables: Tables) -> str:
-    """Return the operation that communicates for the longest time."""
     rows = tables["rank_collectives"]
     if not len(rows):
         return ""

@@ -152,7 +152,6 @@ def _typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
 
 
 def _without(replay: Replay, cost_ns: int) -> Replay:
-    """Return the replay of a run in which a launch takes ``cost_ns`` less, and other calls their part."""
     graph, times = replay.graph, _quicker(replay, cost_ns)
     edges = replace(graph.edges, lag=times.lag)
     return Replay(replace(graph, edges=edges, observed=replay.moments(times)), replay)
@@ -169,7 +168,6 @@ def call_costs(replay: Replay, cost_ns: int) -> Ints:
 
 
 def _weights(replay: Replay) -> Floats:
-    """Return the cost of each call of a graph over that of a launch, shape (calls,)."""
     weight: Floats = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
     return weight
 

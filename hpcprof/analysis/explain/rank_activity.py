@@ -154,7 +154,6 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
 def _calls(
     timeline: Timeline, calls: NamedSpans, begin: int, end: int, places: Places, steps: Ints
 ) -> tuple[HostCalls, dict[int, int]]:
-    """Return the calls, and for each call of the timeline that launches work its position among them."""
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
     memory = np.zeros(len(calls), bool)
@@ -224,7 +223,6 @@ def _strongest(kind: Ints, position: Ints, count: int) -> Ints:
 
 
 def _outermost(thread: Ints, end: Ints) -> Mask:
-    """Return which calls, sorted by thread and start, the longest first, are inside no earlier one."""
     if not len(end):
         return np.empty(0, bool)
     span = int(end.max() - end.min()) + 1

@@ -103,8 +103,6 @@ def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: I
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The numbers of the nodes of a rank, by its number of calls."""
-
     calls: int
 
     def call_start(self, call: Ints) -> Ints:
@@ -339,7 +337,6 @@ class WaitedWork:
         return found
 
     def _latest(self, work: list[int]) -> list[int]:
-        """Return the operation of each stream that ends last."""
         of_stream: dict[int, int] = {}
         for row in work:
             other = of_stream.setdefault(int(self.work.stream[row]), row)
@@ -348,7 +345,6 @@ class WaitedWork:
         return list(of_stream.values())
 
     def _last_on(self, stream: int, moment: int) -> list[int]:
-        """Return the last operation that was launched on a stream before a moment, if any."""
         place = int(np.searchsorted(self._launched[stream], moment)) - 1
         return [int(self._by_launch[stream][place])] if place >= 0 else []
 
@@ -389,7 +385,6 @@ class WaitedWork:
         return found
 
     def _before_all(self, calls: Ints) -> tuple[Ints, Ints]:
-        """Return calls, each once for every stream, with the last operation launched there before them."""
         place = [np.searchsorted(launched, self.calls.start[calls]) - 1 for launched in self._launched]
         there = [np.flatnonzero(one >= 0) for one in place]
         rows = [work[one[kept]] for work, one, kept in zip(self._by_launch, place, there, strict=True)]
@@ -410,7 +405,6 @@ class WaitedWork:
         return self._before(device, source, self._recorded_at(record, moment))
 
     def _recorded_at(self, record: int, otherwise: int) -> int:
-        """Return when the call began that recorded an event."""
         call = self._of_correlation.get(record)
         return otherwise if call is None else int(self.calls.start[call])
 

@@ -65,7 +65,6 @@ def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
 
 
 def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
-    """Return the chosen parts with as many of those that are wanted, in their order, as there is room for."""
     size = np.bincount(part)
     found, taken = list(chosen), int(size[list(chosen)].sum())
     for one in wanted.tolist():
@@ -76,14 +75,12 @@ def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[
 
 
 def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
-    """Return the ranks of each group: its number times the number of ranks, and the place of the rank."""
     place, there = _places(ranks, arrivals.member)
     found: Ints = np.unique(arrivals.group[there] * len(ranks) + place[there])
     return found
 
 
 def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
-    """Return the places of ranks among others, and whether they are there."""
     place = np.minimum(np.searchsorted(ranks, wanted), len(ranks) - 1)
     return place, ranks[place] == wanted
 

@@ -86,7 +86,6 @@ class Removals:
         return own
 
     def _long(self, time: Ints) -> Mask:
-        """Return which times, one for each call, are long for their rank."""
         result = np.zeros(len(time), bool)
         for rank in range(len(self.graph.ranks)):
             mine = self.graph.call_rank == rank
@@ -199,7 +198,6 @@ class Removals:
         return self._less_host(times, *self.host_excess(times, rank))
 
     def _less_host(self, times: Times, own: Floats, between: Floats) -> Times:
-        """Shorten the own time of calls and the pieces of host time."""
         edges = self.edge_of_call[EdgeKind.CALL]
         shorter = times.set_lag(edges, times.lag[edges] - np.rint(own).astype(np.int64))
         return self.less_between(shorter, between)
@@ -217,7 +215,6 @@ class Removals:
         return own * (1 - shorter), between * (1 - less)
 
     def _host_shares(self, own: Floats, between: Floats) -> tuple[_Shares, _Shares]:
-        """Return the shares of the own times of calls, and of the pieces of host time."""
         calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
         ranks = len(self.graph.ranks)
         of_calls = _Shares.of(calls.step, calls.place, (), rank, own, ranks)
@@ -225,7 +222,6 @@ class Removals:
         return of_calls, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
 
     def _host_calls(self, times: Times) -> Floats:
-        """Return the own time of each call, 0 for one that allocates, frees, or is of MPI."""
         own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
         return np.where(np.isin(self.graph.calls.kind, _OTHER_CAUSES), 0.0, own)
 
@@ -366,13 +362,11 @@ def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
 
 
 def _quarter(total: Floats) -> Floats:
-    """Return what each rank takes at most in a quarter of its steps, the second axis of ``total``."""
     found: Floats = np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
     return found
 
 
 def _half(total: Floats, stage: Ints) -> Floats:
-    """Return what half of the peers of each rank take at most."""
     return _of_peers(
         total, stage, lambda of, axis, keepdims: np.quantile(of, 0.5, axis, keepdims=keepdims, method="lower")
     )

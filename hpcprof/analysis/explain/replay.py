@@ -183,7 +183,6 @@ class Replay:
 
     @cached_property
     def _plan(self) -> _Plan:
-        """The order in which nodes follow from each other."""
         return _Plan.of(self.graph)
 
     @cached_property
@@ -226,7 +225,6 @@ class Replay:
 
     @cached_property
     def _beside(self) -> Floats:
-        """The time that each operation ran beside communication, in ns."""
         return self._overlap(self.graph.observed)
 
     @cached_property
@@ -282,7 +280,6 @@ class Replay:
         return result
 
     def _overlap(self, moments: Ints) -> Floats:
-        """Return the time that each compute operation runs beside communication of its rank."""
         graph, work = self.graph, self.graph.work
         nodes = graph.work_start(np.arange(len(work)))
         start, end = moments[nodes], moments[nodes + 1]
@@ -322,7 +319,6 @@ class Replay:
         return steps if self.graph.is_closed or len(steps) == 1 else steps[:-1]
 
     def _between_ends(self, moments: Ints, begin: int) -> Ints:
-        """Return the time from the end of the work of each step to that of the next, from ``begin`` on."""
         row, step = self._work_of_steps
         ends = np.full(self.graph.steps, begin)
         np.maximum.at(ends, step, moments[self.graph.work_start(row) + 1])
@@ -331,7 +327,6 @@ class Replay:
 
     @cached_property
     def _work_of_steps(self) -> tuple[Ints, Ints]:
-        """The operations of the steps, and the place of the step of each."""
         step = self.graph.work.step - self.graph.calls.step[self.graph.front_call[0, 0]]
         rows = np.flatnonzero((step >= 0) & (step < self.graph.steps))
         return rows, step[rows]

@@ -150,7 +150,6 @@ def _is_short(timelines: Mapping[int, Timeline]) -> bool:
 
 
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
-    """Return how long others waited in MPI for each rank, in ns, if not all ranks are replayed."""
     if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
         return {}
     waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
@@ -160,13 +159,11 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 
 
 def _without_steps(steps: Mapping[int, Sized]) -> str:
-    """Return a sentence on the ranks without steps; empty if all have some."""
     without = [rank for rank, of_rank in steps.items() if not len(of_rank)]
     return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges" if without else ""
 
 
 def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:
-    """Return the steps of some ranks; empty if one of them has work on a GPU."""
     found = {}
     for rank in ranks:
         timeline = every[rank]
@@ -213,7 +210,6 @@ def _replayable_mpi(
 
 
 def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
-    """Return all calls of MPI of some ranks on the common clock; None if not all of them make some."""
     calls = {rank: timeline.mpi_calls for rank, timeline in timelines.items()}
     if not all(map(len, calls.values())):
         return None

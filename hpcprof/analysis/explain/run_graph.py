@@ -178,7 +178,6 @@ class Coupler:
                 self._add(np.array([sent + 1]), np.array([received + 1]), np.zeros(1, np.int64), work[1:])
 
     def _found(self, ranks: Ints, start: Ints) -> Ints | None:
-        """Return the operations that began at these moments, None if one is not in the graph."""
         stamps = zip(ranks.tolist(), start.tolist(), strict=True)
         work = np.array([self._kernels.get(rank, {}).get(stamp, NONE) for rank, stamp in stamps], np.int64)
         return None if NONE in work else work
@@ -243,7 +242,6 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
 
 
 def _connected(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
-    """Return a number for each rank that the ranks which the groups connect have in common, from 0 on."""
     # Only pipelines need scipy.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -421,7 +419,6 @@ def run_graph(
 
 
 def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: RunMpi) -> Ints:
-    """Return the position in the calls of MPI of the run of each call of the graph, or `NONE`."""
     found = np.full(len(tables.calls), NONE)
     for rank, one in activities.items():
         rows, _ = mpi_calls_in_order(one.timeline)
@@ -529,7 +526,6 @@ def _renumbered(
     clock: CommonClock,
     tables: _Joined,
 ) -> list[Edges]:
-    """Return the edges of each rank between nodes of the run, with moments on the common clock."""
     found = []
     for rank, one in edges.items():
         own, calls = one.edges, 2 * len(activities[rank].calls)
@@ -591,7 +587,6 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
 
 
 def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
-    """Return the nodes between which the steps of each rank lie, shape (ranks, steps + 1)."""
     rows = []
     for rank, one in activities.items():
         first = tables.first_work[rank]
@@ -603,6 +598,5 @@ def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
 
 
 def _communication(one: RankActivity, first: int) -> dict[int, int]:
-    """Return the communication of a rank by its start on the rank's own clock."""
     rows = np.flatnonzero(one.work.category == Category.COMM)
     return dict(zip(one.work.start[rows].tolist(), (rows + first).tolist(), strict=True))

@@ -104,7 +104,6 @@ def drift(series: StepSeries) -> Drift | None:
 
 
 def _wandering(rest: Floats) -> float:
-    """Return how far spans of steps typically are from the level; 0 if there are too few steps."""
     size = -(-len(rest) // _SPANS)
     if size < _FEWEST_OF_SPAN:
         return 0.0
@@ -141,7 +140,6 @@ def _distance(wall: Floats) -> float:
 
 
 def _deviation(rest: Floats) -> float:
-    """Return the standard deviation of what is left of steps, as if neighbours were independent."""
     return 1.2533 * float(np.mean(np.abs(rest))) * widening(rest)
 
 
@@ -184,7 +182,6 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
 
 
 def _between(timeline: Timeline) -> list[tuple[int, str, int]]:
-    """Return the length and the name of each range between two steps, and the step before it."""
     steps, ranges = steps_of(timeline), timeline.ranges
     if len(steps) < 2:
         return []

@@ -66,8 +66,6 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
 
 
 class _Changer:
-    """Carries out the changes that a user writes."""
-
     def __init__(self, replay: Replay) -> None:
         self.graph, self.removals = replay.graph, Removals(replay)
         self._of_mpi = MpiRemovals(replay, part) if (part := replay.graph.mpi) is not None else None
@@ -113,7 +111,6 @@ class _Changer:
         return rows
 
     def _kernels(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
-        """Scale kernels; collectives among them keep the time that they wait for other ranks."""
         work = self.graph.work
         rows = self._named(change.pattern, work.name, "kernel")
         communicates = work.category == Category.COMM

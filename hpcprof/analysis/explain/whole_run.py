@@ -97,7 +97,6 @@ def _of_steps(
     saving: tuple[float, float],
     steps: tuple[int, ...],
 ) -> Finding:
-    """Return a finding about some steps, or all of them without any; ``saving`` has half of its interval."""
     where = named_steps(steps) if cause == Cause.STEP_SPIKES else "capture"
     shown = steps or tuple(series.steps[[0, -1]].tolist())
     if cause == Cause.STEP_DRIFT and steps:
@@ -109,7 +108,6 @@ def _of_steps(
 
 
 def _typical(series: StepSeries, of: Mask) -> int:
-    """Return the step among some whose time is closest to their median."""
     wall = series.wall[of]
     return int(series.steps[of][np.argmin(np.abs(wall - np.median(wall)))])
 
@@ -149,7 +147,6 @@ def unexplained_waiting(
 
 
 def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
-    """Return why ranks wait, with the slowest stage, which may be below the bar of findings."""
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((one for one in findings if one.cause == Cause.PIPELINE_BUBBLE), None)
@@ -163,7 +160,6 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
 
 
 def _last_to_arrive(arrivals: Iterable[Arrivals]) -> str:
-    """Return who is last most often at the collectives with the longest waits; empty if that is unknown."""
     found = [some for some in arrivals if some.collective.any()]
     if not found:
         return ""
@@ -225,7 +221,6 @@ def _missing_ranks(inputs: ExplainInputs) -> tuple[Evidence, ...]:
 
 
 def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:
-    """Return the largest count that is too small by what a rank lost."""
     for analysis, key in _DAMAGED:
         rows = inputs.tables[analysis]
         if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in losses):

@@ -105,7 +105,6 @@ def _attention(scene: Scene) -> Iterator[Candidate]:
 
 
 def _less(scene: Scene) -> Floats:
-    """Return the time that each operation takes less with fused attention, in ns."""
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = (work.end - work.start).astype(float)
     less = np.zeros(len(work))
@@ -141,7 +140,6 @@ _FEWEST = 3
 
 
 def _chains(scene: Scene) -> Iterator[Candidate]:
-    """Yield the chains of the step, all of them as one cause."""
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = work.end - work.start
     elementwise = np.flatnonzero((kind == KernelKind.ELEMENTWISE) & (time >= _LONG_NS) & _moves_bytes(scene))

@@ -66,7 +66,6 @@ def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
 
 
 def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]) -> Iterator[Candidate]:
-    """Yield the ranks whose own time is most above that of the others."""
     if len(scene.ranks) < 2 or not scene.graph.is_coupled:
         return
     measured, of_host = scene.replay.measured, cause is LATE_RANK_HOST
@@ -116,7 +115,6 @@ def _exchange_before(scene: Scene) -> Ints:
 
 
 def _balanced(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Times:
-    """Give every rank the mean time between two exchanges: the tokens stay as many."""
     work, before = scene.graph.work, scene.once(_exchange_before)
     rows = np.flatnonzero(before != NONE)
     keys, group = numbered_rows(work.step[rows], before[rows])
@@ -194,7 +192,6 @@ def _longest(scene: Scene, of_host: bool) -> list[int]:
 
 
 def _most_excess(scene: Scene, of_host: bool, rank: int) -> str:
-    """Return the place where a rank takes most more time than the others."""
     graph, measured = scene.graph, scene.replay.measured
     if of_host:
         place = np.concatenate((graph.calls.place, graph.pieces.place))

@@ -19,7 +19,6 @@ ALIKE = 0.5
 
 
 def _small(scene: Scene) -> Iterator[Candidate]:
-    """Yield the small messages that could be sent together."""
     mpi, calls = scene.mpi, scene.graph.calls
     if mpi is None or not mpi.follows_small.any():
         return
@@ -52,7 +51,6 @@ def _reordered(scene: Scene) -> Iterator[Candidate]:
 
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
-    """Yield the receivers that hold their senders."""
     mpi, graph = scene.mpi, scene.graph
     held = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
     if mpi is None or not len(held):

@@ -59,7 +59,6 @@ def _balanced(scene: Scene, times: Times) -> Times:
 
 
 def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
-    """Return the factor that gives the stage of each row's rank the mean time of the stages in its step."""
     steps, number = np.unique(step, return_inverse=True)
     usual = stage_medians(sums_by((len(steps), len(stage)), (number, rank), time), stage)
     return quotient(usual.mean(axis=1, keepdims=True), usual, 1.0)[number, stage[rank]]
