@@ -25,6 +25,8 @@ _EMITTED = re.compile(
 _NUMBERED = re.compile(r"(.*?)(?<!\d)(\d{1,15})([^0-9A-Za-z_]*)", re.DOTALL)
 # Executions of a program by XLA, numbered alike on all of its processes (hpcprof.profiles.readers.xplane).
 _EXECUTION = re.compile(r"(XlaModule:#hlo_module=.*),run_id=(\d{1,15})#", re.DOTALL)
+# A program that XLA compiles again has another number.
+_COMPILED = re.compile(r"(XlaModule:#.*),program_id=\d+(?=[,#])", re.DOTALL)
 # Words whose numbers name a part of the model or the machine, even if each of them occurs only once.
 _PART = re.compile(
     r"(?:layer|block|stage|module|head|expert|bucket|chunk|shard|rank|device|gpu|stream|thread|worker|level)s?[\W_]*$",
@@ -52,7 +54,7 @@ class RangeNames:
 
 def plain_name(name: str) -> str:
     """Return a name without what ``emit_nvtx`` appends: ``forward`` of ``forward, op_id = 12``."""
-    return _EMITTED.sub("", name)
+    return _COMPILED.sub(r"\1", _EMITTED.sub("", name))
 
 
 def with_counter(name: str) -> str:

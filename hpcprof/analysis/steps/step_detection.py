@@ -57,6 +57,11 @@ class KnownRange:
 ITERATION = "iteration"
 """The name of the steps of programs that use `hpcprof.workloads.capture`."""
 
+_XLA = "XLA"
+_INSIDE, _SEVERAL = 0.9, 1.5
+"""Minimum share of the executions of a program that lie among those of another, for a part of its step, and
+their minimum number for each of the other's: some of these may belong to a warm-up."""
+
 ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
 
 KNOWN: tuple[KnownRange, ...] = (
@@ -79,7 +84,7 @@ KNOWN: tuple[KnownRange, ...] = (
     # jax/_src/profiler.py (StepTraceAnnotation), as TraceMe encodes it
     KnownRange("JAX", re.compile(r"[^#]+#(?:\w+=[^,#]*,)*step_num=[\dN]+(?:,\w+=[^,#]*)*#")),
     # xla/service/gpu/nvtx_utils; the domain is TSL. A step has what the host does between two executions.
-    KnownRange("XLA", re.compile("(?:TSL:)?XlaModule:#.*#", re.DOTALL), marker=True),
+    KnownRange(_XLA, re.compile("(?:TSL:)?XlaModule:#.*#", re.DOTALL), marker=True),
     # megatron/core/pipeline_parallel/schedules.py
     KnownRange(
         "Megatron",
@@ -186,7 +191,7 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     judged = {*unknown[:_JUDGED]}
     judged |= {name for name, _ in ordered if known_range(name)}
     found = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
-    found = [one for one in found if one.source]
+    found = _outer_programs(timeline, [one for one in found if one.source])
     repeating = [one for one in found if one.source == REPEATS]
     listed = _only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]])
     candidates = [*listed, *_marked_by_mpi(timeline)]
@@ -225,6 +230,19 @@ def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[Step
         if outer not in inner:
             others = rows.keys() - inner - {outer}
             inner |= {name for name in others if _mostly_inside(timeline.ranges, rows[name], rows[outer])}
+    return [replace(one, source=REPEATS) if one.name in inner else one for one in found]
+
+
+def _outer_programs(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
+    """Let a program of XLA mark steps only if no other one runs once while it runs several times."""
+    programs = [one.name for one in found if one.source == _XLA and one.instances >= MIN_INSTANCES]
+    starts = {name: timeline.ranges.start[marking_rows(timeline, name)] for name in programs}
+    inner = set()
+    for name, start in starts.items():
+        for outer in (one for one in starts.values() if len(start) >= _SEVERAL * len(one)):
+            end = outer[-1] + np.median(np.diff(outer))
+            if np.mean((start >= outer[0]) & (start < end)) >= _INSIDE:
+                inner.add(name)
     return [replace(one, source=REPEATS) if one.name in inner else one for one in found]
 
 

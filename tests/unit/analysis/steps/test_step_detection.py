@@ -84,6 +84,17 @@ def test_iterations_of_frameworks_are_known_by_name(name: str) -> None:
     assert chosen([*short, (0, 400, "fit")]) == plain_name(name)
 
 
+def test_a_program_of_xla_that_is_compiled_again_marks_steps_and_its_small_ones_do_not() -> None:
+    steps = [(i * 100, i * 100 + 5, f"XlaModule:#hlo_module=jit_loss,program_id={i // 3}#") for i in range(8)]
+    eager = [
+        (i * 100 + 10 * k, i * 100 + 10 * k + 9, "XlaModule:#hlo_module=jit_multiply,program_id=9#")
+        for i in range(8)
+        for k in range(1, 10)
+    ]
+    assert chosen([*steps, *eager]) == "XlaModule:#hlo_module=jit_loss#"
+    assert len(steps_of(timeline([], [*steps, *eager]))) == 7
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
