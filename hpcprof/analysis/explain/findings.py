@@ -25,6 +25,9 @@ _MOST_FINDINGS = 6
 _SAME = 0.9
 """Minimum share of the saving that a narrower cause keeps to be the one to name."""
 
+_TELLS = 0.75
+"""The same for a cause that tells why a broader one happens."""
+
 _ABSORBED = 0.5
 """Maximum share of its saving that an alternative keeps after another cause is gone."""
 
@@ -251,7 +254,9 @@ class Search:
         if not savings:
             return None
         best = max(saving for saving, _ in savings)
-        narrow = min((one for saving, one in savings if saving >= _SAME * best), key=_breadth)
+        least = {True: _TELLS * best, False: _SAME * best}
+        near = (one for saving, one in savings if saving >= least[one.has(Trait.TELLING)])
+        narrow = min(near, key=_breadth)
         if narrow.has(Trait.BROAD):
             alike = [(saving / best, one) for saving, one in savings if one.cause is narrow.cause]
             narrow = _around([one for share, one in alike if share >= _ABSORBED], narrow)

@@ -168,6 +168,18 @@ class Removals:
         edges = self.graph.edges
         return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, calls))
 
+    def at_once(self, times: Times, calls: Ints) -> Times:
+        """Let calls take no time, and short times before them neither."""
+        before = self.edge_of_call[EdgeKind.HOST][calls[~self.long_gap[calls]]]
+        before = before[before != NONE]
+        return self.call_time(times, calls, 0).set_lag(before, np.minimum(times.lag[before], 0))
+
+    def without_launches(self, times: Times, rows: Ints) -> Times:
+        """Let operations that take no time not be launched either, unless their launch has others."""
+        work = self.graph.work
+        launches = np.setdiff1d(work.call[rows], np.delete(work.call, rows))
+        return self.at_once(times, launches[self.graph.calls.kind[launches] == CallKind.LAUNCH])
+
     def calls_in(self, place: str, kinds: Collection[CallKind], ranks: Collection[int] | None = None) -> Ints:
         """Return the calls of some kinds that begin in a place."""
         calls = self.graph.calls

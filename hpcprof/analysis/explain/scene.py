@@ -85,17 +85,19 @@ class Scene:
     ) -> Iterator[Candidate]:
         """Yield a cause in operations, which take ``less`` ns without it: by default all of their time.
 
+        Operations that take no time without it are not launched either.
         It is in the place with most of ``time``, which it takes by itself; arrays have shape (n,).
         """
         if not len(rows):
             return
         where, gone = self.mostly(self.graph.work.place[rows], time), time if less is None else less
+        whole = gone >= (self.graph.work.end - self.graph.work.start)[rows]
 
         def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
             chosen = self.removals.of_ranks(self.graph.work_rank[rows], ranks)
             alone = times.alone.copy()
             alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - gone[chosen], 0.0)
-            return times.with_alone(alone)
+            return self.removals.without_launches(times.with_alone(alone), rows[chosen & whole])
 
         own = self.per_step(self.graph.work_rank[rows], time)
         yield Candidate(cause, where, self.ranks, remove, *own, advice=advice)

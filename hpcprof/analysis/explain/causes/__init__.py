@@ -22,6 +22,7 @@ BUILT_IN: dict[str, str] = {
     "elementwise_chain": "kernels",
     "layout_conversion": "kernels",
     "repeated_indices": "kernels",
+    "shape_inefficiency": "kernels",
     "recompilation": "recompilation",
     # A rank that is short of memory reads pages from files again.
     "memory_pressure": "machine",

@@ -83,7 +83,8 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         waits = calls[mine[calls]]
         free = removals.call_time(removals.waits(times, waits), waits)
         free = removals.less_before(free, np.where(mine, less, 0))
-        return free.without_work(gone[removals.of_ranks(graph.work_rank[gone], ranks)])
+        own = gone[removals.of_ranks(graph.work_rank[gone], ranks)]
+        return removals.without_launches(free.without_work(own), own)
 
     count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))

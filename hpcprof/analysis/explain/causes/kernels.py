@@ -16,6 +16,10 @@
   read the gradients, and read and write rows, each about as long as the gather takes. Source: PyTorch,
   ``indexing_backward_kernel`` in ``ATen/native/cuda/Indexing.cu``.
 - **Layout conversions**: tensors are moved between channels first and last around convolutions.
+- **Odd shapes**: matrix products whose rows do not begin at multiples of 16 bytes. The libraries name the
+  alignment of the operands in their kernels, in elements (``…_align2``). Such a kernel loads less than 16
+  bytes at once, and on Hopper it cannot use the copies of whole tiles that others use. Source: CUTLASS, the
+  names of its kernels; prices: ``benchmarks/odd_shapes.py``.
 """
 
 from __future__ import annotations
@@ -212,6 +216,38 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
 
+_ALIGNED = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
+"""A product on tensor cores, and its alignment in elements, that of the last operand; not in double."""
+
+_HALF = re.compile(r"f16|[hH]\d")
+"""Products of elements of two bytes; others have four."""
+
+_SAVED = {2: 0.83, 4: 0.67}
+"""Share of its time that padding saves a product, by the bytes that it loads at once.
+
+Products in bfloat16 of three sizes on an H200 save 0.80 to 0.87 and 0.65 to 0.71."""
+
+_OF_COMPUTE = 1 / 3
+"""Minimum share of the compute of a step for such products: the saving is that of other shapes."""
+
+
+def bytes_at_once(name: str) -> int:
+    """Return the bytes that a product on tensor cores loads at once, 16 if its name has no alignment."""
+    found = _ALIGNED.search(name)
+    return 16 if found is None else int(found[1]) * (2 if _HALF.search(name) else 4)
+
+
+def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
+    """Yield all such products: they are mostly those of one tensor."""
+    work = scene.graph.work
+    saved = np.array([*(_SAVED.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[work.name]
+    slow = np.flatnonzero((work.category == Category.COMP) & (saved > 0))
+    compute = work.category == Category.COMP
+    time = work.end - work.start
+    if time[slow].sum() >= _OF_COMPUTE * time[compute].sum():
+        yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], time[slow] * saved[slow])
+
+
 _declare = partial(
     CauseDeclaration,
     traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
@@ -294,4 +330,21 @@ LAYOUT_CONVERSION = _declare(
     traits=frozenset({Trait.ALL_RANKS}),
     kernels=lambda name: "nchw" in name.lower() or bool(_STRIDED_COPY.search(name)),
     without="with one layout",
+)
+
+SHAPE_INEFFICIENCY = _declare(
+    name="shape_inefficiency",
+    title="odd shapes",
+    meaning="matrix products load their operands in small parts, because rows have an odd length",
+    about="matrix products on tensor cores whose operands are not aligned to 8 bytes, by the names of their "
+    "kernels, take a third of the compute of a step or more: rows have a length that is no multiple of 8 "
+    "elements in half precision. The saving is the share of their time that padding saved in "
+    "`benchmarks/odd_shapes.py`: 83 % with odd lengths, 67 % with even ones",
+    advice="pad vocabulary, hidden and batch sizes to multiples of 8 elements, better of 64",
+    remedy="Pad the sizes of {where} (vocabulary, hidden size, heads, batch) to multiples of 8 elements, "
+    "better of 64: kernels then load 16 bytes at once.",
+    candidates=_odd_shapes,
+    figures=(Figures("kernels", "total_ns", named("(?i)align[12](?!\\d)")),),
+    kernels=lambda name: bytes_at_once(name) in _SAVED,
+    without="with padded shapes",
 )

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 _LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
 """Calls of the drivers that load or link new kernels."""
 
-_FEWEST, _LEAST_SHARE = 3, 0.1
-"""Minimum number of steps that load kernels, and their minimum share of all steps.
+_FEWEST = 3
+"""Minimum number of steps that load kernels, half of them in the second half of the steps.
 
-Half as many lie in the second half of the steps: drivers load what a program has once, at its first use.
-"""
+Drivers load what a program has once, at its first use."""
 
 _ATTENTION_OF_CUDNN = re.compile(r"cudnn_generated\w*_sdpa_|cudnn::fusion::")
 """Kernels of fused attention for which cuDNN builds a plan; source: kernel names of cuDNN 9 under PyTorch."""
@@ -44,8 +43,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
     both = np.concatenate((gaps, inside))
     steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
-    fewest = max(_FEWEST, _LEAST_SHARE * graph.steps)
-    if len(steps) < fewest or 2 * np.count_nonzero(2 * steps >= graph.steps) < fewest:
+    if len(steps) < _FEWEST or 2 * np.count_nonzero(2 * steps >= graph.steps) < _FEWEST:
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
@@ -75,7 +73,7 @@ def _before_attention(scene: Scene, calls: Ints) -> Mask:
 
 
 def _loading(scene: Scene, rank: int) -> Ints:
-    """Return the calls of a rank in the graph before or in which its host loads kernels."""
+    """Return the calls of a rank before or in which its host loads kernels, and those in between."""
     graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
     calls, api = graph.calls, timeline.calls
     loads = np.flatnonzero(unique.named(timeline, api.name, re.compile(_LOADS).search))
@@ -87,8 +85,16 @@ def _loading(scene: Scene, rank: int) -> Ints:
     order = np.argsort(end, kind="stable")
     # The first call that ends after a load is the one that has it, or that follows it.
     at = np.searchsorted(end[order], api.start[loads])
-    following: Ints = np.unique(mine[order[at[at < len(order)]]])
-    return following
+    following = mine[order[at[at < len(order)]]]
+    # From the first load of a step to its last one, a compiler prepares the next kernels.
+    steps, number = unique.numbered(calls.step[following])
+    first, last = (np.full(len(steps), edge) for edge in (calls.start.max(), calls.start.min()))
+    np.minimum.at(first, number, calls.start[following])
+    np.maximum.at(last, number, calls.start[following])
+    place = np.searchsorted(steps, calls.step[mine]).clip(max=len(steps) - 1)
+    inside = (steps[place] == calls.step[mine]) & (calls.start[mine] >= first[place])
+    compiling: Ints = mine[inside & (calls.start[mine] <= last[place])]
+    return compiling
 
 
 _PLANS = (
@@ -100,7 +106,7 @@ RECOMPILATION = CauseDeclaration(
     name="recompilation",
     title="repeated compilation",
     meaning="kernels are compiled and loaded anew in steady steps",
-    about="the host compiles, and loads new kernels, in at least three steps and a tenth of all, also in the "
+    about="the host compiles, and loads new kernels, in at least three steps, also in the "
     "second half of the capture: shapes or values that a compiler takes for constants change. So does cuDNN "
     "where it builds a plan for each shape",
     advice="`torch._dynamo.config.recompile_limit` and `TORCH_LOGS=recompiles`, "

@@ -66,17 +66,8 @@ def _as_graph(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | N
     removals, graph = scene.removals, scene.graph
     mine = removals.inside(place)[graph.work.place] & removals.of_ranks(graph.work_rank, ranks)
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, np.flatnonzero(mine))
-    return _launched_at_once(scene, place, times.set_lag(gaps, np.minimum(times.lag[gaps], _NODE_NS)), ranks)
-
-
-def _launched_at_once(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None) -> Times:
-    """Launch all work of a place at once; long pauses of the host stay."""
-    removals = scene.removals
     launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
-    times = removals.call_time(times, launches, 0)
-    before = removals.edge_of_call[EdgeKind.HOST][launches[~removals.long_gap[launches]]]
-    before = before[before != NONE]
-    return times.set_lag(before, np.minimum(times.lag[before], 0))
+    return removals.at_once(times.set_lag(gaps, np.minimum(times.lag[gaps], _NODE_NS)), launches)
 
 
 def _fused(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None) -> Times:
@@ -85,7 +76,8 @@ def _fused(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None
     mine = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
     short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS))
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, short)
-    fused = _launched_at_once(scene, place, times.set_lag(gaps, np.minimum(times.lag[gaps], 0)), ranks)
+    launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
+    fused = removals.at_once(times.set_lag(gaps, np.minimum(times.lag[gaps], 0)), launches)
     return fused.without_work(short)
 
 

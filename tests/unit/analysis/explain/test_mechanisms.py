@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.causes.kernels import bytes_at_once
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.profiles.timeline import Category
@@ -64,6 +65,7 @@ COMPILING = [
 STRIDED = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda(TensorIteratorBase &)>"
 """PyTorch's copy between tensors of other strides."""
 
+ODD = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align1>(Params)"
 """A product over rows of an odd length."""
 
 LISTS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<3>, "
@@ -95,6 +97,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.LAYOUT_CONVERSION,
         layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm"), Launch(200 * US, name=STRIDED)),
         layers(Launch(200 * US, name="sm90_xmma_fprop_implicit_gemm")),
+    ),
+    "a vocabulary of an odd size": (
+        Cause.SHAPE_INEFFICIENCY,
+        layers(Launch(6_000 * US, name=ODD)),
+        layers(Launch(1_020 * US, name=ODD.replace("align1", "align8"))),
     ),
     "an optimizer in passes over lists of tensors": (
         Cause.ELEMENTWISE_CHAIN,
@@ -130,6 +137,25 @@ def test_the_cause_is_the_first_finding_at_its_price(name: str) -> None:
     assert first.saving_ns == pytest.approx(cost, rel=0.1)
     assert cause not in {one.cause for one in without.shown()}
     assert first.evidence and "{" not in first.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        (ODD, 2),
+        ("void cutlass::Kernel2<cutlass_75_tensorop_f16_s1688gemm_f16_64x64_nn_align4>(Params)", 8),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>(Params)", 16),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x32_16x4_nn_align1>(Params)", 16),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_tn_align1>(Params)", 16),
+        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_TNN", 16),
+    ],
+)
+def test_the_name_of_a_product_says_how_much_it_loads_at_once(name: str, size: int) -> None:
+    assert bytes_at_once(name) == size
+
+
+def test_few_products_of_odd_shapes_claim_nothing() -> None:
+    assert not explained([*layers(Launch(300 * US, name=ODD)), product(2_000 * US)]).findings
 
 
 def test_kernels_of_one_name_that_take_half_of_the_step_are_named() -> None:
@@ -174,6 +200,23 @@ def test_kernels_that_are_compiled_in_several_steps_are_a_finding() -> None:
         loads = (Once(step, (Compile(9 * MS),)) for step in steps)
         once = [Place("forward", (product(4 * MS), *loads, CHECK[1]))]
         assert Cause.RECOMPILATION not in {one.cause for one in explained(once, steps=14).findings}
+
+
+def test_few_steps_that_compile_for_long_are_recompilation_and_not_any_pause() -> None:
+    loads = (Once(step, (Host(9 * MS), Compile(60 * MS))) for step in (6, 20, 33))
+    found = explained([Place("forward", (product(4 * MS), *loads, CHECK[1]))], steps=40)
+    assert found.shown()[0].cause == Cause.RECOMPILATION
+
+
+def test_kernels_that_go_are_not_launched_either() -> None:
+    convolution, copy = (Launch(20 * US, name=name) for name in ("sm90_xmma_fprop_implicit_gemm", STRIDED))
+    planted = [Place("forward", (Host(60 * US), convolution, Host(60 * US), copy) * 40)]
+    mended = [Place("forward", (Host(60 * US), convolution) * 40)]
+    found, without = explained(planted), explained(mended)
+    every = [other for one in found.findings for other in (one, *one.alternatives)]
+    saving = next(one.saving_ns or 0 for one in every if one.cause == Cause.LAYOUT_CONVERSION)
+    cost = (found.step.elapsed_ns or 0) - (without.step.elapsed_ns or 0)
+    assert saving == pytest.approx(cost, rel=0.1)
 
 
 def test_plans_of_cudnn_for_each_length_are_advised_against_by_name() -> None:
