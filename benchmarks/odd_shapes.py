@@ -6,6 +6,7 @@ GPU and PyTorch.
 """
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -14,8 +15,9 @@ SHAPES = (("vocabulary", 16384, 50304, 768), ("hidden", 8192, 4096, 1024), ("bat
 REMAINDERS = (1, 2, 4)
 
 
-def measured(m: int, n: int, k: int, layout: str) -> tuple[float, str]:
-    """Return the median time of a product in µs, and the name of its kernel."""
+def measured(shape: Sequence[int], layout: str) -> tuple[float, str]:
+    """Return the median time of a product of shape (m, n, k) in µs, and the name of its kernel."""
+    m, n, k = shape
     a = torch.randn((m, k) if layout[0] == "n" else (k, m), device="cuda", dtype=torch.bfloat16)
     b = torch.randn((k, n) if layout[1] == "n" else (n, k), device="cuda", dtype=torch.bfloat16)
     left, right = a if layout[0] == "n" else a.t(), b if layout[1] == "n" else b.t()
@@ -36,11 +38,11 @@ def main() -> None:
     for name, m, n, k in SHAPES:
         for layout in ("nn", "nt", "tn"):
             for size in (0, 2) if name == "hidden" else (1,):
-                whole, _ = measured(m, n, k, layout)
+                whole, _ = measured((m, n, k), layout)
                 for remainder in REMAINDERS:
                     shape = [m, n, k]
                     shape[size] -= 64 - remainder
-                    odd, kernel = measured(*shape, layout)
+                    odd, kernel = measured(shape, layout)
                     found = re.search(r"align(\d+)", kernel)
                     saved = 1 - whole / odd
                     print(

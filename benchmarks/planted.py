@@ -2,10 +2,10 @@
 
 ``python benchmarks/planted.py measure FOLDER PROGRAMS NAME[:RANKS]…`` runs ``PROGRAMS/NAME.py --steps 60
 --variant planted`` and ``mended`` in processes of their own, in the order A B B A, and then records each
-variant once. Programs of one rank are spread over the GPUs, each with its share of the cores. A program
-prints a line of JSON with ``step_ms_median`` and ``step_ms_mean``; with several ranks it reads torchrun's
-variables. ``show FOLDER`` prints what the cause costs, what a step takes recorded, and the first findings, on
-any machine.
+variant once, and some steps of the planted one. Programs of one rank are spread over the GPUs, each with its
+share of the cores. A program prints a line of JSON with ``step_ms_median`` and ``step_ms_mean``; with several
+ranks it reads torchrun's variables. ``show FOLDER`` prints what the cause costs, what a step takes recorded,
+and the first findings, on any machine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS, ROUND = 60, ("planted", "mended", "mended", "planted")
+WINDOW = "20-39"
 BURSTS = 1.1
 """Minimum ratio of the mean step to the median one at which the mean counts."""
 _LOCK = threading.Lock()
@@ -47,9 +48,9 @@ def measure(folder: Path, programs: Path, names: list[str]) -> None:
     for name in names:
         for variant in ROUND:
             jobs.put((name, variant, "alone"))
-    for name in names:
         for variant in ROUND[:2]:
             jobs.put((name, variant, "recorded"))
+        jobs.put((name, ROUND[0], "window"))
 
     def work(first: int) -> None:
         share = (os.cpu_count() or gpus) // gpus
@@ -64,12 +65,14 @@ def measure(folder: Path, programs: Path, names: list[str]) -> None:
             name, _, ranks = name.partition(":")
             program = (str(programs / f"{name}.py"), "--steps", str(STEPS), "--variant", variant)
             command: tuple[str, ...] = (sys.executable, *program)
-            if way == "recorded":
+            if way != "alone":
                 started_by = (str(started),) if ranks else ()
+                window = ("--capture-steps", WINDOW) if way == "window" else ()
+                runs = folder / f"{name}-{way if window else variant}"
                 command = (
                     *(sys.executable, "-m", "hpcprof", "submit", "--site", "local", "--wait"),
-                    *("--ranks-per-node", ranks or "1", "--profiler", "nsys"),
-                    *("--runs-dir", str(folder / f"{name}-{variant}"), "--", sys.executable),
+                    *("--ranks-per-node", ranks or "1", "--profiler", "nsys", *window),
+                    *("--runs-dir", str(runs), "--", sys.executable),
                     *(*started_by, *program),
                 )
             elif ranks:
