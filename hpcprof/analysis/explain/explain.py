@@ -241,14 +241,14 @@ def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
     if share < _MAIN_PCT:
         return None
     where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
-    return MainKernel(str(names[total.argmax()]), round(min(share, 100.0), 1), where)
+    return MainKernel(str(names[total.argmax()]), round(min(share, 100.0), 3), where)
 
 
 def _compute_pct(inputs: ExplainInputs) -> float | None:
     rows = inputs.tables["step_kinds"]
     if not len(rows) or not rows["elapsed_ns"].iloc[0]:
         return None
-    return round(min(100.0, 100 * float(rows["compute_ns"].iloc[0]) / float(rows["elapsed_ns"].iloc[0])), 1)
+    return round(min(100.0, 100 * float(rows["compute_ns"].iloc[0]) / float(rows["elapsed_ns"].iloc[0])), 3)
 
 
 def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...], int | None]:
