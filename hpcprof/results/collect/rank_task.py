@@ -18,8 +18,8 @@ from hpcprof.analysis.framework.declaration import Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
-from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile, reading_profile
+from hpcprof.profiles.readers.declaration import ProfilePart
+from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile, reading_profile
 from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
 from hpcprof.results.store.analysis_table import AnalysisTable
 
@@ -164,15 +164,23 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
             return Unchanged()
         profile = read_profile(task.path, task.part, threads, task.captured)
         sha256 = checksum.result()
+    # A profile that has not changed needs none of these.
+    from hpcprof.analysis.steps.step_ranges import why_without_steps
+    from hpcprof.profiles.timeline import Timeline
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
     if _sizes_and_times(files) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     if not small:
         return_freed_memory()
-    profile = _with_step_range(profile, task.step_range)
-    if task.needs_steps and (reason := _why_without_steps(profile)):
+    timeline = replace(profile, step_range=task.step_range) if isinstance(profile, Timeline) else None
+    if task.needs_steps and timeline is not None and (reason := why_without_steps(timeline)):
         return WithoutSteps(reason)
+    profile, events = timeline or profile, None
+    if timeline is not None and task.events is not None:
+        events = RankEvents(task.events, task.run_id, task.rank, sha256)
     # Reading the timeline of a small profile again would take longer than the analyses.
-    leaves = not small and task.keeps_timeline and task.events is not None and _is_timeline(profile)
+    leaves = not small and task.keeps_timeline and events is not None
     now = [one for one in _OF_RANKS if not (leaves and one.policy is Policy.LAZY)]
     with _executor(threads) as pool:
         # Half of the threads run one of those that use most memory at a time, beside the others.
@@ -180,7 +188,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         groups = [
             pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
         ]
-        kept = pool.submit(_keep_timeline, task, profile, sha256)
+        kept = pool.submit(_keep_timeline, task, events, timeline)
         others = [one.name for one in now if small or not one.memory_heavy]
         found = dict(pool.map(lambda name: (name, _outcome(name, profile, task.rank)), others))
         for group in groups:
@@ -191,15 +199,15 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     if unkept:  # Nobody could compute the others later.
         left = [one.name for one in _OF_RANKS if one.name not in found]
         found |= {name: _outcome(name, profile, task.rank) for name in left}
-    _keep_tables(task, profile, sha256, found, with_timeline=task.keeps_timeline and not unkept)
-    tables = {name: _for_database(name, outcome, task.rank) for name, outcome in found.items()}
+    if events is not None and timeline is not None:
+        _keep_tables(task, events, timeline, found, with_timeline=task.keeps_timeline and not unkept)
+    # Rows that are kept with the events are not in the database.
+    kept_beside = {name for name in found if ANALYSES[name].policy is Policy.WITH_EVENTS}
+    tables = {
+        name: AnalysisTable.from_outcome(replace(one, table={}) if name in kept_beside else one, task.rank)
+        for name, one in found.items()
+    }
     return ProfileResults(sha256, size, profile.origin, tables, _losses(profile, task), unkept)
-
-
-def _for_database(name: str, outcome: Outcome, rank: int) -> AnalysisTable:
-    """Return what the database has of an analysis: without rows that are kept with the events."""
-    kept = ANALYSES[name].policy is Policy.WITH_EVENTS
-    return AnalysisTable.from_outcome(replace(outcome, table={}) if kept else outcome, rank)
 
 
 class _InTurn(Executor):
@@ -228,25 +236,6 @@ def _losses(profile: Timeline | KernelReport, task: ProfileTask) -> tuple[Loss, 
     return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
 
 
-def _is_timeline(profile: Timeline | KernelReport) -> bool:
-    return content_of(profile.origin.kind) is ProfileContent.TIMELINE
-
-
-def _with_step_range(
-    profile: Timeline | KernelReport, step_range: StepRange | None
-) -> Timeline | KernelReport:
-    from hpcprof.profiles.timeline import Timeline
-
-    return replace(profile, step_range=step_range) if isinstance(profile, Timeline) else profile
-
-
-def _why_without_steps(profile: Timeline | KernelReport) -> str:
-    from hpcprof.analysis.steps.step_ranges import why_without_steps
-    from hpcprof.profiles.timeline import Timeline
-
-    return why_without_steps(profile) if isinstance(profile, Timeline) else ""
-
-
 def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
     """Return the size of each file in bytes and the time of its last change in ns."""
     found = []
@@ -268,16 +257,16 @@ def _sha256(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
+def _keep_timeline(
+    task: ProfileTask, events: RankEvents | None, timeline: Timeline | None
+) -> tuple[str, ...]:
     """Keep the timeline of a rank; return a warning if that fails: the results are valid all the same."""
-    from hpcprof.profiles.timeline import Timeline
     from hpcprof.results.collect.kept_events import keep_timeline
 
-    if task.events is None or not task.keeps_timeline or not isinstance(profile, Timeline):
+    if events is None or timeline is None or not task.keeps_timeline:
         return ()
-    events = _rank_events(task, task.events, sha256)
     try:
-        keep_timeline(events, profile)
+        keep_timeline(events, timeline)
     except OSError as error:
         # On a full disk, what others need has room then.
         events.discard()
@@ -288,31 +277,22 @@ def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: 
 
 def _keep_tables(
     task: ProfileTask,
-    profile: Timeline | KernelReport,
-    sha256: str,
+    events: RankEvents,
+    timeline: Timeline,
     outcomes: Mapping[str, Outcome],
     *,
     with_timeline: bool,
 ) -> None:
     """Keep the analyses that analyses over the ranks read."""
-    from hpcprof.profiles.timeline import Timeline
     from hpcprof.results.collect.kept_events import finish
 
-    if task.events is None or not isinstance(profile, Timeline):
-        return
     try:
-        finish(_rank_events(task, task.events, sha256), profile, outcomes, with_timeline=with_timeline)
+        finish(events, timeline, outcomes, with_timeline=with_timeline)
     except OSError as error:
         why = error.strerror or error
         raise DamagedInput(
             f"{task.path} was not collected: {task.events} cannot be written: {why}."
         ) from None
-
-
-def _rank_events(task: ProfileTask, folder: Path, sha256: str) -> RankEvents:
-    from hpcprof.profiles.timeline_parquet import RankEvents
-
-    return RankEvents(folder, task.run_id, task.rank, sha256)
 
 
 def _heavy_analyses(profile: Timeline | KernelReport, rank: int, waiting: deque[str]) -> dict[str, Outcome]:
