@@ -203,7 +203,8 @@ def test_kernels_that_are_compiled_in_several_steps_are_a_finding() -> None:
 
 
 def test_few_steps_that_compile_for_long_are_recompilation_and_not_any_pause() -> None:
-    loads = (Once(step, (Host(9 * MS), Compile(60 * MS))) for step in (6, 20, 33))
+    pause = (Host(15 * MS), product(1 * US), Compile(60 * MS))
+    loads = (Once(step, pause) for step in (6, 20, 33))
     found = explained([Place("forward", (product(4 * MS), *loads, CHECK[1]))], steps=40)
     assert found.shown()[0].cause == Cause.RECOMPILATION
 
