@@ -80,11 +80,6 @@ class World:
     notes: tuple[str, ...]
 
     @property
-    def one_node(self) -> bool:
-        """True if all ranks run on one node."""
-        return self.nodes == 1
-
-    @property
     def device_name(self) -> str:
         """The product name of the GPU, or ``cpu``."""
         cuda = self.device.type == "cuda"

@@ -73,7 +73,7 @@ class HistoryPoint:
     change_pct: float | None = None
     """By how much the level is higher from this run on."""
     source: str = ""
-    """The steps behind a time of steps: ``19 of 20 profiled steps``, ``212 steps of the program``."""
+    """The steps behind a time, such as ``19 of 20 profiled steps`` or ``212 steps of the program``."""
     clocks: str = ""
     """What tells the clocks of the runs from this one on from those before, if they differ."""
 
