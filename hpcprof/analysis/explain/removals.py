@@ -365,6 +365,8 @@ def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
     Sequences of other lengths make it vary: no time is usual. Elsewhere it is that of `_ratio_to_usual`.
     """
     usual = _ratio_to_usual(shares, stage)
+    if not len(usual):
+        return usual
     every = shares.of_places(shares.total())
     usually = np.mean(every <= _VARYING * _quarter(every), axis=1, keepdims=True)
     varies = (_of_peers(usually, stage, np.mean) < _FEW_USUAL) & (every > 0)

@@ -18,7 +18,7 @@ from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import in_ranges, numbered_rows
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 _ROUNDS = 4
@@ -412,11 +412,12 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     of_edge = np.array([_KINDS.get(one, "") for one in EdgeKind], object)[edges.kind]
     of_operation = np.array([_RUNS[one] for one in Category], object)[category]
     kind = np.where(edges.kind == EdgeKind.RUN, of_operation, of_edge)
-    begins, ends = bounds[:-1, np.newaxis], bounds[1:, np.newaxis]
-    time = np.minimum(end, ends) - np.maximum(begin, begins)
-    step, at_edge = np.nonzero(time > 0)
+    first = np.searchsorted(bounds[1:], begin, side="right")
+    steps = (np.searchsorted(bounds[:-1], end) - first).clip(min=0)
+    step, at_edge = in_ranges(first, steps), np.repeat(np.arange(len(path)), steps)
+    time = np.minimum(end[at_edge], bounds[step + 1]) - np.maximum(begin[at_edge], bounds[step])
     rows = pd.DataFrame({"rank": rank, "kind": kind, "name": name, "range": place}).iloc[at_edge]
-    return _table(replay, rows.assign(step=step, ns=time[step, at_edge]), float(np.median(np.diff(bounds))))
+    return _table(replay, rows.assign(step=step, ns=time), float(np.median(np.diff(bounds))))
 
 
 def _path(replay: Replay, moments: Ints) -> Ints:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.removals import Removals, _ratio_to_equal, _Shares
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.profiles.timeline import Category
@@ -269,3 +269,9 @@ def test_a_late_operation_of_a_stream_that_had_kept_up_is_not_held_to_its_moment
     first = explain_run(inputs_of({0: replace(timeline, kernels=late)}))[0].shown()[0]
     assert first.cause == Cause.HOST_WORK
     assert first.saving_ns == pytest.approx(100 * MS, rel=0.1)
+
+
+def test_a_program_without_compute_has_no_time_to_make_equal() -> None:
+    none = np.zeros(0, np.int64)
+    shares = _Shares.of(none, none, (), none, np.zeros(0), 2)
+    assert not len(_ratio_to_equal(shares, np.zeros(2, np.int64)))
