@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Dict, List, Sequence, Union
 
 from .failures import Failures
-from .stalls import Process, StallWatch, processes, read, waiting_ranks
+from .stalls import Process, StallWatch, processes, programs, read, waiting_ranks
 from .telemetry import Sampler
 
 _LOOK_SECONDS = 2.0
@@ -50,7 +50,10 @@ class Signals:
 
 
 class Leftovers:
-    """Ends what programs have left ``grace`` seconds after their end, as long as a profiler waits for it."""
+    """Ends what programs have left ``grace`` seconds after their end.
+
+    A profiler waits for it or, once all ranks of the node have ended, a launcher such as Hydra does.
+    """
 
     def __init__(self, run: str, grace: float) -> None:
         self._run, self._grace = run, grace
@@ -60,6 +63,8 @@ class Leftovers:
         """Note what the programs have left in ``state/rankNNNNN.left``, and end it when its time is over."""
         now = time.monotonic()
         waiting = waiting_ranks(here)
+        if _have_ended(self._run, here):
+            waiting |= {process.rank for process in here if process.rank is not None}
         left: Dict[int, List[Process]] = {}
         for process in here:
             if process.is_program and process.rank in waiting:
@@ -100,9 +105,27 @@ def main() -> None:
             sys.stderr.write("hpcprof: no further telemetry of %s: %s\n" % (node, error))
         else:
             if not os.path.exists(run + "/state/stall_stop"):
+                _await_leftovers(run, grace)
                 return
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threads[0].join()
+    while threads[0].is_alive() and signal.sigtimedwait({signal.SIGTERM}, _LOOK_SECONDS) is None:
+        pass
+    _await_leftovers(run, grace)
+
+
+def _have_ended(run: str, here: List[Process]) -> bool:
+    """Return whether processes of programs are left, and all their ranks have ended."""
+    ranks = {process.rank for process in here if process.is_program and process.rank is not None}
+    return bool(ranks) and all(os.path.exists("%s/state/rank%05d.exit" % (run, rank)) for rank in ranks)
+
+
+def _await_leftovers(run: str, grace: int) -> None:
+    """Go on in a process for which the wrapper does not wait, while programs that ended have left some."""
+    here, leftovers = processes(run), Leftovers(run, grace)
+    if _have_ended(run, here) and os.fork() == 0:
+        while here:
+            leftovers.look(here)
+            time.sleep(_LOOK_SECONDS)
+            here = programs(run)
 
 
 def _watch(watch: StallWatch) -> None:

@@ -84,6 +84,19 @@ def test_what_a_program_leaves_behind_is_ended_after_its_grace_period(run: Path)
         profiler.kill()
 
 
+def test_what_a_program_leaves_is_ended_once_all_ranks_of_the_node_have_ended(run: Path) -> None:
+    # Without a profiler: Hydra waits for all that has the descriptors of a rank.
+    leftovers = Leftovers(str(run), 0)
+    with program(run, "sleep", "1000", rank=3) as daemon, program(run, "sleep", "1000", rank=4) as other:
+        until(lambda: len(processes(str(run))) == 2)
+        (run / "state/rank00003.exit").write_text("0\n")
+        leftovers.look(processes(str(run)))
+        assert daemon.poll() is None  # which may serve the other ranks
+        (run / "state/rank00004.exit").write_text("0\n")
+        leftovers.look(processes(str(run)))
+        assert (daemon.wait(10), other.wait(10)) == (-15, -15)
+
+
 def test_a_rank_whose_program_has_ended_never_stalls(run: Path) -> None:
     watch = StallWatch(str(run), "n", 0, 10, stops=False)
     with program(run, "sleep", "1000"):
