@@ -42,9 +42,6 @@ GATES = {
 }
 """The metrics that may decide beside the step, by what a user calls them."""
 
-CLOCK_TABLES = ("clocks", "telemetry")
-"""The analyses that `clocks_of` reads."""
-
 _CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
 _OTHER_CLOCK = 0.03
 NOT_MEASURED = "no run has "

@@ -25,7 +25,6 @@ from hpcprof.common.notebook import InNotebooks
 from hpcprof.profiles.timeline import Floats
 
 Schedule = Literal["1f1b", "interleaved", "zero-bubble"]
-SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved", "zero-bubble")
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 Block = tuple[str, int, int]
 """Kind, microbatch and virtual stage: the n-th chunk of stage s is n * stages + s."""

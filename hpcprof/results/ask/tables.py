@@ -245,6 +245,9 @@ def _complete(run: Run, store: Store, names: Iterable[str], executor: Executor) 
     missing = {} if store.read_only else store.unasked(run.id, names)
     if not missing:
         return {}
+    # A report without lazy analyses needs no numpy.
+    from hpcprof.results.collect.timelines import find_timelines
+
     events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
     of_run = missing.pop(WHOLE_RUN, [])
     tasks = [
@@ -253,7 +256,7 @@ def _complete(run: Run, store: Store, names: Iterable[str], executor: Executor) 
     ]
     found: dict[int, Mapping[str, AnalysisTable]] = {}
     # To find out the ranks of thousands of files takes seconds.
-    profiled = cache(partial(_timelines, run))
+    profiled = cache(partial(find_timelines, run))
     for task, result in executor(analyze_kept, tasks):
         rank = task.events.rank
         tables: Mapping[str, AnalysisTable]
@@ -291,12 +294,6 @@ def _unanalyzed(
 ) -> Mapping[str, AnalysisTable]:
     reason = f"{what}: {str(error).rstrip('.')}"
     return {name: AnalysisTable(_no_columns(ANALYSES[name]), {rank: reason}) for name in names}
-
-
-def _timelines(run: Run) -> Timelines:
-    from hpcprof.results.collect.timelines import find_timelines
-
-    return find_timelines(run)
 
 
 def _from_profile(
