@@ -64,6 +64,9 @@ def test_the_stage_with_more_work_and_its_kind_are_the_first_finding(job: pd.Dat
     assert (first.cause, first.ranks) == (Cause.PIPELINE_BUBBLE, (6, 7))
     assert first.where == "forward-compute, backward-compute on stage 3"
     assert found.step.elapsed_ns == pytest.approx(MEASURED * 1e9, rel=1e-6)
+    # The replay is 2 % off; the share is of the step that is shown.
+    assert first.saving_ns is not None and found.step.elapsed_ns is not None
+    assert first.share_pct == pytest.approx(100 * first.saving_ns / found.step.elapsed_ns, abs=0.006)
 
 
 def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.DataFrame) -> None:
