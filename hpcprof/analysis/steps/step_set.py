@@ -16,7 +16,7 @@ class StepRule(Enum):
     """A rule that leaves steps of a run out of a figure, with its words for them."""
 
     COMMON = "that only some ranks have"
-    ENDED = "without an end"
+    ENDED = "whose end is unknown"
     USUAL = "that took long once"
 
 
@@ -41,9 +41,9 @@ class StepSet(msgspec.Struct, frozen=True):
         return f"{f'{self.count:,} of ' if self.left_out else ''}{counted(self.every, 'step')}"
 
     def __str__(self) -> str:
-        """Return the set in words, the same for equal sets: ``5 of 6 steps (not 1 without an end)``."""
+        """Return the set in words, alike for equal ones: ``5 of 6 steps (without 1 that took long once)``."""
         why = " and ".join(f"{number:,} {rule.value}" for rule, number in self.left_out)
-        return f"{self.short} (not {why})" if why else self.short
+        return f"{self.short} (without {why})" if why else self.short
 
 
 class RunSteps(msgspec.Struct, frozen=True):

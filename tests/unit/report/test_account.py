@@ -98,7 +98,7 @@ def test_elapsed_time_that_ranks_do_not_spend_in_steps_is_a_part() -> None:
 def test_an_account_says_which_steps_it_averages() -> None:
     (made,) = accounts((80, 0, 0, 0, 0, 20), counted=7)
     assert "elapsed time per step of 7 of 8 steps; median of all 8: 90.00 ns" in account_title(made)
-    assert made.notes[0] == "The parts are means over 7 of 8 steps (not 1 without an end)."
+    assert made.notes[0] == "The parts are means over 7 of 8 steps (without 1 whose end is unknown)."
 
 
 def test_each_kind_of_steps_has_its_account_below_that_of_all() -> None:

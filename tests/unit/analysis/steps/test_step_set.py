@@ -12,11 +12,12 @@ ROW = {"steps": 8, "counted_steps": 6, "once_steps": 1}
     ("analysis", "words"),
     [
         ("step_times", "10 steps"),
-        ("steps_summary", "8 of 10 steps (not 2 that only some ranks have)"),
-        ("idle_causes", "9 of 10 steps (not 1 without an end)"),
+        ("steps_summary", "8 of 10 steps (without 2 that only some ranks have)"),
+        ("idle_causes", "9 of 10 steps (without 1 whose end is unknown)"),
         (
             "step_kinds",
-            "6 of 10 steps (not 2 that only some ranks have and 1 without an end and 1 that took long once)",
+            "6 of 10 steps (without 2 that only some ranks have and 1 whose end is unknown and "
+            "1 that took long once)",
         ),
     ],
 )
