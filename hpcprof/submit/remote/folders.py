@@ -19,6 +19,7 @@ import msgspec
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
+from hpcprof.common.masking import masked
 from hpcprof.common.units import format_bytes
 from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import FOLDERS
@@ -108,7 +109,7 @@ def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
         yield archive
     host.check(running)
     if running.exit_code != 0:
-        said = " ".join(running.stderr.split()).rstrip(".")
+        said = masked(" ".join(running.stderr.split())).rstrip(".")
         raise HpcprofError(f"cannot write {folder} on {host.name}: {said}.")
 
 

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
 from hpcprof.submit.remote.request import HOME, NAME, HostUnreachable
 from hpcprof.submit.sites.model import Site
@@ -128,7 +129,7 @@ class Host:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             # Messages of ssh in a terminal can be read there.
-            said = " ".join(ended.stderr.split()).rstrip(".")
+            said = masked(" ".join(ended.stderr.split())).rstrip(".")
             unanswered = any(one in said for one in _UNANSWERED) and not _can_ask()
             advice = _ADVICE if unanswered else ""
             raise HostUnreachable(f"{self.name} cannot be reached{said and ': '}{said}{advice}.")

@@ -136,8 +136,8 @@ class FluxScheduler(BatchScheduler):
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs by ``flux cancel``."""
         for instance, ids in ids_by_place(job_ids).items():
-            done = _ask(instance, ["cancel", *ids])
-            parse_cancel(done.exit_code, done.stderr)
+            exit_code, _, errors = _ask(instance, ["cancel", *ids]).answer
+            parse_cancel(exit_code, errors)
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""

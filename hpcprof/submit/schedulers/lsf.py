@@ -133,8 +133,8 @@ class LsfScheduler(BatchScheduler):
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs by ``bkill``."""
-        done = run_scheduler_command(["bkill", *job_ids])
-        parse_bkill(done.exit_code, f"{done.stdout}\n{done.stderr}")
+        exit_code, output, errors = run_scheduler_command(["bkill", *job_ids]).answer
+        parse_bkill(exit_code, f"{output}\n{errors}")
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the file of the run's output among the user's jobs."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.masking import masked
 from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.remote.transport import on_host, transport
@@ -67,7 +68,7 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     else:
         if done.exit_code == 0:
             return
-        said = done.stderr.strip() or done.stdout.partition("\n")[0]
+        said = masked(done.stderr.strip() or done.stdout.partition("\n")[0])
         why = f"{scheduler.title} did not answer: {complaint(said)}"
     raise Unreachable(f"{why}; {otherwise}.")
 

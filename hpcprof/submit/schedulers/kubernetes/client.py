@@ -13,6 +13,7 @@ import msgspec
 
 from hpcprof.common.decode import from_json, read_text
 from hpcprof.common.errors import HpcprofError, SchedulerError
+from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import (
@@ -278,6 +279,6 @@ def launcher_exit_code(pods: Sequence[Item]) -> int | None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of kubectl's error output, which has the reason after retries and warnings."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Return the last line of kubectl's errors without secrets: the reason, after retries and warnings."""
+    lines = [line.strip() for line in masked(text).splitlines() if line.strip()]
     return f"{lines[-1].rstrip('.')}." if lines else "it gave no reason."

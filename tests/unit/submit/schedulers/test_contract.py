@@ -211,6 +211,20 @@ def test_a_cancellation_that_fails_is_said_and_leaves_no_mark(standin: StandIn) 
     assert status(run) == JobStatus(JobState.RUNNING)
 
 
+@asked
+def test_a_secret_that_the_scheduler_quotes_is_masked(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted(standin)
+    standin.denies = True
+    code, output, errors = standin.denial
+    quoting = code, output, f"{errors.rstrip()} of train.py --token S3CRET\n"
+    monkeypatch.setattr(type(standin), "denial", quoting)
+    with pytest.raises(SchedulerError, match="--token") as raised:
+        find_scheduler(run.submission.site.scheduler).client().cancel(run)
+    assert "S3CRET" not in str(raised.value)
+
+
 def test_a_job_waits_only_for_jobs_that_can_still_succeed(standin: StandIn, scheduler: Scheduler) -> None:
     runs = {state: submitted(standin) for state in (JobState.RUNNING, *ENDS)}
     standin.start(runs[JobState.RUNNING])
