@@ -37,7 +37,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"([^\"]*)", text)
         loaded += re.findall(r"<link[^>]*\bhref=\"([^\"]*)", text)
-        assert loaded
+        assert loaded or page.parent.name == "gallery"  # a report is one file
         assert not [address for address in loaded if "//" in address]
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(\W?(https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet

@@ -118,7 +118,7 @@ def ranges(
     domain = _domains(created, strings, column)
     if _XLA in created.values():
         domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
-    known, ended_by = column["globalTid"] != NO_ID, column["endGlobalTid"]
+    known = column["globalTid"] != NO_ID
     every = Ranges(
         start=column["start"],
         end=np.where(closed, column["end"], events.last),
@@ -128,7 +128,7 @@ def ranges(
         domain=domain,
         style=np.array([_STYLES[kind] for kind in column["eventType"].tolist()], np.int64),
         closed=closed.astype(np.int64),
-        one_thread=((ended_by == NO_ID) | (ended_by == column["globalTid"])).astype(np.int64),
+        one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
     )
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
