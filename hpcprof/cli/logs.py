@@ -7,6 +7,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.common.masking import masked
 from hpcprof.results.collect.jobs import find_job
 from hpcprof.runs.directory import log_files
 from hpcprof.submit.remote.mirror import refresh
@@ -19,7 +20,7 @@ from hpcprof.submit.remote.mirror import refresh
 def command(runs_dir: Path, rank: int | None, run: str) -> None:
     """Show the output of a run.
 
-    The job script's output comes first, then the rank's.
+    The job script's output comes first, then the rank's; secrets that are recognized are masked.
     """
     found = find_job(run, runs_dir)
     for sentence in refresh(found):
@@ -27,4 +28,4 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
     for path in log_files(found, rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):
             echo(f"==> {path.name}")
-            click.echo(text, nl=not text.endswith("\n"))
+            click.echo("\n".join(masked(line) for line in text.removesuffix("\n").split("\n")))

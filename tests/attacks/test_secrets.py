@@ -115,6 +115,15 @@ def test_no_list_page_metric_or_answer_shows_a_secret_of_a_command_line(
     for name in names:
         done = CliRunner().invoke(cli, ["status", "--runs-dir", str(runs), name])
         shown[f"status {name}"] = done.output
+        log = runs / name / "logs" / "job.out"
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"+ train.py --token {_SECRET}\nended\n")
+        shown[f"logs {name}"] = CliRunner().invoke(cli, ["logs", "--runs-dir", str(runs), name]).output
+        assert "+ train.py --token ***\nended\n" in shown[f"logs {name}"]
+    launched = ["mpirun", "-n", "2", "train.py", "--token", _SECRET]
+    advice = CliRunner().invoke(cli, ["submit", "--site", "local", "--dry-run", "--", *launched])
+    shown["submit"] = advice.output
+    assert "--ranks-per-node 2 -- train.py --token '***'" in advice.output
     server = make_server(runs, None, None)
     shown["find_runs"] = str(anyio.run(lambda: server.call_tool("find_runs", {})))
     assert {where for where, text in shown.items() if _SECRET in text} == set()

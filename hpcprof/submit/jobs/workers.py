@@ -5,13 +5,13 @@ worker, and starts the launcher itself: with the nodes and their rendezvous, and
 wrapper, so that it has its own GPU, logs and profile.
 """
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import msgspec
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked_command
 from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
@@ -169,5 +169,5 @@ def _launched(name: str, command: Command, nodes: int) -> str:
     on = int(asked) if asked.isdigit() and int(asked) else nodes
     total = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "")
     each = str(int(total) // on) if total.isdigit() and int(total) % on == 0 else "N"
-    program = shlex.join([*command.before, *left]) if left else "PROGRAM"
+    program = masked_command([*command.before, *left]) if left else "PROGRAM"
     return f"{f'--nodes {on} ' if on != nodes else ''}--ranks-per-node {each} -- {program}"
