@@ -46,6 +46,7 @@ def test_the_wheel_holds_every_template_and_site(wheel: Path) -> None:
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix in (".j2", ".yaml"):
                 assert f"hpcprof/{path.relative_to(ROOT)}" in names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "hpcprof").rglob("*.yaml")} <= names
     assert "hpcprof/py.typed" in names
 
 
@@ -78,6 +79,8 @@ def test_the_installed_wheel_renders_and_submits_without_torch_and_mpi(wheel: Pa
     assert "record finished" in rendered.stdout, rendered.stderr
     done = hpcprof("submit", "--wait", "--", "echo", "hello")
     assert (done.returncode, done.stderr) == (0, "")
+    opened = hpcprof("open", str(ROOT / "examples/first-report"), "--terminal")
+    assert "A step takes" in opened.stdout, opened.stderr
     assert "hello" in hpcprof("logs").stdout
     missing = hpcprof("submit", "--ranks-per-node", "2", "--workload", "sequence-parallel")
     assert missing.returncode == 2
