@@ -53,7 +53,7 @@ class MatchedCollectives(msgspec.Struct, frozen=True):
     exposed: Ints
     """Shape (m, n)."""
     before: Ints
-    """How long each rank communicated exposed before in all communicators, since the capture began, in ns;
+    """Exposed communication of each rank before, in all communicators, since the capture began, in ns;
     shape (m, n).
     """
     step: Floats

@@ -143,7 +143,7 @@ class Analysis:
     title: str
     """The heading of its table in a report."""
     scope: Scope
-    """What it reads, and so how its function is called."""
+    """The part of a run that it reads, which decides how its function is called."""
     columns: tuple[Column, ...]
     """The columns of its rows, in order."""
     function: str

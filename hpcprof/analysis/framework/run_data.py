@@ -20,7 +20,7 @@ class RunData:
 
     id: str
     facts: Mapping[str, str | int | None]
-    """What ran and on what hardware, by name (workload, ranks, GPU…); None if it is unknown."""
+    """Facts of the program and its hardware by name (workload, ranks, GPU…); None for unknown ones."""
     parameters: Mapping[str, Scalar]
     """The parameters that the workload recorded; may be empty."""
     own_step_ns: Ints

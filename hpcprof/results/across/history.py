@@ -75,7 +75,7 @@ class HistoryPoint:
     source: str = ""
     """The steps behind a time, such as ``19 of 20 profiled steps`` or ``212 steps of the program``."""
     clocks: str = ""
-    """What tells the clocks of the runs from this one on from those before, if they differ."""
+    """Difference between the clocks of the runs from this one on and those before; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class History:
 
     metric: str
     setup: str
-    """What the runs have in common; of the arguments, those that other series have otherwise."""
+    """Facts that the runs share; among the arguments, only those with another value in other series."""
     points: tuple[HistoryPoint, ...]
     apart: Mapping[str, str] = field(default_factory=dict)
-    """What tells the series from the others, by the name of the fact or argument."""
+    """Facts and arguments that differ from those of other series, by name."""
     program_known: bool = True
     """False if the program is unknown: the run is alone, with its id as the program."""
 

@@ -65,7 +65,7 @@ _HELP = {
     "slow_math": "multiply matrices in fp32 without TF32, whatever --precision says",
     "step_spikes": "sleep for MS milliseconds in the data phase of every EVERY-th step",
 }
-"""What each fault does in a step."""
+"""Actions of the faults in a step."""
 
 
 @dataclass(frozen=True)
