@@ -1,8 +1,9 @@
 """Accuracy of `scaling_models` at twice the largest size: ``python benchmarks/scaling_models.py [DRAWS]``.
 
 Times follow a known law with normal noise; the figures are the share of draws, in percent, that are predicted
-within 5 % at twice the largest number of ranks. The last table is the coverage of the 90 % interval of
+within 5 % at twice the largest number of ranks. The second table is the coverage of the 90 % interval of
 ``dominates_from`` where divided work meets a part that grows, with 2 % noise, and an eighth of the draws.
+The third has published rates beside those that the smaller sizes predict.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ CROSSINGS: dict[str, tuple[Law, Law]] = {
 }
 
 
+# Tokens a second and GPU of a data-parallel model, from 8 GPUs on, of the Ultra-Scale Playbook (Nanotron).
+PUBLISHED = {8: 40149.94, 16: 37609.69, 32: 35367.61, 64: 31112.23, 128: 26446.44, 256: 15700.38}
+
+
 def noisy(law: Law, sizes: list[int], noise: float, random: np.random.Generator) -> list[float]:
     """Return times in ns that follow a law in ms with normal noise, its relative size given."""
     times = law(np.array(sizes, float)) * np.exp(noise * random.standard_normal(len(sizes)))
@@ -72,8 +77,23 @@ def covered(laws: tuple[Law, Law], sizes: list[int], draws: int) -> float:
     return 100 * hits / draws
 
 
+def published() -> None:
+    """Print what the model of the smaller sizes says of the published larger ones."""
+    sizes, rates = [*PUBLISHED], [*PUBLISHED.values()]
+    print("| measured to | model | published | a + b log2 p |\n|---|---|---|---|")
+    for count in range(3, len(sizes)):
+        model = fit(sizes[:count], [1e12 / rate for rate in rates[:count]])
+        slope, level = np.polyfit(np.log2(sizes[:count]), [1 / rate for rate in rates[:count]], 1)
+        larger = np.array(sizes[count:], float)
+        said = "none" if model is None else ", ".join(f"{1e12 / time:,.0f}" for time in model.at(larger))
+        line = ", ".join(f"{1 / time:,.0f}" for time in level + slope * np.log2(larger))
+        print(
+            f"| {sizes[count - 1]} | {said} | {', '.join(f'{one:,.0f}' for one in rates[count:])} | {line} |"
+        )
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the three tables."""
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     print("| times | " + " | ".join(f"{name}, {noise} %" for name in SIZES for noise in (1, 5)) + " |")
     print("|---|" + "---|" * 2 * len(SIZES))
@@ -84,6 +104,8 @@ def main() -> None:
     for name, laws in CROSSINGS.items():
         shares = [covered(laws, sizes, max(1, draws // 8)) for sizes in SIZES.values()]
         print(f"| {name} | " + " | ".join(f"{share:.0f}" for share in shares) + " |", flush=True)
+    print()
+    published()
 
 
 if __name__ == "__main__":

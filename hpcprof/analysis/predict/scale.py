@@ -10,7 +10,7 @@
    rings instead of trees, and with other differences between ranks; the error of the model adds to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -59,7 +59,10 @@ NOT_MODELLED = (
     "ranks that have more neighbours than any profiled one",
     "input, output and memory that change with the number of ranks",
 )
+_FIXED = 0.5
+"""Maximum share of the kernels of a GPU whose time does not follow the size of a rank, for the interval."""
 _ONE_REPLICA = "communication and differences between replicas, of which the run has one"
+_SHORTER = "kernels whose time does not follow the size of a rank: of optimizers, or of a few microseconds"
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ class Predictor:
     those of runs of the program on other ranks, which tell more of the network. Groups of ``keep`` ranks do
     not grow; ``ranks_per_node`` are by default as many as were measured. ``changes`` are changes of the
     measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured
-    network of the site, instead of that of the run's own communication.
+    network of the site, instead of that of the run's own communication. ``computing`` returns the factor of
+    the computing of a rank for that of its size: where a host limits a GPU, less size saves less time.
     """
 
     def __init__(
@@ -152,9 +156,12 @@ class Predictor:
         ranks_per_node: int | None = None,
         changes: Sequence[Change] = (),
         site: Network | None = None,
+        computing: Callable[[float], float] = float,
     ) -> None:
         self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *others))
         self._site = site
+        self._computing = computing
+        self._fixed = 0.0 if computing is float else _FIXED
         self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
         self.ranks = self.unit.ranks * self.unit.units
         self.measured = float(self.unit.step_ns.mean())
@@ -217,7 +224,8 @@ class Predictor:
         low, high = np.quantile(draws, (0.05, 0.95))
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
         half = 1.645 * _MODEL_ERROR * value
-        middle = float(np.median(draws))
+        # Times that do not follow the size make the step longer, and never shorter.
+        middle = value if self._fixed and scaling == "strong" else float(np.median(draws))
         step = Interval(
             round(value),
             round(max(value - np.hypot(max(middle - low, 0.0), half), 0.0)),
@@ -243,7 +251,11 @@ class Predictor:
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
             replay_error_pct=round(100 * (replayed / self.measured - 1), 2),
-            not_modelled=(*NOT_MODELLED, *([_ONE_REPLICA] if self.unit.units == 1 else [])),
+            not_modelled=(
+                *NOT_MODELLED,
+                *([_ONE_REPLICA] if self.unit.units == 1 else []),
+                *([_SHORTER] if scaling == "strong" else []),
+            ),
         )
 
     def _check(self, ranks: int) -> None:
@@ -266,8 +278,9 @@ class Predictor:
         wanted = np.sqrt(ranks * mesh["columns"] / mesh["rows"])
         return min((n for n in range(1, ranks + 1) if ranks % n == 0), key=lambda n: abs(np.log(n / wanted)))
 
-    def _factor(self, ranks: int, scaling: Scaling) -> float:
-        return 1.0 if scaling == "weak" else self.ranks / ranks
+    def _factor(self, ranks: int, scaling: Scaling, fixed: float = 0.0) -> float:
+        """Return the factor of computing, if a share of it does not follow the size of a rank."""
+        return 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
 
     def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
         points = {self.ranks: self.measured}
@@ -289,11 +302,12 @@ class Predictor:
         algorithm = RING if generator.random() < 0.25 and not self._others else TREE
         model = self._model(generator, resampled, float(generator.uniform(*_SHARES)), algorithm)
         between = model.work.between(generator)
+        fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)
         other = replace(
             model,
             between=between,
-            compute=mean * self._factor(ranks, scaling),
+            compute=mean * self._factor(ranks, scaling, fixed),
             network=model.network.drawn(generator),
         )
         seed = int(generator.integers(1 << 30))

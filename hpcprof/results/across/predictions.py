@@ -6,7 +6,7 @@ One JSON object per line in ``predictions.jsonl`` in the folder of runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +19,8 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, damage_named
 from hpcprof.results.across.networks import network_of_site
-from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
+from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of, what_if
+from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
@@ -139,13 +140,13 @@ def measured_step(run: Run, store: Store) -> tuple[int, int]:
 
 
 def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePrediction:
-    """Return a prediction corrected by checks of earlier ones of the same run.
+    """Return a prediction corrected by checks of earlier ones of the same run and scaling.
 
     The correction is the mean error per doubling of ranks, shrunk as if one more check had been exact.
     """
     from hpcprof.analysis.predict.scale import Interval
 
-    errors = [*_per_doubling(checks)]
+    errors = [*_per_doubling([one for one in checks if one.scaling == prediction.scaling])]
     if not errors or prediction.ranks == prediction.measured_ranks:
         return prediction
     doublings = math.log2(prediction.ranks / prediction.measured_ranks)
@@ -188,8 +189,27 @@ def predict_runs(
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)
     site = site or (manifest.site.name if manifest else None)
     network = network_of_site(site) if site else None
-    predictor = Predictor(tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network)
+    computing = _computing(runs[0], store) if scaling == "strong" else float
+    predictor = Predictor(
+        tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network, computing
+    )
     return [predictor.predict(number, scaling, nodes) for number in ranks]
+
+
+def _computing(run: Run, store: Store) -> Callable[[float], float]:
+    """Return the factor of the computing of a rank for a factor of its size.
+
+    Kernels become shorter, and the host that launches them takes as long as before. Without kernels, or with
+    a table of operations, all becomes shorter.
+    """
+    if operations_of(run, store) is not None or not len(RunTables(run, store).frames["kernels"]):
+        return float
+
+    import numpy as np
+
+    sizes = np.linspace(0, 1, 5)
+    steps = [what_if(run, store, ["comm*0", f"kernel:.*{size}"]).elapsed_ns for size in sizes]
+    return lambda size: float(np.interp(size, sizes, steps)) / steps[-1]
 
 
 def run_operations(run: Run, store: Store) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec import structs
 
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.predict.network import RING, Sample, Segment, fitted, hops, volume
@@ -15,6 +16,7 @@ from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.across.networks import fit_network, keep_network, network_of_site
+from hpcprof.results.across.predictions import Kept, calibrated
 
 STEPS = 40
 LATENCY, PER_BYTE = 5_000.0, 0.1
@@ -111,6 +113,29 @@ def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
     assert found.step.value == pytest.approx(3 * 1e7 / 4 + sum(transfer(one, 16) for one in sizes), rel=0.01)
     assert found.limits == "communication"
     assert 0 < found.efficiency_pct < 100
+
+
+def test_strong_scaling_keeps_what_the_host_takes() -> None:
+    table = program(4, noise=0.0)[0]
+    follows, limited = (
+        Predictor(table, computing=computing).predict(16, "strong")
+        for computing in (float, lambda size: max(size, 0.6))
+    )
+    assert limited.step.value - follows.step.value == pytest.approx(3 * 1e7 * (0.6 - 1 / 4), rel=0.01)
+    # Kernels whose time does not follow the size make the step longer, and never shorter.
+    above, below = limited.step.high - limited.step.value, limited.step.value - limited.step.low
+    assert above < 0.1 * limited.step.value
+    wider = Predictor(table, computing=lambda size: 0.2 + 0.8 * size).predict(16, "strong").step
+    assert wider.high - wider.value > 3 * (wider.value - wider.low) > 0
+    assert below > 0
+    assert any("does not follow the size" in one for one in limited.not_modelled)
+
+
+def test_checks_correct_predictions_of_the_same_scaling() -> None:
+    weak = Predictor(program(4, noise=0.0)[0]).predict(16)
+    check = Kept("run", 4, 16, "weak", 100, 90, 110, unchanged=100, log2=100, made_utc="", actual=120)
+    assert calibrated(weak, [check]).step.value == pytest.approx(weak.step.value * 1.2**0.5)
+    assert calibrated(weak, [structs.replace(check, scaling="strong")]) == weak
 
 
 def test_the_network_follows_from_sizes_and_several_runs() -> None:
