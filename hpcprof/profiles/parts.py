@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.possible_times import PROCESS_TABLES
 from hpcprof.profiles.readers.declaration import ProfilePart
@@ -33,8 +34,15 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     return _with_losses(replace(timeline, **tables), tuple(lost))
 
 
+def with_used_gpus(timeline: Timeline) -> Timeline:
+    """Name only the GPUs that a rank used; profilers also list others of its node, or all that it sees."""
+    (device,) = timeline.of_operations("device")
+    busy = set(distinct(device).tolist())
+    used = tuple(gpu.name for gpu in timeline.origin.gpus if gpu.device in busy)
+    return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
+
+
 def _of(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which rows are of one of some processes."""
     return np.isin(process, np.array([*processes], np.int64))
 
 

@@ -24,7 +24,7 @@ from hpcprof.results.collect.run_profiles import untraced
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import ProfileRow
+from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks, preparation_failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -63,6 +63,7 @@ class Contents:
     unexplained: str = ""
     collect: str = "hpcprof collect"
     losses: Sequence[str] = ()
+    gpus: Sequence[GpuRow] = ()
 
     def table(self, name: str) -> AnalysisTable:
         """Return an analysis, its verdicts by the threshold; without rows where nothing was collected."""
@@ -190,6 +191,7 @@ def gather(
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
         losses=[*untraced(run), *in_short(store.losses(run.id))] if profiles else (),
+        gpus=store.gpus(run.id) if profiles else (),
     )
 
 

@@ -9,7 +9,6 @@ from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
-from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
@@ -71,9 +70,8 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
     if old := describe_old_pythons(run):
         described.append(("Python", old))
     if profiles:
-        devices = _gpus_of(contents)
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
-        described.append(("GPUs", "; ".join(devices) or "none recorded"))
+        described.append(("GPUs", _gpus_of(contents) or "none recorded"))
         earlier = earlier_version(profiles)
         if earlier:
             described.append(("figures", f"computed by {earlier}"))
@@ -89,22 +87,17 @@ def _profilers(profiles: Iterable[ProfileRow]) -> str:
     return ", ".join(text.rstrip() for text in named)
 
 
-def _gpus_of(contents: Contents) -> list[str]:
-    """Return the GPUs of each node, or the number of GPUs that ranks have each for itself.
-
-    Profilers list the GPUs of a node; PyTorch's profiler lists the GPUs that its rank sees.
-    """
-    profiles = [profile for profile in contents.profiles.values() if profile.devices]
-    nodes = {_devices(profile.devices) for profile in profiles}
-    by_rank = all(profile.kind == TORCH.name for profile in profiles)
-    if by_rank and len(nodes) == 1 and ", " not in profiles[0].devices:
-        return [f"{len(profiles)} x {profiles[0].devices}"]
-    return sorted(nodes)
-
-
-def _devices(names: str) -> str:
-    """Return a node's GPUs with the number of each model: ``4 x NVIDIA H200``."""
-    return ", ".join(f"{n} x {name}" for name, n in Counter(names.split(", ")).items())
+def _gpus_of(contents: Contents) -> str:
+    """Return ``4 x NVIDIA H200`` for each model: the GPUs of each rank, shared ones once by their UUIDs."""
+    named = [profile.devices.split(", ") for profile in contents.profiles.values() if profile.devices]
+    used = Counter(name for names in named for name in names)
+    known = {(gpu.rank, gpu.uuid) for gpu in contents.gpus if gpu.uuid}
+    models = {gpu.uuid: gpu.name for gpu in contents.gpus}
+    # A copy without private data has one UUID for all.
+    present = Counter(models.values()) if len(known) == len(contents.gpus) else used
+    return ", ".join(
+        f"{min(number, present[name] or number)} x {name}" for name, number in sorted(used.items())
+    )
 
 
 def _measured(results: list[RankResult]) -> list[tuple[str, str]]:

@@ -194,7 +194,7 @@ def _properties(rank: int, timeline: Timeline) -> dict[str, object]:
     if timeline.origin.world_size is not None:
         world["world_size"] = timeline.origin.world_size
     world |= _group_of_host(timeline)
-    gpus = [{"id": i, "name": name} for i, name in enumerate(timeline.origin.device_names)]
+    gpus = [{"id": gpu.device, "name": gpu.name} for gpu in timeline.origin.gpus]
     return {"distributedInfo": world, "deviceProperties": gpus}
 
 

@@ -50,7 +50,7 @@ def test_a_folder_that_hpcprof_did_not_make_is_adopted_and_csv_holds_the_rows_of
     report = hpcprof("report", str(profiles))
     assert report.returncode == 0, report.stderr
     assert "matmul_1" in report.stdout
-    assert "4 x NVIDIA H200" in report.stdout
+    assert "2 x NVIDIA H200" in report.stdout
     lines = hpcprof("report", str(profiles), "--analysis", "kernels", "--format", "csv").stdout.splitlines()
     assert lines[0] == ",".join(column.name for column in ANALYSES["kernels"].columns)
     assert len(lines) == 1 + len(rows(hpcprof, profiles, "kernels"))

@@ -58,7 +58,6 @@ def content_of(kind: str) -> ProfileContent:
 
 
 def _added_readers() -> list[Reader]:
-    """Return the readers of other packages."""
     readers = []
     for name in plugin_names(READERS):
         reader = load_plugin(READERS, name)
@@ -90,11 +89,11 @@ def read_profile(
             profile = replace(profile, origin=replace(profile.origin, captured=captured))
         if reader.content is not ProfileContent.TIMELINE:
             return profile
-        from hpcprof.profiles.parts import take_part
+        from hpcprof.profiles.parts import take_part, with_used_gpus
         from hpcprof.profiles.possible_times import with_possible_times
 
         timeline = with_possible_times(cast("Timeline", profile))
-        return timeline if part is None or itself else take_part(timeline, part)
+        return with_used_gpus(timeline if part is None or itself else take_part(timeline, part))
 
 
 def identify_rank(path: Path) -> int | None:

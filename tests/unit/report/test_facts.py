@@ -8,6 +8,7 @@ from pathlib import Path
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
+from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 from tests.unit.explanations import explained, finding
@@ -21,6 +22,24 @@ def contents(result: RankResult) -> Contents:
 
 def result_of(name: str) -> RankResult:
     return parse_result((DATA / f"{name}.json").read_text())
+
+
+def test_the_gpus_of_all_ranks_count_and_shared_ones_once() -> None:
+    def counted(devices: str, *uuids: str | None) -> str:
+        profiles = {
+            rank: ProfileRow("r", rank, "f", "", 0, "otf2", None, devices, None, None, 0) for rank in range(2)
+        }
+        gpus = [
+            GpuRow("r", rank, number, "H200", uuid, *[None] * 5)
+            for rank in range(2)
+            for number, uuid in enumerate(uuids)
+        ]
+        run = contents(result_of("h200x4-8192-12288-49152"))
+        return dict(facts(dataclasses.replace(run, profiles=profiles, gpus=gpus)))["GPUs"]
+
+    assert counted("H200, H200") == counted("H200, H200", None, None) == "4 x H200"
+    assert counted("H200", "GPU-a", "GPU-b") == "2 x H200"
+    assert counted("H200", "GPU-a") == "1 x H200"
 
 
 def test_every_point_of_a_sweep_has_the_step_time_of_its_fastest_mode() -> None:
