@@ -118,7 +118,6 @@ class ArgumentsDecoder(Generic[ValueT]):
         return whole, odd
 
     def _lenient(self, written: bytes, odd: Counter[str]) -> ValueT:
-        """Return what can be read of the arguments of one event."""
         found = parsed_object(written)
         if found is None:
             odd["args"] += 1

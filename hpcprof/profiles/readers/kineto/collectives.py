@@ -146,7 +146,6 @@ def batched(
 
 
 def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[CollectiveRecord]:
-    """Find the records of one thread, given its calls and launches in the order of time."""
     starts = [call.start for call in group_calls]
     begun = [bisect_right(starts, launch.start) for launch in launches]
     inside = [

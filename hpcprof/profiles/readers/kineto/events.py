@@ -75,15 +75,10 @@ def waits(events: Sequence[Event], arguments: Sequence[WaitArguments]) -> tuple[
     return columns, kind != UNKNOWN
 
 
-def synchronizations(
-    columns: IntColumns, process: int, calls: ApiCalls, strings: Sequence[str]
-) -> Synchronizations:
-    """Build the synchronizations from `COLUMNS`; the names of their calls tell which are queries."""
-    of_process = np.full(len(columns["kind"]), process)
-    told = kinds_by_call(of_process, columns["correlation"], calls, strings)
-    found = Synchronizations(
-        **{**columns, "kind": np.where(told == UNKNOWN, columns["kind"], told)}, process=of_process
-    )
+def synchronizations(columns: IntColumns, calls: ApiCalls, strings: Sequence[str]) -> Synchronizations:
+    """Build the synchronizations from `COLUMNS` and processes; the names of calls tell which are queries."""
+    told = kinds_by_call(columns["process"], columns["correlation"], calls, strings)
+    found = Synchronizations(**{**columns, "kind": np.where(told == UNKNOWN, columns["kind"], told)})
     return found.take(told != QUERY)
 
 
@@ -174,12 +169,14 @@ class TableRows:
     """The rows of one table, collected batch by batch."""
 
     def __init__(self, *fields: str) -> None:
+        self.count = 0
         self._batches: dict[str, list[Ints]] = {
             name: [np.empty(SHAPES.get(name, (0,)), np.int64)] for name in fields
         }
 
     def add(self, columns: IntColumns, valid: Mask) -> None:
         """Append the valid rows."""
+        self.count += int(np.count_nonzero(valid))
         for name, batches in self._batches.items():
             batches.append(columns[name] if valid.all() else columns[name][valid])
 
@@ -245,6 +242,8 @@ class TraceEvents:
         self.modules = TableRows(*_HOST)
         self.functions = TableRows(*_HOST)
         self.collectives: list[CollectiveRecord] = []
+        self.communicating: list[int] = []
+        """The row of each record's kernel."""
         self.group_calls: list[GroupCall] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
@@ -280,7 +279,6 @@ class TraceEvents:
         return self.count > 0 and not known
 
     def _devices(self) -> dict[str, int]:
-        """Return the number of events of devices that are not read, by category."""
         return {name: n for name, n in self._other.items() if _OTHER_DEVICE.fullmatch(name)}
 
     def add(self, batch: Batch) -> None:
@@ -394,9 +392,11 @@ class TraceEvents:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        for row in np.flatnonzero(_passed(checks)).tolist():
+        kept = np.flatnonzero(_passed(checks)).tolist()
+        for number, row in enumerate(kept, self.kernels.count):
             if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record)
+                self.communicating.append(number)
         columns |= {
             "grid": shapes([a.grid for a in arguments]),
             "block": shapes([a.block for a in arguments]),
@@ -434,7 +434,6 @@ class TraceEvents:
     def _arguments(
         self, decode: ArgumentsDecoder[ValueT], events: list[Event], subject: Subject
     ) -> Sequence[ValueT]:
-        """Decode the arguments of events, and count the odd ones."""
         arguments, odd = decode([event.args for event in events])
         for name, count in odd.items():
             self._lost[LossKind.FIELD, subject, name] += count
@@ -460,7 +459,6 @@ def frame_of(name: str) -> Frame | None:
 
 
 def _passed(checks: ValidRows) -> Mask:
-    """Return which rows pass all checks."""
     passed: Mask = np.logical_and.reduce([*checks.values()])
     return passed
 
@@ -482,7 +480,6 @@ def _allocations(events: list[Event]) -> Built:
 
 
 def _arrows(events: list[Event]) -> Built:
-    """Build the ends of arrows."""
     columns: IntColumns = {"ends": np.array([event.ph == "f" for event in events], np.int64)}
     columns["time"], timed = times([event.ts for event in events])
     checks = {"ph": np.array([event.ph in ("s", "f") for event in events], bool), "ts": timed}

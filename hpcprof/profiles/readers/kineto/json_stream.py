@@ -206,7 +206,6 @@ def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Bat
 
 
 def _space(text: str, at: int) -> int:
-    """Return the end of the white space at a position."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 

@@ -25,6 +25,7 @@ from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, i
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
     NO_PROCESS,
     Allocations,
     ApiCalls,
@@ -78,9 +79,26 @@ def read(path: Path) -> Timeline:
     """
     events, properties = _load(path)
     calls = ApiCalls(**events.calls.columns())
-    kernels, memory, graphs = (table.columns() for table in (events.kernels, events.memory, events.graphs))
+    tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
+    on_gpu = [table.columns() for table in tables]
+    # Events on the GPU have no process. A trace is of one, unless a tool merged several.
+    processes = np.unique(calls.process)
+    for columns in on_gpu:
+        columns["process"] = _owners(columns["correlation"], calls, processes)
+    records = events.collectives
+    if len(processes) > 1:
+        for columns in on_gpu:
+            for name in {"correlation", "source_correlation"} & columns.keys():
+                columns[name] = _distinguished(columns[name], columns["process"], processes)
+        calls = replace(calls, correlation=_distinguished(calls.correlation, calls.process, processes))
+        numbers = on_gpu[0]["correlation"][events.communicating].tolist()
+        records = [
+            record._replace(correlation=number) for record, number in zip(records, numbers, strict=True)
+        ]
+    kernels, memory, graphs, marks, waits = on_gpu
+    del marks["process"]
     category = kernel_classification.classes_of(kernels["name"], events.strings.array())
-    communicating, records = category == Category.COMM, events.collectives
+    communicating = category == Category.COMM
     batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
     communicated = collectives([*records, *batches], calls, events.strings)
     ranges, operators = events.ranges.columns(), events.operators.columns()
@@ -91,10 +109,6 @@ def read(path: Path) -> Timeline:
     work = is_work(ranges["name"], events.strings)
     ranges = {name: column for name, column in ranges.items() if name not in ("dims", "types")}
     strings = events.strings.array()
-    # Events on the GPU have no process. A trace is of one, unless a tool merged several.
-    processes = np.unique(calls.process)
-    process = int(processes[0]) if len(processes) == 1 else 0
-    owners = [_owners(one["correlation"], calls, processes) for one in (kernels, memory, graphs)]
     called = distinct(calls.name).tolist()
     return Timeline(
         origin=replace(
@@ -102,14 +116,9 @@ def read(path: Path) -> Timeline:
             # For HIP and SYCL, Kineto records queues.
             ordered_streams=not any(str(strings[one]).startswith(("hip", "ur", "ze")) for one in called),
         ),
-        kernels=Kernels(
-            **kernels,
-            process=owners[0],
-            category=category,
-        ),
+        kernels=Kernels(**kernels, category=category),
         memops=MemoryOperations(
             **memory,
-            process=owners[1],
             category=np.full(len(memory["start"]), int(Category.MEM)),
             host_memory=each(memory["name"], lambda name: host_memory_of_name(strings[name])),
         ),
@@ -122,16 +131,15 @@ def read(path: Path) -> Timeline:
         ),
         graphs=Operations(
             **graphs,
-            process=owners[2],
             category=np.full(len(graphs["start"]), int(Category.COMP)),
         ),
-        gpu_marks=GpuMarks(**events.gpu_marks.columns()),
+        gpu_marks=GpuMarks(**marks),
         allocations=Allocations(**events.allocations.columns()),
         operators=Operators(**operators),
         host_collectives=on_host,
         modules=Ranges(**events.modules.columns()),
         functions=functions,
-        synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
+        synchronizations=synchronizations(waits, calls, strings.tolist()),
         strings=strings,
     )
 
@@ -157,8 +165,13 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
 
 
+def _distinguished(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
+    """Return correlations that no two processes share."""
+    number = correlation * len(processes) + np.searchsorted(processes, owner)
+    return np.where(correlation == NO_CORRELATION, NO_CORRELATION, number)
+
+
 def _functions(columns: IntColumns, strings: StringTable) -> Functions:
-    """Return functions whose names have been taken apart."""
     used, row = numbered(columns.pop("name"))
     texts = strings.array()
     frames = [frame for text in texts[used].tolist() if (frame := frame_of(text))]
@@ -171,7 +184,6 @@ def _functions(columns: IntColumns, strings: StringTable) -> Functions:
 
 
 def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
-    """Return the events, and the other properties of the trace."""
     events = TraceEvents()
     with open_packed(path) as file, damage_as_sentence(path):
         if path.name == MERGED:

@@ -428,7 +428,7 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
         call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": pid}
         return [
             {**call, "ts": 1 + pid, "dur": 1, "args": {"correlation": 9}},
-            {**KERNEL, "ts": 10 + pid},
+            {**KERNEL, "ts": 10 + pid, "args": {**KERNEL_ARGUMENTS, "Collective name": "allreduce"}},
             {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": pid, "ts": 1, "dur": 2},
         ]
 
@@ -438,6 +438,8 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
     timeline = read(path)
     assert timeline.kernels.process.tolist() == [100, 200]
     assert launch_pairs(timeline)[0].tolist() == [0, 1]
+    # Each process has its own collective, though both number theirs alike.
+    assert timeline.collectives.process.tolist() == [100, 200]
     assert several_ranks(write(tmp_path / "one.json", *process(100))) is None
 
 
