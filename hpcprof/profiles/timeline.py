@@ -28,6 +28,8 @@ NO_BYTES = -1
 NO_LINK = -1
 UNKNOWN_RANKS = -1
 NO_PEER = -1
+OWN_END = 2
+"""Marks a range that starts and ends by a handle on one thread, which ``nsys stats`` projects on no GPU."""
 NO_TAG = NO_ROOT = NO_WAIT = -1
 
 LATEST = 1 << 62
@@ -234,7 +236,7 @@ class Ranges(NamedSpans):
     ``style`` holds `Style` values. ``domain`` is the name of the NVTX domain, which ``name`` then
     begins with (``NCCL:ncclAllReduce``), or `NO_NAME`. ``closed`` is 0 if the profile ends before the
     range does; its ``end`` is then the last time stamp of any range or mark in the profile.
-    ``one_thread`` is 0 if another thread ended the range.
+    ``one_thread`` is 0 if another thread ended the range, and `OWN_END` if its end names its own thread.
     """
 
     domain: Ints = field(default_factory=_default)

@@ -97,7 +97,7 @@ def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
     Only ranges that the program itself marked count, not a library's, which have a domain.
     """
     ranges = timeline.ranges
-    own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread == 1))
+    own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread != 0))
     return {
         (process, thread): innermost(own.take(rows))
         for (process, thread), rows in rows_by_key(own.process, own.thread)
@@ -182,7 +182,7 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
     elif steps.marker:
         counts[steps.rows] = True
     touching = (ranges.end >= begin) & (ranges.start <= end)
-    own = ranges.take(counts & (ranges.one_thread == 1) & touching)
+    own = ranges.take(counts & (ranges.one_thread != 0) & touching)
     above = parents(own)
     used = {text: shown_name(timeline, text) or "" for text in set(timeline.names(own.name)) if text}
     names = [used.get(text or "", "") for text in timeline.names(own.name)]

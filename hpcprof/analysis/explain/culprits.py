@@ -232,7 +232,7 @@ def _candidates(
         chosen = named(timeline, table.name, re.compile(cause.calls).search)
     else:
         table = timeline.ranges
-        own = (table.domain == NO_NAME) & (table.one_thread == 1) & (table.name != NO_NAME)
+        own = (table.domain == NO_NAME) & (table.one_thread != 0) & (table.name != NO_NAME)
         inner = {one.rpartition("/")[2] for one in wheres}
         chosen = own & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
     rows = np.flatnonzero(chosen)

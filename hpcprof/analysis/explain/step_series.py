@@ -187,7 +187,7 @@ def _between(timeline: Timeline) -> list[tuple[int, str, int]]:
         return []
     process, thread = marking_thread(timeline)
     chosen = (ranges.process == process) & (ranges.thread == thread)
-    rows = np.flatnonzero(chosen & (ranges.domain == NO_NAME) & (ranges.one_thread == 1))
+    rows = np.flatnonzero(chosen & (ranges.domain == NO_NAME) & (ranges.one_thread != 0))
     step = np.searchsorted(steps.ranges.end, ranges.start[rows], side="right") - 1
     following = np.append(steps.ranges.start[1:], np.iinfo(np.int64).min)
     inside = (step >= 0) & (ranges.end[rows] <= following[step])

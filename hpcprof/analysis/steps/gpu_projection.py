@@ -125,7 +125,7 @@ def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, Mask]:
 
 def ranges_on_gpu(timeline: Timeline) -> Ranges:
     """Return the program's own ranges that have work on the GPU, with their extents there (`project`)."""
-    own = timeline.ranges.take((timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread == 1))
+    own = timeline.ranges.take((timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread != 0))
     start, end, found = project(timeline, own)
     return replace(own, start=start, end=end).take(found)
 

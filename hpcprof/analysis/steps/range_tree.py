@@ -32,7 +32,7 @@ def parents(ranges: Ranges) -> Ints:
 @computed_once
 def tree(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of the ranges that began and ended on one thread, and their `parents` among these."""
-    rows = np.flatnonzero(timeline.ranges.one_thread == 1)
+    rows = np.flatnonzero(timeline.ranges.one_thread)
     return rows, parents(timeline.ranges.take(rows))
 
 

@@ -177,7 +177,7 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     names, index = step_names(timeline)
     ranges = timeline.ranges
     always = [number for number, name in enumerate(names) if known_range(name) in _ALWAYS]
-    own = (ranges.one_thread == 1) | np.isin(index, always)
+    own = (ranges.one_thread != 0) | np.isin(index, always)
     complete = np.flatnonzero((ranges.closed == 1) & own & (index >= 0))
     total, count = (np.zeros(len(names), np.int64) for _ in range(2))
     np.add.at(total, index[complete], ranges.end[complete] - ranges.start[complete])
@@ -309,7 +309,7 @@ def resolve(timeline: Timeline, name: str) -> str:
 def marking_rows(timeline: Timeline, name: str) -> Ints:
     """Return the rows of the complete ranges that mark the steps if ``name`` is the step, by start."""
     ranges = timeline.ranges
-    own = (ranges.one_thread == 1) | (known_range(name) in _ALWAYS)
+    own = (ranges.one_thread != 0) | (known_range(name) in _ALWAYS)
     rows = rows_named(timeline, name) & (ranges.closed == 1) & own
     return one_after_another(ranges, np.flatnonzero(rows))
 

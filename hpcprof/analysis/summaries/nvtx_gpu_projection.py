@@ -14,7 +14,17 @@ from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Operations, Ranges, Style, Timeline, concatenate
+from hpcprof.profiles.timeline import (
+    NO_NAME,
+    OWN_END,
+    Floats,
+    Ints,
+    Operations,
+    Ranges,
+    Style,
+    Timeline,
+    concatenate,
+)
 
 
 def range_gpu(timeline: Timeline) -> Outcome:
@@ -23,7 +33,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
     An operation belongs to every range of its launching thread that contains its API call. The projection
     runs from the start of the first operation to the end of the last one, idle time included. ``gpu_ops``
     counts launches: operations of the same call count once. Ranges without operations, without a name or
-    with an end on another thread have no row. ``avg_range_lvl`` is the depth in the tree of all ranges of
+    with an end that names its thread have no row. ``avg_range_lvl`` is the depth in the tree of all ranges of
     the thread, ``avg_num_child`` the number of direct children that have operations.
     """
     file = timeline.origin.path.name
@@ -38,8 +48,11 @@ def range_gpu(timeline: Timeline) -> Outcome:
     ):
         if not count:
             return none_in(timeline, what)
+    whole, own_end = until_last_range(every), every.one_thread == OWN_END
+    if own_end.any():
+        every, whole = every.take(~own_end), whole.take(~own_end)
     nested, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
-    ranges = until_last_range(every).take(nested)
+    ranges = whole.take(nested)
     if not ranges.closed.all():
         parent = parents(ranges)
     projection = on_thread(ranges, launches(own))

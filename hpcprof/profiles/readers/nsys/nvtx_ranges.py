@@ -37,6 +37,7 @@ from hpcprof.profiles.timeline import (
     LATEST,
     NO_NAME,
     NO_PROCESS,
+    OWN_END,
     Ints,
     Mask,
     Operators,
@@ -118,7 +119,8 @@ def ranges(
     domain = _domains(created, strings, column)
     if _XLA in created.values():
         domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
-    known = column["globalTid"] != NO_ID
+    known, ended_by = column["globalTid"] != NO_ID, column["endGlobalTid"]
+    by_itself = np.where(known & (ended_by == column["globalTid"]), OWN_END, 0)
     every = Ranges(
         start=column["start"],
         end=np.where(closed, column["end"], events.last),
@@ -128,7 +130,7 @@ def ranges(
         domain=domain,
         style=np.array([_STYLES[kind] for kind in column["eventType"].tolist()], np.int64),
         closed=closed.astype(np.int64),
-        one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
+        one_thread=np.where(ended_by == NO_ID, 1, by_itself),
     )
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})

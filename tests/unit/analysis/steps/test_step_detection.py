@@ -22,7 +22,7 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges as range_table
-from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate
+from hpcprof.profiles.timeline import OWN_END, ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
 
 Mark = tuple[Any, ...]
@@ -328,6 +328,12 @@ def test_open_ranges_and_ranges_of_two_threads_are_no_candidates() -> None:
     for column in ("closed", "one_thread"):
         ranges = dataclasses.replace(trace.ranges, **{column: np.zeros(8, np.int64)})
         assert not len(steps_of(dataclasses.replace(trace, ranges=ranges)))
+    # One that starts and ends by a handle on its thread is a step, but has no row among the projections.
+    work = [(100 * i + 10, 100 * i + 90, COMP, 0) for i in range(8)]
+    by_handle = timeline(work, [(100 * i, 100 * i + 95, "advance") for i in range(8)])
+    ranges = dataclasses.replace(by_handle.ranges, one_thread=np.full(8, OWN_END))
+    by_handle = dataclasses.replace(by_handle, ranges=ranges)
+    assert len(steps_of(by_handle)) == 8 and len(range_gpu(by_handle).rows) == 0
     # What its name makes a step is one, whichever thread ends it.
     known = timeline([], loop("iteration"))
     ranges = dataclasses.replace(known.ranges, one_thread=np.zeros(8, np.int64))

@@ -13,7 +13,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, OWN_END, Category, Style
 from tests.data import generated_exports
 from tests.data.generated_exports import MACHINE
 
@@ -99,6 +99,8 @@ def test_the_highest_version_of_a_table_is_read_where_the_plain_one_has_no_rows(
 
 
 def test_columns_that_old_exports_lack_have_defaults(export: Path) -> None:
+    change(export, "UPDATE NVTX_EVENTS SET endGlobalTid = globalTid")
+    assert (read(export).ranges.one_thread == OWN_END).all()
     columns = ["globalPid", "gridX", "blockZ", "mangledName", "greenContextId", "graphNodeId"]
     change(export, *(f"ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN {name}" for name in columns))
     change(
