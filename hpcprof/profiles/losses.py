@@ -37,6 +37,8 @@ class LossKind(str, Enum):
     """Calls launched operations that are not in the profile."""
     GRAPH = "graph"
     """CUDA graphs were traced as a whole, without their kernels."""
+    OPEN = "open"
+    """Ranges never ended, though others of their name began on their thread after them."""
     STEP = "step"
     """The capture began or ended (``detail``) inside a step."""
     CATEGORY = "category"
@@ -204,6 +206,7 @@ _REMEDIES = {
     LossKind.DIAGNOSTIC: _ROOM,
     LossKind.GRAPH: "Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
     "--cuda-graph-trace=node).",
+    LossKind.OPEN: "End each range on every path that leaves it (nvtxRangePop, nvtxRangeEnd, roctxRangePop).",
     LossKind.CATEGORY: "hpcprof reads no events of this category; what they did is in no figure.",
     LossKind.PAUSE: "Leave the recording on from the first step of interest to the last one.",
     LossKind.LOCATION: "Record again, and let the program end by itself, so that the archive is complete.",
@@ -241,6 +244,7 @@ _SENTENCES = {
     LossKind.MISSING: "{amount} {has} no operation on the GPU in the profile",
     LossKind.GRAPH: "{count:,} {launches} of CUDA graphs {were} traced as a whole: {they_count} as compute, "
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",
+    LossKind.OPEN: "{amount} {has} no end, and {are} open until the end of the capture",
     LossKind.STEP: "the capture {detail} inside a step, which is left out",
     LossKind.CATEGORY: "{amount} of the category {detail} {are} not supported and {are} left out",
     LossKind.TABLE: "the export has events that hpcprof does not read: {detail}",

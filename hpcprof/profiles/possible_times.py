@@ -8,6 +8,7 @@
 4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
    order; elsewhere, one that overlaps a successor and takes far longer than the same kernel on the same
    grid; and one that ends after all that a stream can hold at the end of the capture.
+5. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
 What is left out or moved becomes losses of the timeline's origin.
 """
@@ -96,13 +97,12 @@ def with_possible_times(timeline: Timeline) -> Timeline:
     timeline : Timeline
         Times in ns, as a reader built it.
     """
-    for mend in (_with_stamps, _on_one_clock, _in_order, _within_capture):
+    for mend in (_with_stamps, _on_one_clock, _in_order, _within_capture, _with_open_ranges):
         timeline = mend(timeline)
     return timeline
 
 
 def _with_stamps(timeline: Timeline) -> Timeline:
-    """Leave out rows without a stamp, or that end before they start."""
     kept = {}
     for name in _TABLES:
         table = getattr(timeline, name)
@@ -282,7 +282,6 @@ def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
 
 
 def _in_order(timeline: Timeline) -> Timeline:
-    """Leave out operations that run over a whole successor on their own stream."""
     if timeline.operation_count < 2:
         return timeline
     if timeline.origin.ordered_streams:
@@ -347,7 +346,6 @@ def _of_one_launch(work: Operations, rows: Ints) -> Mask:
 
 
 def _within_capture(timeline: Timeline) -> Timeline:
-    """Leave out operations that end after the last event on the host, when all that was queued is over."""
     host = [table for table in (timeline.calls, timeline.ranges, timeline.operators) if len(table)]
     if not host:
         return timeline
@@ -359,6 +357,18 @@ def _within_capture(timeline: Timeline) -> Timeline:
     longest = int(length[inside].max())
     late = (end > last + _QUEUED * longest) & (length > longest)
     return _without_operations(timeline, ~late, LossKind.OVERRUN) if late.any() else timeline
+
+
+def _with_open_ranges(timeline: Timeline) -> Timeline:
+    ranges = timeline.ranges
+    if not len(ranges) or ranges.closed.all():
+        return timeline
+    kinds, number = numbered_rows(ranges.process, ranges.thread, ranges.name)
+    last = np.zeros(len(kinds), np.int64)
+    np.maximum.at(last, number, ranges.start)
+    count = int(np.count_nonzero((ranges.closed == 0) & (ranges.start < last[number])))
+    lost = [Loss(LossKind.OPEN, Subject.RANGE, count, len(ranges))] if count else []
+    return _with_losses(timeline, lost)
 
 
 def _without_operations(timeline: Timeline, kept: Mask, kind: LossKind) -> Timeline:
@@ -374,7 +384,6 @@ def _without_operations(timeline: Timeline, kept: Mask, kind: LossKind) -> Timel
 
 
 def _without(timeline: Timeline, kept: dict[str, Mask], lost: list[Loss]) -> Timeline:
-    """Return a timeline with only the rows of the masks, by table."""
     tables = {
         name: getattr(timeline, name).take(mask)
         for name, mask in kept.items()

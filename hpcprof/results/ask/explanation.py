@@ -63,7 +63,10 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
 _PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
 """The analyses that come with an explanation."""
 
-_HARMLESS = (LossKind.NOTE, LossKind.CLOCK, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE)
+_HARMLESS = (
+    *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP),
+    *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE),
+)
 """Losses that leave out no event."""
 
 _FEW_LAUNCHES = 0.01

@@ -154,6 +154,16 @@ def test_an_operation_that_ends_long_after_the_capture_is_left_out() -> None:
     assert kinds(with_possible_times(ordered(rows))) == [("overrun", 1, 20)]
 
 
+def test_ranges_that_never_end_are_counted_but_not_those_that_the_capture_cuts() -> None:
+    def losses_of(*closed: int) -> list[str]:
+        found = timeline([], [(i * MS, 9 * MS, "step") for i in range(3)] + [(0, 9 * MS, "main")])
+        ranges = replace(found.ranges, closed=np.array([*closed, 0]))
+        return [loss.sentence for loss in with_possible_times(replace(found, ranges=ranges)).origin.losses]
+
+    assert losses_of(1, 1, 0) == []
+    assert losses_of(0, 0, 0) == ["2 of 4 ranges have no end, and are open until the end of the capture"]
+
+
 def test_the_first_event_of_a_clock_that_begins_with_it_may_start_at_0() -> None:
     rows = [(0, 200 * MS, COMP, None), *kernels(begin=200 * MS)]
     assert not with_possible_times(timeline(rows)).origin.losses

@@ -55,6 +55,7 @@ COUNTER = ("start", "end", "process", "device", "name", "counter", "value")
 
 NOT_RECORDED = -1
 _DIRECTION = re.compile(r"(?:MEMORY_COPY_)?(HOST|DEVICE)_TO_(HOST|DEVICE)")
+_RANGE = re.compile(r"ThreadRange|RangePush|RangePop|(ProcessRange|RangeStart|RangeStop)")
 _HIP_QUEUE = 1 << 31
 """Larger numbers of queues and streams are addresses."""
 
@@ -85,12 +86,11 @@ def kind_of(category: str | None) -> CallCategory:
 
 
 def style_of(function: str) -> int:
-    """Return the `Style` of the range that a function of ROCTx makes; `NOT_RECORDED` for any other."""
-    if "ThreadRange" in function or "RangePush" in function:
-        return int(Style.PUSH_POP)
-    if "ProcessRange" in function or "RangeStart" in function:
-        return int(Style.START_END)
-    return NOT_RECORDED
+    """Return the `Style` of the range that a function of ROCTx begins or ends; else `NOT_RECORDED`."""
+    found = _RANGE.search(function)
+    if not found:
+        return NOT_RECORDED
+    return int(Style.START_END if found[1] else Style.PUSH_POP)
 
 
 def direction(name: str) -> tuple[str, HostMemory]:
@@ -139,9 +139,7 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     """Build the timeline of records; what is left out joins the losses of ``origin``."""
     lost = list(records.lost)
     dispatches, copies, calls = records.dispatches, records.copies, records.calls
-    # A mark has no duration.
-    kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] != calls["start"])
-    calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
+    calls = _without_marks(calls, lost)
     unnamed = {"name": np.count_nonzero(dispatches["name"] == NO_NAME)}
     lost += losses(LossKind.FIELD, Subject.KERNEL, unnamed, len(dispatches["name"]))
     stream, of_copies, ordered = _streams(dispatches, copies)
@@ -177,6 +175,22 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
         collectives=collectives,
         counters=counters,
     )
+
+
+def _without_marks(calls: IntColumns, lost: list[Loss]) -> IntColumns:
+    """Leave out marks, which have no duration, and count ranges that have none.
+
+    rocprofv3 has stored the end of a range as its start too (ROCm/rocm-systems#2793). A function tells such a
+    range from a mark, or others of its name that last.
+    """
+    marker, lasts = calls["kind"] == CallCategory.MARKER, calls["end"] != calls["start"]
+    if (lasts | ~marker).all():
+        return calls
+    lasting = calls["name"][marker & lasts]
+    is_range = marker & ((calls["style"] != NOT_RECORDED) | np.isin(calls["name"], lasting))
+    unplaced = {"duration": np.count_nonzero(is_range & ~lasts)}
+    lost += losses(LossKind.ROW, Subject.RANGE, unplaced, int(np.count_nonzero(is_range)))
+    return {key: values[lasts | ~marker] for key, values in calls.items()}
 
 
 def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:

@@ -196,8 +196,6 @@ def _measured(text: str) -> tuple[dict[tuple[int, str], float], int]:
 
 
 class _Builder:
-    """Builds the timeline of the events of one trace."""
-
     def __init__(self, path: Path, events: Sequence[Event], lost: list[Loss]) -> None:
         self._path, self._lost = path, lost
         self._strings = StringTable()
@@ -264,21 +262,21 @@ class _Builder:
     def _closed(self) -> list[Event]:
         """Return the ranges that begin and end in two events, as one event each."""
         open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)
-        found, unmatched = [], 0
+        found, unbegun = [], 0
         for event in self._pairs:
             waiting = open_ranges[bytes(event.pid), bytes(event.tid)]
             if event.ph == "B":
                 waiting.append(event)
             elif not waiting:
-                unmatched += 1
+                unbegun += 1
             else:
                 begun = waiting.pop()
                 (start, end), valid = times([begun.ts, event.ts])
                 if valid.all():
                     begun.dur = msgspec.Raw(f"{(end - start) // 1000}.{(end - start) % 1000:03d}".encode())
                 found.append(begun)
-        unmatched += sum(map(len, open_ranges.values()))
-        self._lost += losses(LossKind.ROW, Subject.RANGE, {"end": unmatched}, len(found) + unmatched)
+        fields = {"start": unbegun, "end": sum(map(len, open_ranges.values()))}
+        self._lost += losses(LossKind.ROW, Subject.RANGE, fields, len(found) + sum(fields.values()))
         return found
 
     def _launches(self, api: IntColumns) -> dict[int, int]:
@@ -298,7 +296,6 @@ class _Builder:
         }
 
     def _operations(self, process: int, launches: Mapping[int, int]) -> tuple[IntColumns, tuple[Gpu, ...]]:
-        """Return the operations of all devices, and the devices."""
         events, columns = self._placed(self._gpu, Subject.KERNEL)
         numbers: dict[str, int] = {}
         number = np.array([numbers.setdefault(event.name or "", len(numbers)) for event in events], np.int64)
@@ -394,7 +391,6 @@ def _place(known: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple
 
 
 def _operation(written: str) -> _Operation:
-    """Take the name of an operation apart."""
     found = _TILE.match(written)
     tile, text = (int(found[1]), written[found.end() :]) if found else (-1, written)
     memory = _MEMORY.fullmatch(text)

@@ -17,7 +17,9 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank, read_profile, several_ranks
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style, Timeline
+from hpcprof.profiles.readers.rocprof.records import CallCategory, Records, style_of, timeline
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Origin, Style, Timeline
 from tests.data import rocprof_profiles as made
 
 
@@ -96,6 +98,25 @@ def test_messages_of_roctx_are_the_names_of_ranges_and_rccl_has_a_domain(path: P
     assert timeline.names(collectives.operation) == ["AllReduce"] * made.STEPS
     assert {*collectives.bytes.tolist()} == {NO_BYTES}
     assert {*collectives.communicator.tolist()} == {NO_NAME}
+
+
+def test_ranges_that_rocprofv3_stored_as_their_end_are_counted_and_marks_are_not() -> None:
+    """Rebuilt from ROCm/rocm-systems#2793, whose ranges have the function and the time of their end."""
+    functions = ("roctxRangePop", "roctxRangeStop", "roctxMarkA", "", "", "roctxRangePushA")
+    calls = {
+        "start": np.arange(6),
+        "end": np.arange(6) + np.array([0, 0, 0, 0, 5, 5]),
+        "name": np.array([0, 1, 2, 3, 3, 4]),
+        "kind": np.full(6, int(CallCategory.MARKER)),
+        "style": np.array([style_of(function) for function in functions]),
+        **{key: np.zeros(6, np.int64) for key in ("process", "thread", "stack")},
+    }
+    strings = StringTable()
+    strings.add_all(("a", "b", "c", "d", "e"))
+    found = timeline(Origin(Path("rank0.db"), "rocpd"), Records(calls=calls), strings)
+    assert found.names(found.ranges.name) == ["d", "e"]
+    (loss,) = found.origin.losses
+    assert (loss.kind, loss.subject, loss.count, loss.of) == (LossKind.ROW, Subject.RANGE, 3, 5)
 
 
 def test_gpus_have_the_peaks_of_their_data_sheet(path: Path) -> None:

@@ -100,16 +100,16 @@ def test_a_kernel_in_implicit_scaling_is_on_its_tile(tmp_path: Path) -> None:
     assert len({*timeline.kernels.device[chosen].tolist()}) == 2
 
 
-def test_ranges_of_two_events_are_joined_and_those_without_an_end_counted(tmp_path: Path) -> None:
+def test_ranges_of_two_events_are_joined_and_those_without_a_begin_or_end_counted(tmp_path: Path) -> None:
     events = made.events()
     begin = {"ph": "B", "tid": made.TID, "pid": made.PID, "name": "submit", "cat": "cpu_op", "id": 0}
     events += [{**begin, "ts": made.BASE_US + 1}, {**begin, "ts": made.BASE_US + 2, "name": "inner"}]
     events += [{**begin, "ph": "E", "ts": made.BASE_US + 5.5}]
+    events += [{**begin, "ph": "E", "ts": made.BASE_US, "tid": made.TID + 1}]
     timeline = read(tmp_path, events)
     ranges = dict(zip(timeline.names(timeline.ranges.name), timeline.ranges.end.tolist(), strict=True))
     assert ranges["inner"] == made.BASE_US * 1000 + 5_500
-    (loss,) = timeline.origin.losses
-    assert (loss.count, loss.detail) == (1, "end")
+    assert [(loss.count, loss.detail) for loss in timeline.origin.losses] == [(1, "start"), (1, "end")]
 
 
 @pytest.mark.parametrize("content", ['{ "traceEvents":[\n', '{"schemaVersion": 1}'])
