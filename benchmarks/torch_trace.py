@@ -28,8 +28,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 EVENTS = 1_000_000
 HTA = Path(__file__).parents[1] / "tests" / "peers" / "hta_figures.py"
 # What differs between two repetitions: times, what links a call to its kernel, the number of the step.
-CHANGES = re.compile(r'(?:(?<="ts": )|(?<="correlation": )|(?<="id": )|(?<=ProfilerStep#))([0-9]+)')
-KINDS = {'"ts": ': "time", 'ion": ': "link", '"id": ': "link", "rStep#": "step"}
+CHANGES = re.compile(r'("(?:ts|correlation|id)" *: *|ProfilerStep#)([0-9]+)')
 BASELINE = ("load", "temporal", "overlap", "kernels")
 
 
@@ -37,24 +36,27 @@ def repeat(trace: Path, target: Path) -> int:
     """Write ``target`` and return how many events it has."""
     packed = trace.read_bytes()
     text = (gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed).decode()
-    begin = text.index("[", text.index('"traceEvents"')) + 1
-    end = text.rindex("]", 0, text.rindex('"traceName"'))
-    events = len(json.loads(text)["traceEvents"])
+    begin = text.index("[", text.index('"traceEvents"'))
+    found, end = json.JSONDecoder().raw_decode(text, begin)
+    begin, end = begin + 1, end - 1
+    # The text before each number, what names the number, the number, and the text after the last one.
     pieces = CHANGES.split(text[begin:end])
-    numbers = [int(piece) for piece in pieces[1::2]]
-    kinds = [KINDS[piece[-6:]] for piece in pieces[0:-1:2]]
-    of_kind = {kind: [n for n, k in zip(numbers, kinds, strict=True) if k == kind] for kind in KINDS.values()}
-    shift = {kind: max(found) - min(found) + 1 for kind, found in of_kind.items() if found}
+    numbers = [int(piece) for piece in pieces[2::3]]
+    kinds = ["time" if "ts" in name else "step" if "#" in name else "link" for name in pieces[1::3]]
+    of_kind: dict[str, list[int]] = {kind: [] for kind in ("time", "link", "step")}
+    for kind, number in zip(kinds, numbers, strict=True):
+        of_kind[kind].append(number)
+    shift = {kind: max(same) - min(same) + 1 for kind, same in of_kind.items() if same}
     # A millisecond between two repetitions.
     shift["time"] += 1000
-    copies = -(-EVENTS // events)
+    copies = -(-EVENTS // len(found))
     with target.open("w") as file:
         file.write(text[:begin])
         for copy in range(copies):
-            pieces[1::2] = [str(n + copy * shift[kind]) for n, kind in zip(numbers, kinds, strict=True)]
+            pieces[2::3] = [str(n + copy * shift[kind]) for n, kind in zip(numbers, kinds, strict=True)]
             file.write(("," if copy else "") + "".join(pieces))
         file.write(text[end:])
-    return events * copies
+    return len(found) * copies
 
 
 def pack(plain: Path, packed: Path) -> None:
@@ -63,9 +65,9 @@ def pack(plain: Path, packed: Path) -> None:
         shutil.copyfileobj(source, target)
 
 
-def measure(path: Path) -> tuple[float, dict[str, float], float]:
-    """Return the seconds of the reading and of each analysis, and the peak memory in MiB."""
-    began = time.perf_counter()
+def measure(path: Path) -> tuple[float, dict[str, float], float, float]:
+    """Return the seconds of the reading and of each analysis, the peak memory in MiB, and the CPU time."""
+    began, cpu = time.perf_counter(), time.process_time()
     timeline = read_profile(path)
     reading = time.perf_counter() - began
     seconds = {}
@@ -77,7 +79,7 @@ def measure(path: Path) -> tuple[float, dict[str, float], float]:
     # ru_maxrss begins with the peak of the process that started this one.
     status = Path("/proc/self/status").read_text().splitlines()
     peak = int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
-    return reading, seconds, peak
+    return reading, seconds, peak, time.process_time() - cpu
 
 
 def alone(work: Callable[..., Any], *arguments: object) -> Any:
@@ -98,10 +100,11 @@ def main() -> None:
         size = plain.stat().st_size / 1e6
         print(f"{events:,} events, {size:,.0f} MB, packed {packed.stat().st_size / 1e6:,.0f} MB")
         for path in (plain, packed):
-            reading, seconds, peak = alone(measure, path)
+            reading, seconds, peak, cpu = alone(measure, path)
             total = sum(seconds.values())
             print(
-                f"{path.name}: reading {reading:.2f} s, {len(seconds)} analyses {total:.2f} s, {peak:.0f} MiB"
+                f"{path.name}: reading {reading:.2f} s, {len(seconds)} analyses {total:.2f} s, "
+                f"CPU {cpu:.2f} s, {peak:.0f} MiB"
             )
         print("    " + ", ".join(f"{name} {value:.2f}" for name, value in seconds.items()))
         if len(sys.argv) == 3:
