@@ -46,8 +46,6 @@ class Rule(NamedTuple):
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One rule as it is written."""
-
     pattern: str
     category: str = msgspec.field(name="class")
     family: str = ""

@@ -91,7 +91,6 @@ def _apart(texts: Collection[str], room: int) -> dict[str, str]:
 
 
 def _alike(texts: Sequence[str]) -> int:
-    """Return the length of the common beginning of texts."""
     first, last = min(texts), max(texts)
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 

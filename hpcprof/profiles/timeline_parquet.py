@@ -166,7 +166,6 @@ class RankEvents:
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
 
     def _check(self, name: str, file: pq.ParquetFile, rows: int) -> None:
-        """Compare a file with the description."""
         identity = self._identity(file.schema_arrow.names)
         if file.metadata.metadata[_KEY] != identity or file.metadata.num_rows != rows:
             raise ValueError(f"{self.path(name)} is of another profile")
@@ -305,7 +304,6 @@ def _timeline(described: Mapping[str, Any], read: Callable[[str, type[Table]], _
 
 
 def _tables(read: Callable[[str, type[Table]], _Columns | None], number: Mapping[str, int]) -> dict[str, Any]:
-    """Return the tables of a timeline by their names in it."""
     found = {}
     for field, kind in timeline_tables().items():
         columns = read(field, kind)

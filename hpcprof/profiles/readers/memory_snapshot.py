@@ -200,7 +200,6 @@ class _Reading:
             raise ValueError("it has too many blocks and events")
 
     def _stack(self, frames: Any) -> int:
-        """Return the number of a stack; those of events that share one are the same object."""
         if not frames:
             return 0
         known = self._by_id.get(id(frames))

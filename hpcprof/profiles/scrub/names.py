@@ -15,19 +15,10 @@ _PATH = (
 _SHORTEST = 3
 
 _EVERYBODY = frozenset(
-    [
-        "root",
-        "user",
-        "admin",
-        "ubuntu",
-        "debian",
-        "ec2-user",
-        "jovyan",
-        "nobody",
-        "runner",
-        "vscode",
-        "localhost",
-    ]
+    {
+        *("root", "user", "admin", "ubuntu", "debian", "ec2-user"),
+        *("jovyan", "nobody", "runner", "vscode", "localhost"),
+    }
 )
 """Accounts and hosts that many machines have: they identify nobody, and programs use the words."""
 

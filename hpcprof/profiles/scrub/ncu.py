@@ -52,7 +52,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _cleaner(column: str, names: Names) -> Callable[[str], str]:
-    """Return how the cells of a column are copied."""
     if column == _KERNEL:
         return names.cleaned
     if column in _LABELS:

@@ -201,7 +201,6 @@ def _variables(items: Iterable[str]) -> list[str]:
 
 
 def _hosts_and_users(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    """Return the names of hosts and users that have a row or variable of their own."""
     named = {name: value for rows in pairs.values() for name, value in rows}
     variables = [value for name, value in pairs["META_DATA_CAPTURE"] if name.endswith("ENVIRONMENT_VARIABLE")]
     variables += named.get("DeviceEnvironment", "").split(";")

@@ -97,7 +97,6 @@ def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:
 
 
 def _cell(table: str, column: str) -> str:
-    """Return the SQL for the copy of a column."""
     text = f'cleaned(CAST("{column}" AS BLOB))'
     number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if (table, column) in (("info_process", "environment"), ("info_agent", "extdata"), ("event", "extdata")):

@@ -49,7 +49,6 @@ def _cleaned(line: bytes, names: Names) -> str:
 
 
 def _is_sample(value: Any) -> bool:
-    """Return whether a line has numbers only."""
     time, *lists = value
     every = [time, *(one for some in lists for one in some)]
     return all(one is None or isinstance(one, int | float) for one in every)

@@ -31,8 +31,6 @@ class _LinkedEvent(Event):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """The fields of an event that are copied."""
-
     ph: str
     cat: str
     name: str
@@ -135,7 +133,6 @@ def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
 
 
 def _properties(trace: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """Return the properties that are copied."""
     found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
     nested = {
         "distributedInfo": _distributed(trace.get("distributedInfo"), names),

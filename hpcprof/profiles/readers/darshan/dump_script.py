@@ -115,7 +115,6 @@ def _overflown(record: Mapping[str, Any]) -> set[str]:
 
 
 def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters of a file; those below 0 count as 0."""
     prefix = MODULES[module]
     whole = {name: max(0, int(value)) for name, value in record["counters"].items()}
     times = {name: max(0.0, float(value)) for name, value in record["fcounters"].items()}

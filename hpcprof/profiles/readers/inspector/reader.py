@@ -63,7 +63,6 @@ class _EventTrace(msgspec.Struct):
 
 
 def _keys_of(kind: str) -> Callable[[str], str]:
-    """Return the names of the fields of an operation in a log."""
     return lambda field: {"name": kind, "event_trace_ts": field}.get(field, f"{kind}_{field}")
 
 
@@ -188,7 +187,6 @@ def _ends(lines: Sequence[_Line]) -> tuple[Ints, int]:
 
 
 def _losses(lines: Sequence[_Line], without_time: int) -> list[Loss]:
-    """Return what the log lacks: operations by their numbers, and times."""
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     for line in lines:
         if line.coll_perf is not None:

@@ -196,7 +196,6 @@ class ExportTable(msgspec.Struct, frozen=True):
         )
 
     def _odd(self, names: Sequence[str]) -> dict[str, int]:
-        """Count the values of each column that are neither integers nor NULL."""
         sums = [f"sum(NOT ({_is_integer(quoted(name))}))" for name in names]
         counts = next(self.rows(sums))
         return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
@@ -229,7 +228,6 @@ class ExportTable(msgspec.Struct, frozen=True):
     def _with_defaults(
         self, integers: Mapping[str, int | None], binary: Sequence[str], found: TableColumns
     ) -> TableColumns:
-        """Add the columns that the table does not have."""
         numbers, contents = found
         rows = len(next(iter(numbers.values())))
         absent = {n: np.full(rows, d) for n, d in integers.items() if n not in numbers and d is not None}
@@ -343,7 +341,6 @@ def quoted(name: str) -> str:
 
 
 def _null(default: int | None) -> int:
-    """Return the value for NULL."""
     return MISSING if default is REQUIRED else default
 
 

@@ -222,7 +222,6 @@ class _Visited(msgspec.Struct):
         return function
 
     def _probed(self) -> Callbacks:
-        """Return the functions for receives of a message that a probe has matched (``MPI_Mprobe``)."""
         add, regions = self.mpi.extend, self.regions
         probes: dict[int, tuple[int, int, int]] = {}
         requests: dict[int, tuple[int, int, int]] = {}

@@ -152,7 +152,6 @@ def open_handle(path: Path) -> Iterator[Handle]:
 def _registered(
     kind: str, handle: int, reader: int | None, callbacks: Callbacks, first: Sequence[Any]
 ) -> Iterator[None]:
-    """Let the library call functions while the block reads."""
     library = _library()
     if not reader:
         raise LibraryError("there is no such part in the archive")

@@ -66,8 +66,6 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
 
 
 class _Building:
-    """The timeline of an archive while it is built."""
-
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._strings = StringTable()
@@ -176,7 +174,6 @@ class _Building:
         return called(found.mpi, mpi, kind, operation, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:
-        """Add the work on a stream of a GPU."""
         role = self._of(visits.region, self._role)
         memory = np.isin(role, _MEMORY)
         self._unread["memory allocation"] += int(np.count_nonzero(memory))

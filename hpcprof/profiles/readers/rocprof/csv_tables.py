@@ -79,8 +79,6 @@ def read_tables(path: Path) -> Timeline:
 
 
 class _Table:
-    """A table whose values are texts."""
-
     def __init__(self, columns: pa.Table, subject: Subject, lost: list[Loss]) -> None:
         self._columns, self._subject, self._lost = columns, subject, lost
 
@@ -131,8 +129,6 @@ class _Table:
 
 
 class _Folder:
-    """The tables of one process."""
-
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
         self.lost: list[Loss] = []

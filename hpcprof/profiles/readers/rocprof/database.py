@@ -230,7 +230,6 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         return columns
 
     def _tracks(self, table: ExportTable) -> IntColumns:
-        """Return the columns of each row's track."""
         tracks = self.table("track")
         if tracks is None or "track_id" not in table.columns:
             return {}

@@ -74,8 +74,6 @@ class _DispatchInfo(msgspec.Struct, gc=False):
 
 
 class _Row(msgspec.Struct, gc=False):
-    """The fields that all records have."""
-
     start_timestamp: _Natural
     end_timestamp: _Natural
     correlation_id: _Correlation = msgspec.field(default_factory=_Correlation)
@@ -171,8 +169,6 @@ class _Metadata(msgspec.Struct):
 
 
 class _Process(msgspec.Struct):
-    """The results of one process."""
-
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     agents: list[_AgentRecord] = []
     strings: _Strings = msgspec.field(default_factory=_Strings)
@@ -242,8 +238,6 @@ def _origin(path: Path, processes: Sequence[_Process], agents: Sequence[Agent]) 
 
 
 class _ProcessReader:
-    """Turns the records of one process into columns."""
-
     def __init__(self, process: _Process, strings: StringTable) -> None:
         self._process, self._strings = process, strings
         self._kinds = process.strings.buffer_records

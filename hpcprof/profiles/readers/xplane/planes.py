@@ -123,7 +123,6 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _stats(self) -> _Stats:
-        """The statistics of the events."""
         event, begin, end = self.stats_of_events.parts(4)
         found = columns_of(np.frombuffer(self.data, np.uint8), begin, end)
         kind, value, value_end = (np.zeros(len(event), np.int64) for _ in range(3))

@@ -118,7 +118,6 @@ def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable)
 
 
 def _memory_name(name: str, platform: str) -> str:
-    """Return the name of a copy or set as the other readers write it."""
     found = _COPY.match(name)
     if found is None:
         return f"[{platform} memset]" if name.startswith("Memset") else name
