@@ -25,9 +25,9 @@ from hpcprof.common.units import counted
     help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks. chakra, "
     "goal: what waits for what, for simulators.",
 )
-@flag("--names", help="Of chakra, write the names of operations; by default they are numbered.")
-@click.option("--steps", metavar="N|A-B", default="", help="Of timelines, only these steps.")
-@click.option("--ranks", metavar="LIST", default="", help="Of timelines, only these ranks, such as 0,3-5.")
+@flag("--names", help="For chakra, write the names of operations; by default they are numbered.")
+@click.option("--steps", metavar="N|A-B", default="", help="For timelines, only these steps.")
+@click.option("--ranks", metavar="LIST", default="", help="For timelines, only these ranks, such as 0,3-5.")
 @click.argument("words", nargs=-1, metavar="[RUN] DIR", shell_complete=complete_runs)
 def command(
     runs_dir: Path, db: str | None, form: str, names: bool, steps: str, ranks: str, words: tuple[str, ...]

@@ -83,7 +83,8 @@ def new(name: str, template: str | None, probe: bool) -> None:
 
     Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, accounts from sacctmgr, GPUs from
     nvidia-smi. PBS passes no environment on, so the active one goes into the site (modules, setup). With
-    --probe two ranks in a job show which launcher runs, or which type of srun --mpi connects MPI programs. An
+    --probe two ranks in a job show the launcher that runs, or the type of srun --mpi that connects MPI
+    programs. An
     existing file is never overwritten.
     """
     from hpcprof.submit.doctor import Inspected

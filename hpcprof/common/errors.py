@@ -78,7 +78,7 @@ def reading(path: Path) -> Iterator[None]:
 def damage_named(path: Path) -> Iterator[None]:
     """Turn an unexpected exception in the block into a `DamagedInput`, with its traceback.
 
-    Whatever goes wrong with one profile must not end the work on the others. An `HpcprofError` is left as it
+    An error in one profile must not end the work on the others. An `HpcprofError` is left as it
     is: it may be about something else than the profile; a lack of memory is left to
     `hpcprof.profiles.input_bounds.bounded`.
     """

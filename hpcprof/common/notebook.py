@@ -1,4 +1,4 @@
-"""Objects that notebooks show as HTML. What makes the HTML is on a floor above them."""
+"""Objects that notebooks show as HTML. The modules that make the HTML are on a floor above them."""
 
 from collections.abc import Callable
 

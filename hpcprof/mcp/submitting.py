@@ -2,7 +2,7 @@
 
 A job file says by ``{NAME}`` in its program which words may change; an agent gives values for these, and no
 command line. Files are read at the start of the server: what is written to them later changes nothing. Every
-submission charges nodes times the requested walltime, whatever the job uses of it. What was charged is kept
+submission charges nodes times the requested walltime, whatever the job uses of it. The time charged is kept
 beside the runs, and counts after a restart too.
 """
 

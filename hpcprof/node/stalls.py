@@ -127,7 +127,7 @@ def programs(run: str) -> List[Process]:
 
 
 def ended_ranks(run: str, ranks: Iterable[int]) -> Set[int]:
-    """Return which of the ranks have left an exit code; to list those of all nodes would take too long."""
+    """Return the ranks that have left an exit code; to list the notes of all nodes would take too long."""
     return {rank for rank in ranks if os.path.exists("%s/state/rank%05d.exit" % (run, rank))}
 
 

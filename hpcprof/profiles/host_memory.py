@@ -28,7 +28,7 @@ _KINDS = {
     "Device": HostMemory.NONE,
     "Device Static": HostMemory.NONE,
     "Array": HostMemory.NONE,
-    # Of Intel's PTI.
+    # Intel's PTI.
     "Host (User Allocated)": HostMemory.PAGEABLE,
     "Host (Driver Allocated)": HostMemory.PINNED,
     "Shared": HostMemory.MANAGED,

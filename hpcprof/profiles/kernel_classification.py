@@ -152,7 +152,8 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
 
 OTHER = "other"
 
-# What Inductor fuses is named after the operators that the results go to as well: it never is one of these.
+# Kernels that Inductor fuses are named after the operators that use their results too: it never is one of
+# these.
 _NOT_FUSED = r"^(?!triton_(?:poi|red|per)_).*?"
 
 # The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The

@@ -10,7 +10,7 @@
    grid; and one that ends after all that a stream can hold at the end of the capture.
 5. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
-What is left out or moved becomes losses of the timeline's origin.
+Rows left out or moved become losses of the timeline's origin.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ _OUTLIER = 10
 """Minimum ratio to the usual time of a kernel for one that runs into its successor on a queue.
 
 Kernels of n queues share the GPU, so that each takes n times as long, and up to twice that if they share
-caches and memory badly. HIP uses 4 queues (GPU_MAX_HW_QUEUES), and so many engines has a GPU of Intel.
+caches and memory badly. HIP uses 4 queues (GPU_MAX_HW_QUEUES), and a GPU of Intel has 4 engines.
 """
 _FEWEST_OTHERS = 5
 
@@ -248,7 +248,7 @@ def _latest_shift(timeline: Timeline, device: int, rows: Ints, begun: Ints) -> i
 def _waits(
     timeline: Timeline, device: int, stream: Ints
 ) -> Iterator[tuple[Mask, ApiCalls | Synchronizations]]:
-    """Yield which operations of a GPU are waited for, and the waits: for all, and for those of each stream.
+    """Yield operations of a GPU that are waited for, and the waits: for all of them, and for each stream.
 
     ``stream`` is that of each of its operations.
     """

@@ -32,7 +32,7 @@ _UNITRACE = (
         r"Nest tracing|Event (?:pool )?in event cache).*)",
         re.MULTILINE,
     ),
-    # What it frees when the recording is over.
+    # Memory that it frees when the recording is over.
     re.compile(r"^Failed to (?:free|destroy|deactivate)|is not destroyed$"),
 )
 _WARNINGS = {"rocpd": _ROCPROFV3, "rocprofv3": _ROCPROFV3, "unitrace": _UNITRACE}

@@ -1,7 +1,7 @@
 """Synchronizations, as told by the names of API calls.
 
-Profilers do not tell all of them apart: nsys writes the type of an event for a wait of the host for a stream,
-and CUPTI that of a wait for a query of an event, which returns at once.
+Profilers do not tell all of them apart: nsys gives a wait of the host for a stream the type of an event, and
+CUPTI gives a query of an event, which returns at once, the type of a wait.
 """
 
 import re
@@ -17,7 +17,7 @@ UNKNOWN = -1
 QUERY = -2
 """The call asks whether something is done and does not wait."""
 
-# Of CUDA and HIP, with what marks versions and the default stream: _v3020, _ptsz, _spt.
+# Calls of CUDA and HIP with the suffixes of versions and of the default stream: _v3020, _ptsz, _spt.
 _CALL = re.compile(r"(?:cu(?:da)?|hip)(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
 _KINDS = {
     "EventSynchronize": SyncKind.EVENT,

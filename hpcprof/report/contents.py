@@ -82,7 +82,7 @@ class Contents:
         return self.reporting("--analysis", name)
 
     def other_steps(self, name: str) -> str:
-        """Return which steps an analysis counts if these are others than those of the account; else empty."""
+        """Return the steps that an analysis counts if they differ from the account's; else empty."""
         steps, account = self.table(name).steps, self.table("step_kinds").steps
         if steps is None or account is None or steps.left_out == account.left_out:
             return ""

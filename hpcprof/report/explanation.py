@@ -199,7 +199,7 @@ def _once(step: StepSummary) -> Iterator[str]:
     """Yield a sentence on the steps that took long once, which the time of a step leaves out."""
     if step.once:
         which = listed([f"step {one.step}: {format_ns(one.extra_ns)} of {one.where}" for one in step.once], 3)
-        yield f"What happened once is not part of that: {which}."
+        yield f"Single long steps are not part of that: {which}."
 
 
 def _measured(step: StepSummary) -> str:

@@ -216,8 +216,8 @@ def step_range(
 ) -> str:
     """Return the range that is the step, how it was found, and other candidates; empty without ranges.
 
-    ``collect`` is the command that collects the run again, and ``steps`` the number of steps by rank, which
-    is told where it is not that of the ranges.
+    ``collect`` is the command that collects the run again, and ``steps`` the number of steps by rank, shown
+    where it differs from the number of ranges.
     """
     if not rows:
         return ""

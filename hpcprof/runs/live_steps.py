@@ -30,7 +30,8 @@ _MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
 """The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
 
 _TREND_PCT, _FEWEST_LINES = 5.0, 5
-"""From which change on, and from how many lines on, the steps are said to take longer than at the start."""
+"""Minimum relative change, and minimum number of lines, for the sentence that steps take longer than at the
+start."""
 
 _SLOW_FACTOR = 3
 """A step is slow from this multiple of the median on."""

@@ -1,6 +1,6 @@
 """Grants of a hub: who may read the runs of a project, and who may push to it.
 
-They are in a file of the hub's folder that only its owner can read. Of a token it has the SHA-256 alone; the
+They are in a file of the hub's folder that only its owner can read. It keeps only the SHA-256 of a token; the
 token itself is shown once, when it is made.
 """
 

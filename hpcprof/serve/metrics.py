@@ -75,7 +75,7 @@ class _Families:
         rate = GaugeMetricFamily("hpcprof_steps_per_second", "Steps per second of the run.", labels=_LABELS)
         saving = GaugeMetricFamily(
             "hpcprof_finding_saving_seconds",
-            "What a step would gain without a cause, in the newest run that was explained.",
+            "Gain of a step without a cause, in the newest run that was explained.",
             labels=(*_LABELS, "cause"),
             unit="seconds",
         )

@@ -206,8 +206,8 @@ class StudyRuns:
 
         if not find_profiles(run.path):
             raise NoProfile(
-                f"{run.id} left no profile{profiler_complaint(run)}. Its logs show which steps it ran and "
-                f"which it was to capture: {run.path / 'logs'}."
+                f"{run.id} left no profile{profiler_complaint(run)}. Its logs show the steps that it ran and "
+                f"those to capture: {run.path / 'logs'}."
             )
         summary = collect(run, self._store)
         for sentence in (*summary.warnings, *summary.skipped):

@@ -1,4 +1,4 @@
-"""The record of a study of slowdown: which runs it needs and which it has."""
+"""The record of a study of slowdown: the runs that it needs and those it has."""
 
 from collections.abc import Sequence
 from enum import Enum

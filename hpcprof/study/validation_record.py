@@ -1,4 +1,4 @@
-"""The record of a study that validates explanations: which runs it needs and which it has."""
+"""The record of a study that validates explanations: the runs that it needs and those it has."""
 
 from collections.abc import Sequence
 from typing import Literal

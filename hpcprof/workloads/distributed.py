@@ -97,7 +97,7 @@ class World:
 def run_workload(
     comm: Any, wanted: OptionsT | UsageError, run: Callable[[OptionsT, RankEnvironment, Any], int]
 ) -> int:
-    """Return the exit status of ``run`` on each rank, or that of an error in the options, which all find."""
+    """Return the exit status of ``run`` on each rank, or 2 for an error in the options, found by all."""
 
     def checked() -> int:
         environment = RankEnvironment.from_environment(os.environ)

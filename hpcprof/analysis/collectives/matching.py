@@ -76,7 +76,7 @@ class RecordedOperation:
     calls: Ints
     """The number of them that each rank made; shape (n,)."""
     seq: Ints
-    """Those of which all of these ranks recorded the kernel; shape (m,)."""
+    """Operations whose kernel all of these ranks recorded; shape (m,)."""
     columns: dict[str, NDArray[Any]]
     """Shape (m, n) for values that differ between ranks, else (m,)."""
     by_step: RecordedOperation | None = None

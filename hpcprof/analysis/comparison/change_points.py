@@ -29,7 +29,7 @@ FEWEST = 5
 """A shorter series has no change points."""
 
 MOST_VALUES = 1000
-"""So many values are looked at, which takes a second; of a longer series the last ones."""
+"""Maximum number of values examined, which takes a second; a longer series keeps its last ones."""
 
 _PER_VALUE, _PER_SERIES = 0.01, 0.25
 """The prior probability of a change before each value, and the most changes to expect in a series.

@@ -77,8 +77,8 @@ def compare(
 
     One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
     one by the workload's own clock, without both the GPU's span or, if captures without steps have different
-    numbers of kernels, the mean time of a kernel. What happened once
-    (`hpcprof.runs.step_time`) does not count. The median step is beside it, and a sentence says where
+    numbers of kernels, the mean time of a kernel. Single long steps (`hpcprof.runs.step_time`) do not count.
+    The median step is beside it, and a sentence says where
     both disagree, as in runs with rare long steps. A ``regression`` has an
     interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
     ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
@@ -385,8 +385,8 @@ def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[
     ``elapsed_per_step_ns`` is the elapsed time per step in the profiles and ``step_p50_ns`` their median
     step, ``own_elapsed_per_step_ns`` and ``own_step_p50_ns`` the same by the workload's own clock; a step
     takes as long as on its slowest rank. The others are means over ranks: the median of each phase,
-    the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
-    also the efficiencies of the step, else of the run; of sampled nodes energy, memory, data and clocks. With
+    the sum of all kernels, and the percentage of communication that is overlapped. MPI programs add the
+    efficiencies of the step, else of the run; sampled nodes add energy, memory, data and clocks. With
     ``per_step``, the elapsed time of a step and its parts come from ``step_kinds``, and the kernels are
     divided by the number of steps of the rank. With ``per_launch``, the only time of the GPU is the mean of
     a kernel. Otherwise the GPU's span and its parts come from ``breakdown``.

@@ -255,10 +255,10 @@ LEAST_PCT = 50.0
 """Kernels that are less alike are not grouped; git has the same limit."""
 
 _LEAST_NAME = 0.5
-"""So much alike are the names of kernels without a family at least."""
+"""Minimum similarity of the names of two kernels without a family."""
 
 _MOST = 64
-"""So many kernels of a family are looked at on each side, those with most time: all pairs are compared."""
+"""Maximum number of kernels of a family compared per side, longest first: all pairs are compared."""
 
 _WORD = re.compile(r"[A-Za-z]+|\d+")
 _NAME, _COUNT, _SHAPE, _DURATION = 0.4, 0.2, 0.2, 0.2

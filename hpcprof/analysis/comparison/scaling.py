@@ -31,7 +31,7 @@ _WHERE = ("site", "GPU", "profiler")
 _OUTSIDE = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
 """Calls that no step has."""
 _NAMED = 3
-"""So many runs of unknown programs are named."""
+"""Maximum number of runs of unknown programs in a sentence."""
 
 
 class _Timed(msgspec.Struct, frozen=True):

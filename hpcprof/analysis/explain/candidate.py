@@ -33,7 +33,7 @@ class Candidate:
     only : int
         The position of the only rank that has it, or `NONE`.
     advice : str
-        What to do about this candidate, where that differs from the remedy of its cause; formatted like that.
+        The remedy of this candidate, where it differs from that of its cause; formatted alike.
     slower : float
         If no long pauses make a rank late but a host that is slower, by how many times; else 0.
     """

@@ -92,7 +92,7 @@ class Finding(InNotebooks):
     where : str
         The range, the collective or the kernel.
     saving_ns : int or None
-        What a step would gain without it; None if that cannot be estimated.
+        The gain of a step without it; None if that cannot be estimated.
     saving_low_ns, saving_high_ns : int or None
         The interval of the saving.
     share_pct : float or None
@@ -114,7 +114,7 @@ class Finding(InNotebooks):
     steps : tuple of int
         The steps that have the cause; empty where most have it.
     alternatives : tuple of Finding
-        What would save about as much instead, and little once this cause is gone.
+        The candidates that would save about as much instead, and little once this cause is gone.
     together : tuple of Finding
         Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what
         a step gains without all of them, beyond what those of them save that are findings of their own.
@@ -259,9 +259,9 @@ class StepSummary:
     recorded_elapsed_ns : int or None
         The elapsed time of the recorded steps.
     profiler_cost : tuple of CallCost
-        What the profiler adds to the calls of a step; empty where nothing is known of it.
+        The time that the profiler adds to the calls of a step; empty if unknown.
     source : str or None
-        What marks the steps: ``range``, ``framework``, ``hook``, ``mpi``, ``kernels`` or ``graph``;
+        The origin of the steps: ``range``, ``framework``, ``hook``, ``mpi``, ``kernels`` or ``graph``;
         ``capture`` where nothing does, and the whole capture is one step.
     compute_pct : float or None
         The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI.
@@ -327,7 +327,7 @@ class Explanation(InNotebooks):
     not_judged : tuple of NotJudged
     step : StepSummary
     stall : Stall or None
-        What held the run up; None if it never stood still.
+        The reason why the run hung; None if it never stood still.
     failure : dict or None
         The rank that failed first, with its exception, place, cause and last lines; None if none failed.
     slower : Slower or None

@@ -64,7 +64,7 @@ class Judged:
     gained: Floats = field(default_factory=lambda: np.empty(0))
     """The gain of each replayed step."""
     limits_after: Judged | None = None
-    """Of a hidden cost, the finding after which it would limit the step."""
+    """The finding after which a hidden cost would limit the step."""
 
 
 class Search:

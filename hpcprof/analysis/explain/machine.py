@@ -1,7 +1,7 @@
 """Adds to findings what the machine did meanwhile: clocks, neighbours, page faults, reads and writes.
 
-The figures are rows of the analysis ``coincidences``. What is beyond chance there is a reason; the rest is
-shown as what may be chance. A difference between ranks also has to be large enough: a clock that is lower by
+The figures are rows of the analysis ``coincidences``. A metric beyond chance there is a reason; the others
+are shown as possible chance. A difference between ranks also has to be large enough: a clock that is lower by
 2 % does not make a rank 20 % late.
 """
 
@@ -23,7 +23,7 @@ _MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
 _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
-"""So many standard errors contain 90 %; neighbouring samples, ten a second, count as one."""
+"""Half width of a 90 % interval in standard errors; neighbouring samples, ten a second, count as one."""
 
 _ENOUGH = 0.5
 """Minimum share of a finding that a difference of machines explains to be its reason."""

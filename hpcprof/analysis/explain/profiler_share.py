@@ -160,7 +160,7 @@ def _without(replay: Replay, cost_ns: int) -> Replay:
 def call_costs(replay: Replay, cost_ns: int) -> Ints:
     """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``.
 
-    It includes that of the calls before it which the graph leaves out.
+    It includes the time of earlier calls that the graph leaves out.
     """
     others = WEIGHTS[CallKind.OTHER] * replay.graph.calls.others
     costs: Ints = np.rint((_weights(replay) + others) * cost_ns).astype(np.int64)

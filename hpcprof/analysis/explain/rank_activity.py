@@ -1,7 +1,7 @@
 """Activity of one rank's host and GPU in the steps that are explained: the material of the graph.
 
-Of the calls only those count that launch work, wait, allocate, or record an event, on threads that launch
-work, and those of MPI. What a thread does between two of them is its own time.
+Only calls count that launch work, wait, allocate, or record an event, on threads that launch work, and calls
+of MPI. The time of a thread between two of them is its own.
 """
 
 from dataclasses import dataclass, replace

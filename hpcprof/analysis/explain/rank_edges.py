@@ -1,7 +1,7 @@
 """The edges of the graph inside one rank: what each moment of its host and its GPU waits for.
 
 A node is the start or the end of a call or of an operation; an edge says that a node lies at least ``lag``
-after another. What a profile does not record is inferred by the rules that the functions here state.
+after another. Waits that a profile does not record are inferred by the rules that the functions here state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FAR_NS = 50_000
 """An operation that was launched so long before its turn has waited for it."""
 
 _QUEUE = 1022
-"""So many launches a stream holds that have not begun, measured on H100 and H200; a further launch waits."""
+"""Maximum number of launches that a stream holds before they begin, measured on H100 and H200; a further
+launch waits."""
 
 _HELD_TIMES = 10
 """Minimum ratio to the usual time for a launch that waits for its queue, where that is nearly full."""

@@ -13,7 +13,7 @@ from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, Matches
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 MOST_RANKS = 128
-"""So many ranks are replayed; a graph of more takes longer, and its other ranks resemble these."""
+"""Maximum number of replayed ranks; a graph of more takes longer, and its other ranks resemble these."""
 
 _PARTS = 4
 """Minimum parts of a replay: ranks that belong together take no more than one of them."""

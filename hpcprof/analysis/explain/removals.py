@@ -1,7 +1,7 @@
 """Removals: the times of a run's graph with a cause taken out.
 
-Each function returns the changed times. What they change follows from what the cause means
-(`hpcprof.analysis.explain.causes`), not from how large the symptom is.
+Each function returns the changed times. A change follows from the meaning of the cause
+(`hpcprof.analysis.explain.causes`), not from the size of the symptom.
 """
 
 from __future__ import annotations

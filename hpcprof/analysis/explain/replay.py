@@ -174,8 +174,8 @@ def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
 class Replay:
     """Replays a graph.
 
-    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler. What
-    communication costs the kernels beside it is estimated from that one.
+    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler. The cost of
+    communication to the kernels beside it is estimated from that one.
     """
 
     graph: RunGraph

@@ -27,7 +27,8 @@ from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
 MOST_OPERATIONS = 45_000
-"""So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
+"""Maximum number of replayed operations over all ranks; a longer run is replayed in some steps of its
+middle."""
 
 NO_GPU = (
     "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "

@@ -362,8 +362,9 @@ def run_graph(
 ) -> RunGraph:
     """Join the ranks.
 
-    ``activities`` are those of the ranks in ascending order, with equally many steps. Of ``matched``, those
-    between ranks with aligned clocks couple the ranks (`Coupler`); ``mpi`` are the calls of these ranks on
+    ``activities`` are those of the ranks in ascending order, with equally many steps. Operations of
+    ``matched`` between ranks with aligned clocks couple these (`Coupler`); ``mpi`` are the calls of these
+    ranks on
     the clock that communication aligned.
     """
     ranks = tuple(activities)

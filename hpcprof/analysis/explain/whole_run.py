@@ -49,11 +49,11 @@ RECURRING = 3
 
 _MUCH_WAITING = 0.05
 _NORMAL = 1.645
-"""So many standard errors contain 90 %."""
+"""Half width of a 90 % interval in standard errors."""
 _NAMED = 8
 _SCHEDULE = (
-    "No slow rank or stage explains most of that; the schedule of the pipeline does. What more microbatches "
-    "or an interleaved schedule would save is not predicted"
+    "No slow rank or stage explains most of that; the schedule of the pipeline does. The saving of "
+    "more microbatches or of an interleaved schedule is not predicted"
 )
 """The reason why ranks of a pipeline wait that none makes wait in each step."""
 

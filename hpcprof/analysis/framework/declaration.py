@@ -205,7 +205,7 @@ class Analysis:
     """The column by which a report of many ranks compares them; by default the first main column of times."""
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
-    """True if it takes so much memory that a collect runs such analyses one after another."""
+    """True if it needs much memory: a collect runs such analyses one after another."""
     policy: Policy = field(default=Policy.COLLECTED, kw_only=True)
     """When it is computed, and where its rows are kept; `Policy.EACH_TIME` for any of a plug-in."""
     steps: frozenset[StepRule] | None = field(default=None, kw_only=True)

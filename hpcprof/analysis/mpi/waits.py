@@ -1,7 +1,7 @@
 """The waits inside MPI calls, and the ranks that cause them, by the definitions of Scalasca.
 
-A call waits from its start until the last partner that it needs has come, but no longer than it lasts. What
-is left of the call is transfer. Only one of the operations that end in a call decides: the one that is waited
+A call waits from its start until the last partner that it needs has come, but no longer than it lasts. The
+rest of the call is transfer. Only one of the operations that end in a call decides: the one that is waited
 for longest.
 """
 
@@ -97,8 +97,8 @@ def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
 def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return operations that give data to a root and end after it has come, and the operation of the root.
 
-    As a send, it is blocked if the data are not buffered. Of ``rows``, of shape (m, n) as in
-    `collective_tables`, each collective has its root among the ranks.
+    As a send, it is blocked if the data are not buffered. Each collective of ``rows``, of shape (m, n) as in
+    `collective_tables`, has its root among the ranks.
     """
     found, calls = run.operations, run.calls
     is_root = found.rank[rows] == found.root[rows[:, :1]]

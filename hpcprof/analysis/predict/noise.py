@@ -17,7 +17,7 @@ import numpy as np
 from hpcprof.profiles.timeline import Floats, Ints
 
 _POOL = 4096
-"""Number of drawn steps of a unit, from which replays draw."""
+"""Number of simulated steps of a unit; replays sample from them."""
 _FEWEST_TAIL = 8
 """Minimum number of values in the tail, which has as many as the root of all."""
 _TOGETHER = 2.0

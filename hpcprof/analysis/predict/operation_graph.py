@@ -3,8 +3,8 @@
 1. Steps with the same operations are one graph; times are arrays of shape (operations, steps).
 2. A send and a receive are one message if they name each other as peers, else if their ends coincide best.
 3. A collective waits for the ranks of its group. If the table names none, it is the widest set of ranks (all,
-   one stage, one replica) in which none ends before the last one begins, and that end about as close together
-   as those of the narrowest such set. An operation that claims to compute is a collective too if its ranks
+   one stage, one replica) in which none ends before the last one begins, and whose ends are about as close
+   together as in the narrowest such set. An operation that claims to compute is a collective too if its ranks
    wait and end together.
 4. On a rank, computing is one sequence. A collective begins after the computing before it; computing waits
    for a collective that ends while the rank computes nothing. A send waits for the operation that computes

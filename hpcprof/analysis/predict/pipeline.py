@@ -1,7 +1,7 @@
 """Predicts the step of a pipeline with another schedule, other stages or microbatches, from measured blocks.
 
 1. Forward and backward blocks, the delays before them and the messages between stages are those measured, by
-   replica, stage, microbatch and step. What comes before the first and after the last block stays.
+   replica, stage, microbatch and step. Operations before the first and after the last block stay.
 2. More or fewer stages divide the same layers evenly: a new stage takes its share of the measured ones.
 3. Orders: 1F1B (Narayanan et al., 2019); interleaved, as in Megatron-LM (Narayanan et al., 2021); zero
    bubble, where the gradients of weights fill gaps within the memory of 1F1B (ZB-H1, Qi et al., 2023): a list

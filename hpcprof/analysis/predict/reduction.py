@@ -1,7 +1,8 @@
 """Reduces the timelines of a run to a table of operations.
 
 Communication keeps its rows: collectives and messages of NCCL, of the host's process groups, and of MPI.
-What a rank computes between them becomes one operation, which ends where communication begins, or where the
+The computation of a rank between them becomes one operation, which ends where communication begins, or where
+the
 rank waits for it. Gaps within belong to it; the host may have caused them. Where a rank computes nothing
 between two operations of communication, the operation takes no time, so that all steps have the same ones.
 """

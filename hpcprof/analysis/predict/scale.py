@@ -140,8 +140,8 @@ class _Model:
 class Predictor:
     """Predicts steps of a program from the operations of one or more runs on few ranks.
 
-    ``table`` has the operations of the run (`hpcprof.profiles.readers.operations.table`), and ``others`` have
-    those of runs of the program on other ranks, which tell more of the network. Groups of ``keep`` ranks do
+    ``table`` has the operations of the run (`hpcprof.profiles.readers.operations.table`), and ``others`` the
+    operations of its runs on other ranks, for more samples of the network. Groups of ``keep`` ranks do
     not grow; ``ranks_per_node`` are by default as many as were measured. ``changes`` are changes of the
     measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured
     network of the site, instead of that of the run's own communication. ``computing`` returns the factor of

@@ -3,7 +3,7 @@
 1. Ranks that send each other messages and have stages are one unit, else each rank is a unit.
 2. Operations of all units that have stage, name and number in common are one operation of the unit. Their
    times in all units and steps are its sample. The unit with most operations is the template.
-3. A collective joins operations of one unit, those of all units, or those of a subset of the units. Subsets
+3. A collective joins operations of one unit, of all units, or of a subset of the units. Subsets
    in two orthogonal directions are a grid of processes; the meaning of others has to be told (``keep``).
 4. A message between units comes from a neighbour.
 """

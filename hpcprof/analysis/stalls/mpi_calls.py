@@ -27,7 +27,7 @@ _OF_NO_GROUP = POINT_TO_POINT | OF_OBJECTS
 _STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
 _SHOWN = 3
 _LONGEST = 64
-"""So many calls before the one that hangs are compared with those before earlier ones."""
+"""Number of calls before the hanging call that are compared with the calls before earlier ones."""
 
 
 class _Collective(NamedTuple):

@@ -100,8 +100,8 @@ def expected_correlation(
 ) -> Floats:
     """Return the correlation to expect where ``found`` was measured on some independent series.
 
-    A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. So many
-    standard errors of the result are added as ``errors`` says.
+    A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. Number of
+    standard errors of the result to add as ``errors`` says.
     """
     # Kendall's correction makes the error of short series larger.
     values = series * np.maximum(length - 3, 0) ** 2 / length

@@ -5,8 +5,8 @@
 2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
    lies between two of its launches is usually alike: the same kinds about as often, whatever the tiles of
    matrix products. Other work between periods, warm-up and phases are allowed.
-3. The outermost period wins: the kind that occurs least. Of kinds that occur equally often, the one with the
-   longest pause of the host before it marks the boundary.
+3. The outermost period wins: the kind that occurs least. Among kinds that occur equally often, the one after
+   the longest pause of the host marks the boundary.
 4. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
    them are the step, as where a solver does some work on the host after n sweeps.
 """

@@ -1,7 +1,7 @@
 """Steps of programs that mark none: the main loop repeats its sequence of messages and collectives.
 
 Steps begin where every n-th call of a name ends. Such a call is one that all ranks join, so that every rank
-finds the same steps without knowing the others. What lies between two of them may differ from rank to rank,
+finds the same steps without knowing the others. The calls between two of them may differ from rank to rank,
 and on a master that serves from step to step. Where a loop has no such call, each rank takes its own
 sequence.
 """
@@ -41,7 +41,7 @@ _EXPLAINED, _ALTERNATING, _UNLIKE = 0.9, (2, 3, 4), 1.5
 lengths of the period, minimum ratio of two of the times."""
 
 _SAID = 8
-"""So many different calls of a step are named."""
+"""Maximum number of different calls of a step in a sentence."""
 
 _SAME_LENGTH, _LONGER = 1.1, 4.0
 """Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""

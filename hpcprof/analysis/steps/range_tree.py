@@ -1,4 +1,4 @@
-"""The tree of the ranges of a thread: which range contains which. Ranges may also overlap."""
+"""The tree of the ranges of a thread by containment. Ranges may also overlap."""
 
 from collections.abc import Iterator
 

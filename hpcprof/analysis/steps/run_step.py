@@ -1,7 +1,7 @@
 """The step of a run: how long it takes, of which kinds it is, and where its time goes.
 
-Every answer about the step of a run comes from here: its median is that of the series of `step_series`, its
-account, its elapsed time and its kinds are those of `step_kinds`.
+Every answer about the step of a run comes from here: `step_series` gives its median, `step_kinds` its
+account, its elapsed time and its kinds.
 """
 
 from __future__ import annotations

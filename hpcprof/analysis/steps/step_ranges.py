@@ -40,7 +40,7 @@ CAPTURE = "capture"
 
 _NAMED = 3
 _FEWEST_NUMBERS = 5
-"""So many numbers make a counter where no step tells whether they count steps."""
+"""Minimum number of numbered ranges for a counter where no step confirms that they count steps."""
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -136,8 +136,8 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
 def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     """Return the counters in the names of steps, or their places if these do not count steps.
 
-    A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses,
-    and that of a program's executions where some were not recorded.
+    A counter has the same distance from step to step. The numbers of PyTorch's profiler have gaps where it
+    pauses, and those of a program's executions where some were not recorded.
     Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the
     PyTorch profiler marks at their starts. The first mark of the start-up hook ends step 0, unless the job
     captured some steps.

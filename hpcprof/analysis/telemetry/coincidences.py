@@ -2,8 +2,8 @@
 
 **Long steps, and a level that changes.** Steps are joined to at most 400 consecutive units. Each metric has
 its mean, or its rate, in each unit. The statistic is the sum of its ranks in the units with long steps (or,
-for a level, weighted by the time of the steps). Its distribution without any connection is that of 1,999
-permutations of the units of the steps, which leave the samples as they are. Beside single long steps, samples
+for a level, weighted by the time of the steps). Its null distribution comes from 1,999 permutations of the
+units of the steps, which leave the samples as they are. Beside single long steps, samples
 count relative to those around them: what rises during a whole run proves nothing about some steps. Where both
 resemble their neighbours, blocks of units change places instead: twice as long as the series would have to
 be for independent values. The largest statistic of all metrics decides about each of them (Westfall and

@@ -1,8 +1,7 @@
 """The tables about the nodes of a run, from their samples and the steps of its ranks.
 
 A row covers whole steps in which at least one sample lies. Nothing is interpolated: a sample counts for the
-steps in which it was taken, and what a counter grew by between two samples for the steps in which the middle
-between them lies.
+steps in which it was taken, and the growth of a counter between two samples for the steps at their midpoint.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

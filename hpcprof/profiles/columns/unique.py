@@ -27,7 +27,7 @@ def distinct(values: Ints) -> Ints:
 def numbered(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values in ascending order, and the number of each row's value among them.
 
-    The result is that of ``np.unique(values, return_inverse=True)``, which sorts all rows. Here values that
+    The result equals ``np.unique(values, return_inverse=True)``, which sorts all rows. Here values that
     lie close together are counted, and others are hashed.
     """
     low, span = extent(values)

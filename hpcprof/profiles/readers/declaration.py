@@ -48,7 +48,7 @@ class Scrubber:
     files : str
         The same for people.
     otherwise : str
-        What to do with the other files of the reader; may be empty.
+        Advice on the other files of the reader; may be empty.
     """
 
     function: str
@@ -108,7 +108,7 @@ class Reader:
     files : str
         The same for people, for example ``*.json[.gz] of PyTorch``.
     content : ProfileContent
-        What ``read`` returns: a `hpcprof.profiles.timeline.Timeline` or a
+        The result of ``read``: a `hpcprof.profiles.timeline.Timeline` or a
         `hpcprof.profiles.kernel_report.KernelReport`.
     read : str
         Reads a profile. It raises `UsageError` if the user's table of kernel classes is wrong.

@@ -2,7 +2,7 @@
 
 Programs write them after a timeout (``TORCH_FR_DUMP_TEMP_FILE``) as pickles, the hook of a run as JSON.
 Versions 2.4 to 2.10 hold the same (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). A pickle is data of
-somebody else: only plain values are unpickled, and only so many of them.
+somebody else: only plain values are unpickled, up to a maximum number.
 """
 
 import re

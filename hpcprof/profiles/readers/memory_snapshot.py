@@ -1,7 +1,7 @@
 """Snapshots of PyTorch's memory: what a process has allocated on GPUs, by whom, and what came before.
 
 ``torch.cuda.memory._dump_snapshot`` writes them, and the hook of a run (`hpcprof.node.hooks.memory_history`)
-with one more key. They are pickles of somebody else: only plain values are loaded, and only so many of them.
+with one more key. They are pickles of somebody else: only plain values are loaded, up to a maximum number.
 """
 
 from collections.abc import Iterator, Mapping

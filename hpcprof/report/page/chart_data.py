@@ -1,7 +1,7 @@
 """The data of the charts of a run's page: plain lists, with times in nanoseconds.
 
-Each chart is a dict with ``kind``, by which the page's script finds what draws it, ``title``, which says
-what the data show, and ``note``, which says what is drawn and from how many samples. Texts are raw: the
+Each chart is a dict with ``kind``, the drawing function of the page's script, ``title``, the message of the
+data, and ``note``, the quantity and the number of its samples. Texts are raw: the
 script writes them as text and never as markup.
 """
 
@@ -391,7 +391,7 @@ def _chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dic
     when = _SNAPSHOT_EVENTS.get(snapshot["event"], "").format(step=snapshot["step"])
     peak = format_bytes(snapshot["peak_bytes"])
     series = {title: [row[f"{kind}_bytes"] for row in rows] for kind, title in _MEMORY_KINDS.items()}
-    note = "What PyTorch's allocator held, by kind, from its recorded events."
+    note = "Memory of PyTorch's allocator by kind, from its recorded events."
     note += (
         " The time begins with the step in the timeline."
         if of_profile

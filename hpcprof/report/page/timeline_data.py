@@ -191,7 +191,7 @@ def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[li
     by_distance = sorted(ranks, key=lambda rank: (abs(measure.get(rank, 0) - middle), rank))
     typical, furthest = by_distance[0], by_distance[: -DEVIATING - 1 : -1]
     note = (
-        f"Of {counted(len(ranks), 'rank')}, the page has a median one, rank {typical}, and the "
+        f"The page has a median rank of {counted(len(ranks), 'rank')}, rank {typical}, and the "
         f"{len(furthest)} that deviate most: {named_ranks(sorted(furthest))}. hpcprof serve shows all."
     )
     return [typical, *furthest], [note]

@@ -1,4 +1,4 @@
-"""A metric of all runs of a program over time, and the runs from which on its level is another one."""
+"""A metric of all runs of a program over time, with its change points."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,7 @@
 """Packages: the results and the kept events of one run in one file, for another store.
 
-A package is a tar archive with ``run.json``, ``results.json`` and the files of the events. Whoever unpacks it
-trusts nothing in it: each name, type, column and value is checked before anything is kept.
+A package is a tar archive with ``run.json``, ``results.json`` and the files of the events. A hub trusts
+nothing in it: each name, type, column and value is checked before anything is kept.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ def _compute(
     text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return found, store.put_explanation(run.id, text, tables, sha256)
-    except StoreError:  # Whoever may only read the database gets the explanation too.
+    except StoreError:  # Users who may only read the database get the explanation too.
         return found, True
 
 

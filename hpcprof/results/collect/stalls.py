@@ -1,7 +1,7 @@
 """The verdict on a run that stood still, from the evidence that the job kept, or from dumps of other jobs.
 
 The job itself only notes that no rank made progress (``state/stalled``) and keeps evidence (``stall/``): its
-nodes have no hpcprof. Whoever looks first judges it, and writes ``state/stall.json``.
+nodes have no hpcprof. The first command that looks judges it, and writes ``state/stall.json``.
 """
 
 from __future__ import annotations

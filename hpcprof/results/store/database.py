@@ -110,7 +110,7 @@ class Database:
         """Return whether the database has the tables, migrated if they are old; it is not created.
 
         Raises StoreError if the file is not a database, or one of another program, the server cannot be
-        reached, the tables are those of a newer version, or those of an earlier one may not be migrated.
+        reached, the tables are of a newer version, or tables of an earlier one may not be migrated.
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False

@@ -1,7 +1,7 @@
 """The communication of a run, computed once: matched operations, waits, and one clock.
 
 A collect computes it with the analyses over the ranks and keeps it beside the events, in
-``communication/run=ID``: ``part-N.parquet`` has the rows of `Matches`, those of some communicators in each,
+``communication/run=ID``: ``part-N.parquet`` has the rows of `Matches` of some communicators,
 ``clocks.parquet`` the clocks, and ``description.json``, which is written last, everything else.
 """
 

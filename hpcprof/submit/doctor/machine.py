@@ -1,4 +1,4 @@
-"""The machine, which a check is given, and the finding, which it returns; tests make up machines."""
+"""The machine, the argument of a check, and the finding, its result; tests make up machines."""
 
 import os
 import shutil

@@ -53,7 +53,7 @@ INSPECTOR = Profiler(
         "plugin": Setting(
             "libnccl-profiler-inspector.so: its path, or inspector to let NCCL look for it", "inspector"
         ),
-        "smallest": Setting("the size in bytes from which messages are noted", "0"),
+        "smallest": Setting("the minimum size of noted messages in bytes", "0"),
     },
     foreign={"trace": "records NCCL alone", "export": "writes what is read: JSON"},
     check=_check,

@@ -95,7 +95,7 @@ def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
     return (PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
 
 
-# The first name is that of 2025.3, the second that of 2023.4.
+# The first name belongs to 2025.3, the second to 2023.4.
 _GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS)
 
 

@@ -1,6 +1,6 @@
 """Files to and from a host, as tar archives through its connection.
 
-What comes back is not trusted: only plain files that were asked for are written, below one folder and within
+The answer is not trusted: only plain files that were asked for are written, below one folder and within
 limits. Links, devices, absolute paths and files that nobody asked for end the transfer.
 """
 
@@ -148,7 +148,8 @@ def fetch_files(
 ) -> Fetched:
     """Copy files of a folder on a host to a folder here, which has no links of the host's.
 
-    Files that are larger than ``most_bytes`` are left there. Whatever else the host sends ends the transfer.
+    Files that are larger than ``most_bytes`` are left there. Anything else that the host sends ends the
+    transfer.
     """
     wanted = {name: file for name, file in files.items() if file.size <= most_bytes}
     fetched = Fetched(

@@ -35,8 +35,8 @@ def render_array_script(
 
     ``job_scripts`` are the texts of the members' job.sh, rendered for their run directories, in the order of
     the indices; they may differ in the paths of logs alone, since an array has one set of directives. The
-    name of ``sweep_directory`` is the sweep's id. The folder of ``template``, that of job.sh, is searched
-    first for templates, of which ``name`` is rendered.
+    name of ``sweep_directory`` is the sweep's id. Templates are searched first in the folder of ``template``,
+    the one of job.sh; ``name`` is rendered.
     """
     directory = sweep_directory.absolute()
     sets = []

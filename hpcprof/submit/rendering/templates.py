@@ -167,7 +167,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     start_up: str
     """The folder of the run with the profiler's modules that Python loads first; empty for none."""
     hook: str
-    """That of the modules of every run, which note steps and the exception that ends a rank."""
+    """The archive of the modules of every run, which note steps and the exception that ends a rank."""
 
 
 class _Compiled(BytecodeCache):

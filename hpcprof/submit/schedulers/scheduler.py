@@ -1,7 +1,8 @@
 """Schedulers: what their jobs may ask for, how their scripts are spelled, and how jobs are submitted.
 
-A scheduler is one package: a subclass of `Scheduler`, which is imported for every command that makes a job
-and is therefore light, and the client that it returns, which runs the scheduler's commands. Another package
+A scheduler is one package: a subclass of `Scheduler` and the client that it returns, which runs the
+scheduler's commands. The subclass is imported for every command that makes a job, so it is light. Another
+package
 adds one by an entry point of the group ``hpcprof.schedulers`` that names the subclass.
 """
 

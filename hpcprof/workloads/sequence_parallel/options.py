@@ -28,7 +28,7 @@ SWEPT = (
 _PROGRAM = "sequence-parallel"
 _PERCENTAGES = (
     "No mode can beat the bound: the time of the fastest matmuls or of the bytes over the links, each alone, "
-    "whichever takes longer. Of the results, 'of bound' is the bound in percent of the step, 'of the parts "
+    "whichever takes longer. In the results, 'of bound' is the bound in percent of the step, 'of the parts "
     "alone' the same with the serial mode's matmuls and collectives in place of the bound, 'hidden' the part "
     "of serial - bound that a mode saves, and 'of the peak' the rate in percent of the data sheet's."
 )

@@ -7,8 +7,8 @@
   but at least half of its own. Source: T. Dao et al., "FlashAttention: fast and memory-efficient exact
   attention with IO-awareness", 2022.
 - **Elementwise chains**: kernels that read and write one tensor after another, in passes that one could
-  share. Of elementwise kernels that follow each other with equal grids, so over equally large tensors, only
-  the longest is left. No profile records which tensors they share: places whose products take longer than
+  share. A sequence of elementwise kernels with equal grids, so over equally large tensors, keeps only its
+  longest. No profile records which tensors they share: places whose products take longer than
   their elementwise kernels are left alone.
   So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
   parameters, the gradients and the moments.

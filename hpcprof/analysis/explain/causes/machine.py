@@ -82,7 +82,7 @@ MEMORY_PRESSURE = CauseDeclaration(
     "host",
     advice="more memory (`--mem`), fewer ranks on a node, fewer workers that load data, smaller caches",
     remedy="Ask for more memory (--mem), put fewer ranks on a node, or keep less: fewer workers that load "
-    "data, smaller caches. What a program maps and reads of files counts too.",
+    "data, smaller caches. Pages of files that the program maps and reads count too.",
     traits=frozenset({Trait.ALL_RANKS}),
     wait=MachineWait(
         "memory",

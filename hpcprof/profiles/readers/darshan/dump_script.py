@@ -1,7 +1,7 @@
 """Prints a log of Darshan as JSON, by the package ``darshan``.
 
 It runs in a process of its own (``python dump_script.py LOG``): the package is a C library, and a damaged log
-may crash it. Of modules that it cannot read, the library complains on standard error.
+may crash it. The library complains on standard error about modules that it cannot read.
 """
 
 import json

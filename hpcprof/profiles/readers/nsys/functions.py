@@ -1,8 +1,8 @@
 """Functions of the user's code in an nsys export, from its stacks.
 
-Those of Python are samples (``--python-sampling=true``), which nsys writes as marks of an NVTX domain with
-the stack as their payload; an export has them if it was made with ``--include-blobs=true``. Of compiled code
-there are samples of the CPU (``--sample=process-tree``) and the stacks of API calls (``--cudabacktrace``).
+Functions of Python are samples (``--python-sampling=true``), which nsys writes as marks of an NVTX domain
+with the stack as their payload; an export has them if it was made with ``--include-blobs=true``. Compiled
+code has samples of the CPU (``--sample=process-tree``) and the stacks of API calls (``--cudabacktrace``).
 """
 
 import html

@@ -2,8 +2,8 @@
 
 ``emit_nvtx`` and nsys ``--pytorch=autograd-nvtx`` mark operators. PyTorch appends to the name of each of its
 ranges the number of the call, and on request the shapes of the inputs:
-``aten::mm, op_id = 12, sizes = [[4, 32], [32, 10]], input_op_ids = [(3,0), (5,1)]``. What autograd recorded
-has ``, seq = 7`` too (``getNvtxStr`` in torch/csrc/profiler/util.cpp). Ranges of the program
+``aten::mm, op_id = 12, sizes = [[4, 32], [32, 10]], input_op_ids = [(3,0), (5,1)]``. Ranges of autograd have
+``, seq = 7`` too (``getNvtxStr`` in torch/csrc/profiler/util.cpp). Ranges of the program
 (``record_function``) and of PyTorch's own libraries are marked in the same way.
 
 XLA marks each operation that it executes in the domain ``TSL``: ``Thunk:#name=dot,hlo_op=dot.1#``.

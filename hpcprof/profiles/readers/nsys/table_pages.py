@@ -1,8 +1,8 @@
 """Columns of a SQLite file, decoded from its pages by numpy.
 
 Python's sqlite3 makes an object of every value, which for the large tables of an export takes twenty times as
-long (docs/explanation/performance.md). What is decoded here is the part of the file format that such tables
-use, https://sqlite.org/fileformat2.html: tables with rowids. Whatever else a file holds is left to SQLite.
+long (docs/explanation/performance.md). This module decodes the part of the file format that such tables use,
+https://sqlite.org/fileformat2.html: tables with rowids. SQLite reads everything else.
 """
 
 from __future__ import annotations

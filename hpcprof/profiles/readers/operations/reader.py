@@ -1,7 +1,7 @@
 """Reads a table of operations as the timelines of its ranks.
 
-Operations that compute are operators of the host, which has no GPU to show, and communication is that of the
-host. Each step is a range.
+Operations that compute are operators of the host, which has no GPU to show, and communication is the host's.
+Each step is a range.
 """
 
 from pathlib import Path

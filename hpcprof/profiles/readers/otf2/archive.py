@@ -6,7 +6,7 @@ As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
   ranks in their order, if there are communicators or functions of MPI (TAU); without communicators, all
   operations count as those of one that all ranks share.
 - A process is a location group. The streams of a GPU are in its process, or in a group of their own that
-  names the process, or that of rocprofv3, which has one process in an archive.
+  names the process, or belong to the single process of an archive of rocprofv3.
 """
 
 import re

@@ -80,7 +80,7 @@ class MpiEvents(Table):
 
 _VALUE_BYTES = 8
 _OFF = 2
-"""Of OTF2_MeasurementMode."""
+"""Values of OTF2_MeasurementMode."""
 _WIDTH = len(MpiEvents.__match_args__)
 
 

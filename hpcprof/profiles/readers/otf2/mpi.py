@@ -139,8 +139,8 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
     """Return the communicators as a rank knows them, and the place of each by its reference.
 
     The last one stands for those without a reference: `UNKNOWN`, or all ranks in an archive without
-    communicators. Those of the same ranks are told apart by their order in the archive, which is the same for
-    all ranks. In one between two groups, partners are ranks of the other group.
+    communicators. Communicators of the same ranks are distinguished by their order in the archive, which is
+    the same for all ranks. In one between two groups, partners are ranks of the other group.
     """
     found, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
     for reference, (given, groups) in sorted(archive.communicators().items()):

@@ -1,6 +1,7 @@
 """JSON records of numbers as columns, where all records have the same fields.
 
-What one line of a program wrote differs in its digits only. To read the digits takes a third of the time that
+Records that one line of a program wrote differ in their digits only. To read the digits takes a third of the
+time that
 an object for each record, and for each object in it, would take.
 """
 
@@ -18,7 +19,7 @@ _NO_NUMBERS = bytes({*range(256)} - {*_DIGITS, *b":,"})
 _LARGEST = (1 << 63) - 1
 _BETWEEN = b"},{"
 _BLOCK = 256 << 10
-"""So many bytes stay in the processor's cache."""
+"""Maximum number of bytes that stay in the processor's cache."""
 
 
 def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:

@@ -232,7 +232,7 @@ class _Builder:
             kernels=_kernels(operations, rows[_Kind.KERNEL], names, texts),
             memops=_memory(operations, rows[_Kind.MEMORY], names),
             calls=ApiCalls(**api),
-            # Of SYCL, oneCCL and the program; those of a thread nest, or are started and ended.
+            # Ranges of SYCL, oneCCL and the program; on one thread they nest, or are started and ended.
             ranges=Ranges(**others, style=styles_of_threads(*placed)),
             gpu_marks=GpuMarks(**{key: operations[key][rows[_Kind.MARK]] for key in GpuMarks.__match_args__}),
             mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),

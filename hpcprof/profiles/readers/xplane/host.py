@@ -44,7 +44,7 @@ _API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
 _JITTED = "PjitFunction("
 _MODULE = ":XLA GPU module"
 _STEP = "StepMarker"
-# What JAX and XLA mark on the threads of Python; names of Python functions begin with a dollar sign.
+# Ranges that JAX and XLA mark on the threads of Python; names of Python functions begin with a dollar sign.
 _INTERNAL = re.compile(
     r"\$|end: |.*::|Wait for (?:donation|usage) holds|Handle inputs?\b|DevicePut|BatchedCopyTo"
     r"|batched_(?:copy|device)_|(?:Resolve constant globals|Build buffer allocations|ParseArguments"
@@ -261,9 +261,9 @@ class _Threads:
     def _modules(self) -> Ranges:
         """Return the executions of programs on CPU devices, each from its first operation to its last.
 
-        They belong to the thread that calls most jitted functions: XLA's threads take turns. Those of a
-        program on the devices of several processes have its ``run_id`` in their name, which is the same on
-        all of them: processes begin to record at different executions.
+        They belong to the thread that calls most jitted functions: XLA's threads take turns. A program on the
+        devices of several processes has its ``run_id`` in their name, the same on all of them: processes
+        begin to record at different executions.
         """
         plane = self._plane
         texts, module = plane.texts("hlo_module")

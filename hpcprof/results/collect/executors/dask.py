@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LOST = (
     "four Dask workers died on it, the last two while they ran nothing else, as happens when memory runs out"
 )
-_KEPT = "What was collected is kept: collect again for the rest."
+_KEPT = "Collected profiles are kept: collect again for the rest."
 
 _AHEAD = 2
 """The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
@@ -89,8 +89,9 @@ class OnDask:
         """Yield each task with its result; a task is tried four times if its worker dies.
 
         The second time it is a chunk of its own. Then nothing else runs, so that no task is lost because
-        another one ended the worker that both were on: Dask does not tell which of a worker's tasks ran when
-        it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes that; a try
+        another one ended the worker that both were on: When a worker ends, Dask does not distinguish its
+        running tasks from its waiting ones. Nor does it tell whether the last one ran, so the worker notes
+        that; a try
         is repeated if the worker ended before or after. A second lone try is for workers that something else
         ends, such as a nanny that missed its worker while it started. Raises HpcprofError if the cluster is
         lost, has no worker for long, its workers keep ending, or one does not see a folder.

@@ -257,7 +257,7 @@ def _work(orders: Connection, answers: Connection) -> None:
             function, tasks = orders.recv()
             for task in tasks:
                 answers.send(_answer(function, task))
-            if function != last:  # What it has imported and keeps for later is no growth.
+            if function != last:  # Modules imported and kept for later are no growth.
                 last, settled = function, _memory()
             needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - first
             if has_grown(_memory() - settled, needed):

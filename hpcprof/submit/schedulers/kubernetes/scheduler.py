@@ -1,7 +1,7 @@
 """Kubernetes with Kubeflow's MPI operator: paths in the pods, and the manifest of a job, ``mpijob.yaml``.
 
-The scripts are those of every site. They reach the pods by a ConfigMap; the launcher pod copies them to
-the volume of results, which every pod mounts, and runs job.sh, which starts all ranks by one mpirun.
+The scripts are those of every site. They reach the pods by a ConfigMap; the launcher pod copies them to the
+volume of results, which every pod mounts, and runs job.sh: it starts all ranks by one mpirun.
 """
 
 import dataclasses

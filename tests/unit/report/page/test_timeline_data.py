@@ -239,7 +239,7 @@ def test_of_more_ranks_a_median_one_and_the_ten_furthest_are_shown() -> None:
     ranks, (note,) = chosen_ranks([*range(100)], measure)
     assert ranks == [1, *range(49, 39, -1)]
     assert note.startswith(
-        "Of 100 ranks, the page has a median one, rank 1, and the 10 that deviate most: ranks 40"
+        "The page has a median rank of 100 ranks, rank 1, and the 10 that deviate most: ranks 40"
     )
 
 

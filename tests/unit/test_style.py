@@ -1,0 +1,109 @@
+"""The English of the project: a subject first, one main clause, and thresholds that name their quantity."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "hpcprof").rglob("*.py"))
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+
+_VAGUE = re.compile(r"\bso (?:many|much)\b|\bfrom which on\b", re.IGNORECASE)
+_NO_SUBJECT = re.compile(r"(?:Of|What|Whatever|Whoever|Whose)\b.*[.:;]$", re.DOTALL)
+_RELATIVE = re.compile(r"\bwhich\b|\bthat of\b|\bthose of\b", re.IGNORECASE)
+
+_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
+_PARAGRAPH = re.compile(r"\n\s*\n|\n\s*[\w*, ]+ : [^\n]*\n|\n\s*(?:[-*|#]|\d+\.)\s|\|")
+"""Between paragraphs, items, cells of a table, and the fields of a NumPy docstring."""
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[])")
+
+Text = tuple[int, str]
+"""The line in which a text begins, and the text."""
+
+
+def text_of(literal: ast.JoinedStr) -> str:
+    """Return a formatted string with a word in the place of each value."""
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in literal.values)
+
+
+def comments(source: str) -> Iterator[Text]:
+    """Yield the comments of a file that have lines of their own, neighbouring lines together."""
+    for block in re.finditer(r"(?:^ *#.*\n)+", source, re.MULTILINE):
+        lines = (line.strip().lstrip("#") for line in block.group().splitlines())
+        yield source.count("\n", 0, block.start()) + 1, " ".join(lines)
+
+
+def texts(path: Path) -> Iterator[Text]:
+    """Yield the docstrings, messages and comments of a module."""
+    source = path.read_text()
+    yield from comments(source)
+    parts: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(map(id, node.values))
+            yield node.lineno, text_of(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.lineno, node.value
+
+
+def page_texts(path: Path) -> Iterator[Text]:
+    """Yield the prose of a page, without its examples and its title; in the changelog the unreleased part."""
+    prose = re.sub(r"```.*?```|^#[^#\n]* .*?$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    yield 1, prose.split("\n## 0.3.0")[0]
+
+
+def fault(sentence: str) -> str:
+    """Return the rule that a sentence breaks, empty for none."""
+    if _VAGUE.search(sentence):
+        return "name the quantity, its unit and its effect"
+    if _NO_SUBJECT.match(sentence):
+        return "begin with the subject"
+    if len(_RELATIVE.findall(_LINK.sub("", sentence))) > 1 and not sentence.endswith("?"):
+        return "repeat the noun: one 'which', 'that of' or 'those of' in a sentence"
+    return ""
+
+
+def faults(text: str) -> Iterator[str]:
+    """Yield a line for each sentence of a text that breaks a rule."""
+    for paragraph in _PARAGRAPH.split("\n" + text):
+        for sentence in _SENTENCE.split(" ".join(paragraph.split())):
+            if rule := fault(sentence):
+                yield f"{rule}: {sentence}"
+
+
+def test_docstrings_comments_and_messages_are_plain_sentences() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}:{line}: {broken}"
+        for path in SOURCES
+        for line, text in texts(path)
+        for broken in faults(text)
+    ]
+
+
+def test_pages_are_plain_sentences() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {broken}"
+        for path in PAGES
+        for _, text in page_texts(path)
+        for broken in faults(text)
+    ]
+
+
+def test_the_rules_find_what_has_to_be_decoded() -> None:
+    assert [
+        next(faults(text)).partition(":")[0]
+        for text in (
+            "So many ranks are replayed.",
+            "Of two files the newer one counts.",
+            "The length is that of the series which the profile has.",
+        )
+    ] == [
+        "name the quantity, its unit and its effect",
+        "begin with the subject",
+        "repeat the noun",
+    ]
+    assert not list(faults("What to do next"))
+    assert not list(faults("Which rank waits, and in which call?"))
