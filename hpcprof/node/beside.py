@@ -7,16 +7,18 @@ processes have to end; whether the failure of a rank ends the programs of the ot
 their profilers then have (0 for no limit). Nothing here may make the job fail.
 """
 
+import glob
 import os
 import signal
 import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Dict, List, Sequence, Union
+from typing import Any, Dict, List, Sequence, Set
 
 from .failures import Failures
-from .stalls import Process, StallWatch, processes, programs, read, waiting_ranks
+from .program_words import PYTHON, Command, launcher_of
+from .stalls import Process, StallWatch, ended_ranks, processes, programs, read, waiting_ranks
 from .telemetry import Sampler
 
 _LOOK_SECONDS = 2.0
@@ -71,29 +73,57 @@ class Leftovers:
                 left.setdefault(process.rank, []).append(process)
         self._since = {rank: self._since.get(rank, now) for rank in left}
         for rank, started in left.items():
-            self._note(rank, started)
+            names = sorted("%s (%d)" % (process.text("comm").strip(), process.pid) for process in started)
+            _note(self._run, rank, "left", ", ".join(names))
             over = now - self._since[rank] - self._grace
             for process in started if over >= 0 else []:
                 process.send(signal.SIGTERM if over < _KILL_SECONDS else signal.SIGKILL)
 
-    def _note(self, rank: int, left: List[Process]) -> None:
-        path = "%s/state/rank%05d.left" % (self._run, rank)
-        if not os.path.exists(path):
-            names = sorted("%s (%d)" % (process.text("comm").strip(), process.pid) for process in left)
-            with open(path + ".part", "w") as file:
-                file.write(", ".join(names) + "\n")
-            os.replace(path + ".part", path)
+
+class Launches:
+    """Notes in ``state/rankNNNNN.launcher`` the launcher that a program has started."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._ranks: Set[int] = set()
+
+    def look(self, here: List[Process]) -> None:
+        """Note the first launcher of each rank."""
+        for process in here:
+            if not process.is_program or process.rank is None or process.rank in self._ranks:
+                continue
+            words = process.text("cmdline").split("\0")[:-1]
+            is_script = PYTHON.fullmatch(os.path.basename(words[0])) and words[1:] if words else False
+            if is_script and not words[1].startswith("-"):
+                words = words[1:]
+            name = launcher_of(Command(words)) if words else ""
+            if name:
+                self._ranks.add(process.rank)
+                _note(self._run, process.rank, "launcher", name)
+
+
+def _note(run: str, rank: int, fact: str, text: str) -> None:
+    """Write a fact about a rank, unless there is one."""
+    path = "%s/state/rank%05d.%s" % (run, rank, fact)
+    if not os.path.exists(path):
+        with open(path + ".part", "w") as file:
+            file.write(text + "\n")
+        os.replace(path + ".part", path)
 
 
 def main() -> None:
     """Run until the ranks of the node have ended, or SIGTERM."""
     run, node = sys.argv[1:3]
-    wrapper, rank, _ranks, samples, limit, stops, grace, fails, profilers = map(int, sys.argv[3:])
+    wrapper, rank, ranks, samples, limit, stops, grace, fails, profilers = map(int, sys.argv[3:])
     # Before the first thread: the sampler waits for this signal, and takes a last sample.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # Until here it was ignored; the wrapper sends it once all ranks have ended.
+    if ended_ranks(run, {rank}) and len(glob.glob(glob.escape(run) + "/state/rank*.exit")) >= ranks:
+        os.kill(os.getpid(), signal.SIGTERM)
     watch = StallWatch(run, node, rank, limit, bool(stops), wrapper) if limit else None
     threads = [threading.Thread(target=_watch, args=(watch,), daemon=True)] if watch else []
-    lookers = [Signals(run), Leftovers(run, grace), *([Failures(run, profilers)] if fails else [])]
+    lookers: List[Any] = [Signals(run), Leftovers(run, grace), Launches(run)]
+    lookers += [Failures(run, profilers)] if fails else []
     threads.append(threading.Thread(target=_look, args=(run, wrapper, lookers), daemon=True))
     for thread in threads:
         thread.start()
@@ -134,7 +164,7 @@ def _watch(watch: StallWatch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _look(run: str, wrapper: int, lookers: "Sequence[Union[Signals, Leftovers, Failures]]") -> None:
+def _look(run: str, wrapper: int, lookers: Sequence[Any]) -> None:
     while True:
         here = processes(run)
         if not here and os.getppid() != wrapper:

@@ -1,13 +1,11 @@
 """The programs that a command runs, and the MPI library behind it.
 
-A command is often wrapped: in ``env``, ``numactl``, ``uv run`` or ``apptainer exec``, in ``bash -c``, in the
-binding script of a site or in a script of the user's. This module looks through these words without running
-them. Only Python is asked, as it is started by the command, which MPI library mpi4py loads.
-
-A run has a copy of this file in ``hook/``. It runs without hpcprof, under any Python from 3.6: it imports
-nothing but the standard library.
+A command is often wrapped: in ``env``, ``uv run`` or ``apptainer exec``, in ``bash -c``, in a script of shell
+or Python, in a Makefile. This module reads these without running them. Only Python is asked, as it is started
+by the command, which MPI library mpi4py loads. Runs carry this file: it needs nothing but a Python from 3.6.
 """
 
+import ast
 import glob
 import os
 import re
@@ -102,17 +100,29 @@ LAUNCHERS: Dict[str, str] = {
     **dict.fromkeys("horovodrun composer charmrun upcxx-run".split(), ""),
     "accelerate": "launch",
     **dict.fromkeys(("flux", "colossalai", "fabric"), "run"),
-    "ray": "start symmetric-run",
+    "ray": "start symmetric-run job",
+    "dask-mpi": "",
 }
 """Programs that start ranks or workers themselves, with the subcommands that do."""
 
+_STARTS = re.compile(
+    "run|[Pp]open|(?:check_)?(?:call|output)|getoutput|system|create_subprocess_.*|(?:exec|spawn)[lv].*"
+)
+"""Names of functions of Python that run a command."""
+_UNKNOWN = "{}"
+"""A word that only the program itself knows."""
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+_SETTING = re.compile(r"(?:(?:export|override)\s+)?([\w.-]+)\s*[:?+]{0,3}=\s*([^#]*)")
+_RULE = re.compile(r"([^\s#:=][^#:=]*):{1,2}(?!=)([^#;]*)")
+
 
 class Command(NamedTuple):
-    """A command: its words, the words of runners before it, and its place if it is in a script."""
+    """A command: its words, those of runners before it, its place in a script, and if it is in a loop."""
 
     words: List[str]
     before: Tuple[str, ...] = ()
     place: str = ""
+    repeated: bool = False
 
     @property
     def name(self) -> str:
@@ -130,7 +140,7 @@ def launcher_of(command: Command) -> str:
     if name == "accelerate-launch":
         return "accelerate"
     if name in LAUNCHERS and (not LAUNCHERS[name] or {*words[:1]} & {*LAUNCHERS[name].split()}):
-        return name
+        return "" if words[:1] == ["job"] and "submit" not in words else name
     return ""
 
 
@@ -144,32 +154,52 @@ def module_of(words: List[str]) -> List[str]:
     return []
 
 
-def commands(
-    words: List[str], folder: str, before: Tuple[str, ...] = (), place: str = "", depth: int = 0
-) -> Iterator[Command]:
+class _Scene(NamedTuple):
+    """The surroundings of a command, as `Command` has them, with its folder and the depth of nesting."""
+
+    folder: str
+    before: Tuple[str, ...] = ()
+    place: str = ""
+    repeated: bool = False
+    depth: int = 0
+
+
+def commands(words: List[str], folder: str) -> Iterator[Command]:
     """Yield the commands that a command may run, outermost first; it starts in a folder."""
-    if not words or depth > _DEPTH:
+    return _commands(words, _Scene(folder))
+
+
+def _commands(words: List[str], scene: _Scene) -> Iterator[Command]:
+    if not words or scene.depth > _DEPTH:
         return
-    command = Command(list(words), before, place)
+    command = Command(list(words), scene.before, scene.place, scene.repeated)
     yield command
-    name, rest = command.name, command.words[1:]
+    name, rest, scene = command.name, command.words[1:], scene._replace(depth=scene.depth + 1)
     runner = RUNNERS.get(name)
     if runner is not None:
         inner = _run_by(name, runner, rest)
-        started = (*before, *words[: len(words) - len(inner)])
+        started = (*scene.before, *words[: len(words) - len(inner)])
         if inner and inner[0].endswith(".py"):
             inner = ["python", *inner]
-        yield from commands(inner, folder, started, place, depth + 1)
+        repeated = scene.repeated or name in ("xargs", "parallel")
+        yield from _commands(inner, scene._replace(before=started, repeated=repeated))
     elif SHELL.fullmatch(name):
-        yield from _run_by_shell(rest, folder, before, place, depth)
-    elif not PYTHON.fullmatch(name):
-        text = _script(_file(words[0], folder))
+        yield from _run_by_shell(rest, scene)
+    elif PYTHON.fullmatch(name):
+        yield from _run_by_python(rest, scene)
+    elif name in ("make", "gmake"):
+        yield from _run_by_make(rest, scene)
+    else:
+        path = _file(words[0], scene.folder)
+        text = _script(path)
         if text is not None:
-            yield from _in_script(text, rest, folder, before, words[0], depth)
+            yield from _in_script(text, rest, scene._replace(place=words[0]))
+        elif re.match(rb"#!.*\bpython", _content(path, 99)):
+            yield from _run_by_python([path, *rest], scene)
         else:
             # Another program may run the words after it.
-            starts = (i for i, word in enumerate(words) if i and _starts_program(word, folder))
-            yield from commands(words[next(starts, len(words)) :], folder, before, place, depth + 1)
+            starts = (i for i, word in enumerate(words) if i and _starts_program(word, scene.folder))
+            yield from _commands(words[next(starts, len(words)) :], scene)
 
 
 def _starts_program(word: str, folder: str) -> bool:
@@ -207,21 +237,133 @@ def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
     return []
 
 
-def _run_by_shell(
-    rest: List[str], folder: str, before: Tuple[str, ...], place: str, depth: int
-) -> Iterator[Command]:
+def _run_by_shell(rest: List[str], scene: _Scene) -> Iterator[Command]:
     words = list(rest)
     while words and words[0][:1] in ("-", "+"):
         option = words.pop(0)
         if re.fullmatch("-[A-Za-z]*c[A-Za-z]*", option):
-            yield from _in_script(words[0], words[2:], folder, before, place, depth) if words else ()
+            yield from _in_script(words[0], words[2:], scene) if words else ()
             return
         if option in VALUE_OPTIONS and words:
             words.pop(0)
     if words:
-        text = _script(_file(words[0], folder), of_shell=True)
+        text = _script(_file(words[0], scene.folder), of_shell=True)
         if text is not None:
-            yield from _in_script(text, words[1:], folder, before, words[0], depth)
+            yield from _in_script(text, words[1:], scene._replace(place=words[0]))
+
+
+def _run_by_python(rest: List[str], scene: _Scene) -> Iterator[Command]:
+    """Yield the commands that the source of a program in Python starts, and dask-mpi if it imports that."""
+    words = list(rest)
+    while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
+        words = words[2 if words[0] in VALUE_OPTIONS else 1 :]
+    if words[:1] == ["-c"]:
+        name, text = "", "".join(words[1:2])
+    else:
+        base = words[1].replace(".", "/") if words[:1] == ["-m"] and words[1:] else ""
+        names = [base + ".py", base + "/__main__.py"] if base else words[:1]
+        name = next((name for name in names if os.path.isfile(os.path.join(scene.folder, name))), "")
+        text = (
+            _content(os.path.join(scene.folder, name), _SCRIPT_BYTES).decode("utf-8", "replace")
+            if name
+            else ""
+        )
+    try:
+        nodes: List[Any] = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    loops = (ast.For, ast.While, ast.ListComp)
+    repeated = {id(inner) for node in nodes if isinstance(node, loops) for inner in ast.walk(node)}
+    values = {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in nodes:
+        line = ""
+        if isinstance(node, ast.ImportFrom) and node.module == "dask_mpi":
+            line = "dask-mpi"
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            line = " ".join(_text_of(word, values) for word in node.args) if _STARTS.fullmatch(called) else ""
+        place = "{}, line {}".format(name, node.lineno) if line and name else scene.place
+        for inner in _simple_commands(line):
+            there = scene._replace(place=place, repeated=scene.repeated or id(node) in repeated)
+            yield from _commands(inner, there)
+
+
+def _text_of(node: Any, values: Dict[str, Any]) -> str:
+    """Return an expression of Python as a command of a shell; `_UNKNOWN` is what the source leaves open."""
+    if isinstance(node, ast.Name) and node.id in values:
+        others = {name: value for name, value in values.items() if name != node.id}
+        return _text_of(values[node.id], others)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return " ".join(
+            _text_of(word, values) if isinstance(word, ast.Starred) else shlex.quote(_text_of(word, values))
+            for word in node.elts
+        )
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text_of(part, values) for part in node.values)
+    if isinstance(node, ast.BinOp):
+        left = _text_of(node.left, values)
+        return left if isinstance(node.op, ast.Mod) else left + " " + _text_of(node.right, values)
+    if isinstance(node, ast.Starred):
+        return _text_of(node.value, values)
+    if isinstance(node, ast.Call):  # shlex.split(TEXT), TEXT.split(), " ".join(WORDS)
+        return _text_of(node.args[0] if node.args else getattr(node.func, "value", None), values)
+    text = getattr(node, "value", getattr(node, "s", None))
+    return text if isinstance(text, str) else _UNKNOWN
+
+
+def _run_by_make(rest: List[str], scene: _Scene) -> Iterator[Command]:
+    """Yield the commands in the recipes of make's targets, and of what these depend on."""
+    words, targets = list(rest), []  # type: List[str], List[str]
+    options, variables = {"-C": "", "-f": ""}, {"MAKE": "make"}
+    while words:
+        word = words.pop(0)
+        name, sign, value = word.partition("=")
+        if word in options and words:
+            options[word] = words.pop(0)
+        elif sign:
+            variables[name] = value
+            variables["MAKE"] += " " + shlex.quote(word)
+        elif not word.startswith("-") and not word.isdigit():  # as in -j 4
+            targets.append(word)
+    scene = scene._replace(folder=os.path.join(scene.folder, options["-C"]))
+    for name in [options["-f"]] if options["-f"] else _MAKEFILES:
+        path = os.path.join(scene.folder, name)
+        if os.path.isfile(path):
+            text = _content(path, _SCRIPT_BYTES).decode("utf-8", "replace")
+            there = scene._replace(place=os.path.join(options["-C"], name))
+            yield from _in_script(_recipes(text, targets, variables), [], there)
+            return
+
+
+def _recipes(text: str, targets: List[str], variables: Dict[str, str]) -> str:
+    """Return a Makefile with nothing but the recipes of targets, the first one if none is named."""
+    needed: Dict[str, List[str]] = {}
+    owners: List[List[str]] = []
+    lines = text.split("\n")
+
+    def expanded(text: str) -> str:
+        for _ in range(_DEPTH):
+            text = re.sub(r"\$[({](\w+)[)}]", lambda name: variables.get(name.group(1), name.group()), text)
+        return text.replace("$$", "$")
+
+    for line in lines:
+        setting, rule = _SETTING.match(line), _RULE.match(line)
+        if setting:
+            variables.setdefault(setting.group(1), setting.group(2).strip())
+        elif rule:
+            current = expanded(rule.group(1)).split()
+            for target in current:
+                needed.setdefault(target, []).extend(expanded(rule.group(2)).split())
+        owners.append(current if line.startswith("\t") and needed else [])
+    wanted = targets or [target for target in needed if not target.startswith(".")][:1]
+    for target in wanted:  # which grows
+        wanted.extend(name for name in needed.get(target, []) if name not in wanted)
+    wanted_by = [{*names} & {*wanted} for names in owners]
+    return expanded("\n".join(line.lstrip("\t@+-") if wanted_by[i] else "" for i, line in enumerate(lines)))
 
 
 def _file(word: str, folder: str) -> str:
@@ -239,17 +381,18 @@ def _script(path: str, of_shell: bool = False) -> Optional[str]:
     return content.decode("utf-8", "replace") if is_script and b"\0" not in content else None
 
 
-def _in_script(
-    text: str, arguments: List[str], folder: str, before: Tuple[str, ...], place: str, depth: int
-) -> Iterator[Command]:
+def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Command]:
     """Yield the commands of a script; its arguments and the plain values of its variables are put in."""
     variables: Dict[str, List[str]] = {}
     lines = text.replace("\\\n", " ").split("\n")
-    one_line = len(lines) == 1
+    loops = 0
     for number, line in enumerate(lines, 1):
         setting = re.match(r"""\s*(?:export |readonly )?(\w+)=(["']?)([^"'$`;]*)\2\s*(?:#.*)?$""", line)
         if setting:
             variables["$" + setting.group(1)] = setting.group(3).split()
+        loops += len(re.findall(r"(?:^|;)\s*do(?=\s|$)", line))
+        place = scene.place if len(lines) == 1 else "{}, line {}".format(scene.place, number)
+        there = scene._replace(place=place, repeated=scene.repeated or loops > 0)
         for words in _simple_commands(line):
             if words[0] == "shift":
                 arguments = arguments[1:]
@@ -257,8 +400,8 @@ def _in_script(
             values = {"$" + str(index): [value] for index, value in enumerate(arguments[:9], 1)}
             values.update({"$@": arguments, "$*": arguments, **variables})
             expanded = [part for word in words for part in values.get(re.sub("[{}]", "", word), [word])]
-            where = place if one_line else "{}, line {}".format(place, number)
-            yield from commands(expanded, folder, before, where, depth + 1)
+            yield from _commands(expanded, there)
+        loops -= len(re.findall(r"(?:^|;)\s*done\b", line))
 
 
 def _simple_commands(line: str) -> Iterator[List[str]]:

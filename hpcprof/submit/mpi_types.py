@@ -73,11 +73,16 @@ def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
 
 
 def ranks_apart(run: Run) -> str:
-    """Return a sentence if each rank of a run is an MPI job of its own, as far as they have noted it."""
-    if run.manifest is None or run.manifest.job.ranks < 2:
+    """Return a sentence if the ranks of a run are not those of one MPI job, as noted on the node."""
+    if run.manifest is None:
         return ""
-    sizes = {run.state_file(path.name) for path in islice((run.path / "state").glob("rank*.mpi"), 16)}
-    if sizes != {"1"}:
+    ranks, advice = run.manifest.job.ranks, "name after -- the program that it starts, or see --template"
+    for rank, name in run.rank_notes("launcher").items():
+        return f"rank {rank} has started {name}, which starts ranks within this one: {advice}"
+    sizes = {run.state_file(path.name) or "0" for path in islice((run.path / "state").glob("rank*.mpi"), 16)}
+    if others := sizes - {"0", "1", str(ranks)}:
+        return f"a launcher in the program has started {max(others)} ranks within one of the job's: {advice}"
+    if ranks < 2 or sizes != {"1"}:
         return ""
     launcher = recorded_site(run.manifest).launcher.name
     if launcher is LauncherName.SRUN:

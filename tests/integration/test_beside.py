@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.node import stalls
-from hpcprof.node.beside import Leftovers, Signals
+from hpcprof.node.beside import Launches, Leftovers, Signals
 from hpcprof.node.stalls import StallWatch, compared, processes, programs, sample
 from tests.waiting import until
 
@@ -95,6 +96,35 @@ def test_what_a_program_leaves_is_ended_once_all_ranks_of_the_node_have_ended(ru
         (run / "state/rank00004.exit").write_text("0\n")
         leftovers.look(processes(str(run)))
         assert (daemon.wait(10), other.wait(10)) == (-15, -15)
+
+
+def test_what_a_program_leaves_is_ended_if_it_has_ended_before_the_process_beside_it_began(run: Path) -> None:
+    (run / "state/rank00003.exit").write_text("0\n")
+    beside = [sys.executable, "-c", "from hpcprof.node.beside import main; main()", str(run), "n"]
+    # The wrapper has it ignore the signal, which comes before anything is read.
+    ignore = "trap '' TERM; kill $$; exec \"$@\""
+    with program(run, "sleep", "1000", rank=3) as daemon:
+        asked = f"{os.getpid()} 3 1 0 0 0 0 0 0".split()
+        with subprocess.Popen(["sh", "-c", ignore, "sh", *beside, *asked]) as process:
+            assert process.wait(20) == 0  # the wrapper waits for no more
+        assert daemon.wait(10) == -15
+
+
+def test_a_launcher_that_a_program_starts_is_noted(run: Path) -> None:
+    script = run / "torchrun"
+    script.write_text("import time\ntime.sleep(1000)\n")
+    with (
+        program(run, sys.executable, str(script), "a.py", rank=2),
+        program(run, "bash", "-c", "exec -a /usr/bin/srun sleep 1000"),
+        program(run, "bash", "-c", "exec -a srun.py sleep 1000", rank=1),
+    ):
+        notes = {"rank00000.launcher": "srun\n", "rank00002.launcher": "torchrun\n"}
+
+        def noted() -> dict[str, str]:
+            Launches(str(run)).look(processes(str(run)))
+            return {path.name: path.read_text() for path in (run / "state").glob("*.launcher")}
+
+        until(lambda: noted() == notes)
 
 
 def test_a_rank_whose_program_has_ended_never_stalls(run: Path) -> None:

@@ -384,9 +384,8 @@ def _check_node(job: Job, site: Site) -> None:
 
 
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
-    option, _, value = argument.partition("=")
-    quoted = scheduler.quotes_values and option.startswith("--") and " " not in option
-    words = f"{option}={value.replace(' ', '_')}" if quoted and value else argument
+    start = re.match(scheduler.quotes_values or r"\Z", argument)
+    words = start.group() + argument[start.end() :].replace(" ", "_") if start else argument
     if not _PASSED_ON.fullmatch(words):
         valid = f"one option of {scheduler.title} as it is in a batch script, without quotes, \\, #, $ and `"
         raise UsageError(f"--scheduler-arg {argument!r}: write {valid}.", "scheduler_args")

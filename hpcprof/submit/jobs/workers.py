@@ -119,9 +119,14 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
         names = (launcher_of(command) for command in commands(job.workers, job.directory))
         name = next(filter(None, names))
         sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
-    for name, command in within_program(job):
-        place = f" in {command.place}" if command.place else ""
-        if name in WORKER_LAUNCHERS:
+    within = list(within_program(job))
+    starters = [(name, command) for name, command in within if name not in WORKER_LAUNCHERS]
+    several = len(starters) > 1 or any(command.repeated for _, command in starters)
+    for name, command in within:
+        if name == "dask-mpi":
+            sentences.append(_roles_of_dask(job, command))
+        elif name in WORKER_LAUNCHERS:
+            place = f" in {command.place}" if command.place else ""
             if job.ranks_per_node > 1:
                 sentences.append(
                     f"{name}{place} starts the workers of a node itself, and would run "
@@ -129,6 +134,12 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
                 )
             else:
                 sentences.append(f"{name}{place} {_within_one_rank(name, command, job.nodes)}")
+        elif several and starters[0][1].place:
+            name, command = starters[0]
+            sentences.append(
+                f"{name} ({command.place}) starts ranks more than once, within a rank of the job: "
+                f"write hpcprof run --here in place of {name}, for a run of each, and submit that script"
+            )
         elif command.place:
             sentences.append(
                 f"{name} ({command.place}) starts ranks itself, within a rank that the job starts: name the "
@@ -142,6 +153,18 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
+def _roles_of_dask(job: Job, command: Command) -> str:
+    """Return what dask-mpi makes of the ranks of a job; a program that imports it is the client."""
+    imported = len(command.words) == 1
+    first = "the scheduler and rank 1 the client" if imported else "the scheduler"
+    least = 3 if imported else 2
+    if job.ranks < least:
+        return (
+            f"dask-mpi needs {least} ranks, as it makes rank 0 {first}: give --ranks-per-node {least} or more"
+        )
+    return f"dask-mpi makes rank 0 {first}; the others work: --profile-ranks {least - 1}-{job.ranks - 1}"
+
+
 def _within_one_rank(name: str, command: Command, nodes: int) -> str:
     """Return what a launcher of workers does in the one rank of a node, and what to do instead."""
     words = {word.partition("=")[0].replace("_", "-") for word in command.words}
@@ -151,6 +174,11 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
     if apart:
         does += f", and the {nodes} nodes run apart"
     if name == "ray":
+        if command.words[1:2] == ["job"]:
+            joined = "ray symmetric-run --address $MASTER_ADDR:PORT -- PROGRAM"
+            return (
+                f"gives the program to a cluster of Ray, where it is part of no rank: start both by {joined}"
+            )
         joined = f"ray symmetric-run --address $MASTER_ADDR:PORT --min-nodes {nodes} -- PROGRAM"
         return f"{does}: newer versions join them by {joined}" if apart else does
     if name in ("torchrun", "accelerate"):

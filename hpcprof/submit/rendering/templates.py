@@ -281,7 +281,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if common.beside:
-        modules = ("beside", "failures", "stalls", "telemetry")
+        modules = ("beside", "failures", "program_words", "stalls", "telemetry")
         texts |= _node_modules("__init__", *modules)
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):

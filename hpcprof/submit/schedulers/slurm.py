@@ -155,7 +155,7 @@ class SlurmScheduler(BatchScheduler):
     starters = (LauncherName.SRUN,)
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
-    quotes_values = True
+    quotes_values = r"--[\w-]+="
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     sends_signal = True
     requeues = True
@@ -178,11 +178,6 @@ class SlurmScheduler(BatchScheduler):
         # job.sh sends the signal where it acts on the limit itself.
         asked = job.signal and job.on_timeout != "resubmit"
         return found | ({"signal": f"--signal={job.signal}"} if asked else {})
-
-    def own_directives(self, job: Job) -> list[str]:
-        """Return the directives of the user, with quotes around a value that has spaces."""
-        lines = super().own_directives(job)
-        return [re.sub(r"^(--[\w-]+=)(.* .*)$", r'\1"\2"', line) for line in lines]
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option, or what several options set in common.

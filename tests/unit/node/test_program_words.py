@@ -109,6 +109,77 @@ def test_a_launcher_within_the_program_is_found(tmp_path: Path, command: str, la
     assert found == ([launcher] if launcher else [])
 
 
+MAKEFILE = """MPIRUN ?= mpirun
+.PHONY: all run
+all: ring
+ring: ring.c
+\tmpicc ring.c -o ring
+run: ring inner
+\t@$(MPIRUN) -n $(NP) ./ring
+inner:
+\tfor n in 1 2; do srun -n $$n ./b; done
+other:
+\t$(MAKE) run
+"""
+DRIVER = '''"""Usage: srun -n 4 python drive.py"""
+import os, shlex, subprocess
+command = ["srun", "-n", str(ranks), "./a"]
+for _ in range(3):
+    subprocess.run(command + options, check=True)
+line = f"mpirun -n {ranks} ./b"
+subprocess.Popen(shlex.split(line))
+os.system("flux run -n %d ./c" % ranks)
+print("srun is not run")
+'''
+
+
+@pytest.mark.parametrize(
+    ("command", "launches"),
+    [
+        ("make", []),
+        (
+            "make run -j 4 NP=2",
+            ["Makefile, line 7: mpirun -n 2 ./ring", "Makefile, line 9: srun -n '$n' ./b, again"],
+        ),
+        ("make MPIRUN=srun -f Makefile ring", []),
+        (
+            "gmake other NP=3",
+            ["Makefile, line 7: mpirun -n 3 ./ring", "Makefile, line 9: srun -n '$n' ./b, again"],
+        ),
+        (
+            "uv run drive.py",
+            [
+                "drive.py, line 5: srun -n '{}' ./a '{}', again",
+                "drive.py, line 7: mpirun -n '{}' ./b",
+                "drive.py, line 8: flux run -n %d ./c",
+            ],
+        ),
+        (
+            "python -m drive",
+            ["drive.py, line 5: srun -n '{}' ./a '{}', again", "drive.py, line 7: mpirun -n '{}' ./b"],
+        ),
+        ("""python3 -c 'import os; os.execvp("srun", ["srun", "./a"])'""", [": srun srun ./a"]),
+        ("""python3 -c 'from dask_mpi import initialize'""", [": dask-mpi"]),
+        ("python missing.py", []),
+        ("bash -c 'seq 3 | xargs -n 1 srun ./a'", [": srun ./a, again"]),
+        ("ray job list", []),
+        ("ray job submit -- python a.py", [": ray job submit -- python a.py"]),
+    ],
+)
+def test_recipes_of_make_and_programs_in_python_are_looked_through(
+    tmp_path: Path, command: str, launches: list[str]
+) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    (tmp_path / "drive.py").write_text(DRIVER)
+    found = [
+        f"{inner.place}: {shlex.join(inner.words)}{', again' * inner.repeated}"
+        for inner in commands(shlex.split(command), str(tmp_path))
+        if launcher_of(inner)
+    ]
+    assert sorted(found)[: len(launches)] == launches
+    assert bool(found) == bool(launches)
+
+
 def test_a_script_that_runs_itself_ends(tmp_path: Path) -> None:
     (tmp_path / "again.sh").write_text('#!/bin/sh\nexec ./again.sh "$@"\n')
     assert len(run_by("./again.sh x", tmp_path)) < 20

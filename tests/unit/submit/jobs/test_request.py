@@ -20,7 +20,7 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
-from tests.jobs import make_job
+from tests.jobs import make_job, rendered
 
 FILE = """\
 site: local
@@ -360,6 +360,15 @@ def test_a_gpu_profiler_is_refused_without_gpus_and_accepted_with_some(tmp_path:
     site = loaded(tmp_path, "extends: generic-slurm\nnode: {cores: 64}\n")
     make_job(site, arguments=["true"], profiler="nsys", gpus_per_rank=1, **cuda)
     make_job(site, arguments=["true"], profiler="nsys", scheduler_args=["--gres=gpu:1"], **cuda)
+
+
+def test_pbs_gets_variables_with_spaces_in_quotes(tmp_path: Path) -> None:
+    site = load_site("generic-pbs")
+    job = make_job(site, arguments=["a.out"], queue="q", scheduler_args=["-v A=b c,B=d", "-l x=b"])
+    text = rendered(job, tmp_path, site)["job.sh"]
+    assert '#PBS -v "A=b c,B=d"\n#PBS -l x=b\n' in text
+    with pytest.raises(UsageError, match="write one option of PBS"):
+        make_job(site, arguments=["a.out"], queue="q", scheduler_args=["-l a b"])
 
 
 def test_slurm_gets_a_value_with_spaces_in_quotes() -> None:

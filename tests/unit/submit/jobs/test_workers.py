@@ -117,6 +117,18 @@ def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
         ("srun --nodes=2 --ntasks=3 ./a", r"\(--nodes 2 --ranks-per-node N -- ./a\)"),
         ("flux run -n 4 ./a", r"flux starts the ranks itself, .*\(--ranks-per-node 4 -- ./a\)"),
         ("./job.sh", r"mpirun \(./job.sh, line 3\) starts ranks itself, .*to --template"),
+        ("make run", r"mpiexec \(Makefile, line 2\) starts ranks itself, .*name the program that it runs"),
+        ("bash -c 'for n in 1 2; do srun ./a; done'", r"srun starts the ranks itself"),
+        (
+            "./loop.sh",
+            r"srun \(./loop.sh, line 3\) starts ranks more than once.* run --here in place of srun",
+        ),
+        ("./two.sh", r"mpirun \(./two.sh, line 2\) starts ranks more than once, "),
+        ("dask-mpi --scheduler-file a", "dask-mpi makes rank 0 the scheduler; the others work: .* 1-1"),
+        (
+            "python dask.py",
+            "dask-mpi needs 3 ranks, as it makes rank 0 the scheduler and rank 1 the client: give",
+        ),
         ("torchrun a.py", "torchrun starts the workers of a node itself, and would run 2 times on each"),
         ("python a.py", ""),
     ],
@@ -126,6 +138,10 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nmpirun -n 4 ./a\n")
+    Path("loop.sh").write_text("#!/bin/bash\nfor n in 1 2; do\n srun -n $n ./a\ndone\n")
+    Path("two.sh").write_text("#!/bin/bash\nmpirun ./a\nmpirun ./b\n")
+    Path("Makefile").write_text("run:\n\tmpiexec -n 4 ./a\n")
+    Path("dask.py").write_text("from dask_mpi import initialize\n")
     site = load_site("generic-slurm")
     said = remarks(make_job(site, arguments=shlex.split(command), ranks_per_node=2), site)
     assert len(said) == bool(sentence)
@@ -160,6 +176,7 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
             2,
             r"ray starts .* apart: newer .* --address \$MASTER_ADDR:PORT --min-nodes 2 -- ",
         ),
+        ("ray job submit -- python a.py", 2, "ray gives the program to a cluster .* by ray symmetric-run"),
         ("ray symmetric-run --address a:1 -- python a.py", 2, "ray starts .* the profile of one rank$"),
         (
             "python -m accelerate.commands.launch --num_processes 4 a.py",

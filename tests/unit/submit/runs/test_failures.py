@@ -11,6 +11,7 @@ import pytest
 
 from hpcprof.runs.directory import Manifest, Run, site_keys
 from hpcprof.runs.job import Job
+from hpcprof.submit.mpi_types import ranks_apart
 from hpcprof.submit.runs.failures import (
     describe_status,
     failed_ranks,
@@ -46,6 +47,39 @@ def make_run(path: Path, ranks: int, profiler: str = "none") -> Run:
         path,
         Manifest("run", "2026-11-21T02:15:54+00:00", ["hpcprof"], job, site_keys(load_site("local"))),
     )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "notes", "sentence"),
+    [
+        (
+            1,
+            {"rank00000.launcher": "srun"},
+            "rank 0 has started srun, which starts ranks within this one: name",
+        ),
+        (
+            1,
+            {"rank00000.mpi": "2"},
+            "a launcher in the program has started 2 ranks within one of the job's: name",
+        ),
+        (
+            2,
+            {"rank00000.mpi": "1"},
+            "each rank is an MPI job of its own, rank 0 of 1 instead of 2: start them",
+        ),
+        (2, {"rank00000.mpi": "2", "rank00001.mpi": "0"}, ""),
+        (1, {"rank00000.mpi": "1"}, ""),
+    ],
+)
+def test_ranks_that_are_not_those_of_one_mpi_job_are_told(
+    tmp_path: Path, ranks: int, notes: dict[str, str], sentence: str
+) -> None:
+    run = make_run(tmp_path, ranks)
+    for name, text in notes.items():
+        (tmp_path / "state" / name).write_text(f"{text}\n")
+    told = ranks_apart(run)
+    assert told.startswith(sentence)
+    assert bool(told) == bool(sentence)
 
 
 def test_a_rank_with_an_exit_code_of_its_own_is_blamed_before_those_that_were_ended(tmp_path: Path) -> None:
