@@ -33,6 +33,7 @@ _WAIT_SECONDS = 900
 _PACKAGES = re.compile(r"python/lib/python[^/]+/(site-packages|test)(/|$)")
 _MOST_SCRIPT_BYTES = 1 << 20
 """Maximum size of a file in ``bin`` that is taken for a script."""
+_MOST_SHEBANG_BYTES = 127
 
 
 def is_conda(environment: str) -> bool:
@@ -55,20 +56,24 @@ def pack(environment: str, run: str) -> None:
     else:
         python = os.path.realpath(os.path.join(environment, "bin", "python"))
         base = os.path.dirname(os.path.dirname(python))
-        base = "" if base in (*_SYSTEM, os.path.realpath(environment)) else base
+        if base == os.path.realpath(environment):  # it has a copy of the program alone
+            base = os.path.dirname(_setting(environment, "home"))
+        base = "" if base in _SYSTEM else base
         note.update(kind="venv", base=base)
         with tarfile.open(archive, "w") as tar:
             tar.add(environment, "env")
             if base:
-                tar.add(base, "python", filter=None if _sees_base(environment) else _without_packages)
+                sees_base = _setting(environment, "include-system-site-packages") == "true"
+                tar.add(base, "python", filter=None if sees_base else _without_packages)
     note.update(bytes=os.path.getsize(archive), seconds=round(time.time() - begin, 3))
     _note(run, PACKED, note)
 
 
-def _sees_base(environment: str) -> bool:
-    """Return whether a virtual environment also has the packages of the Python that it is based on."""
+def _setting(environment: str, key: str) -> str:
+    """Return a value of the configuration of a virtual environment; empty if it is not there."""
     with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
-        return any(re.match(r"include-system-site-packages\s*=\s*true", line) for line in file)
+        values = [line.partition("=")[2].strip() for line in file if line.partition("=")[0].strip() == key]
+    return values[0] if values else ""
 
 
 def _without_packages(member: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
@@ -81,7 +86,16 @@ def _conda_pack(environment: str, archive: str) -> None:
         raise OSError("conda-pack is neither in the environment nor on the PATH of the job: install it")
     options = ["--prefix", environment, "--output", archive, "--format", "tar", "--force", "--quiet"]
     lenient = ["--ignore-editable-packages", "--ignore-missing-files"]
-    subprocess.check_call([program, *options, *lenient])
+    _run(program, *options, *lenient)
+
+
+def _run(*command: str) -> None:
+    """Run a command; raise OSError with the line on a full disk, or the first of its errors, if it fails."""
+    done = subprocess.run(command, stderr=subprocess.PIPE)
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").split("\n")
+        first = lines[0] or "%s ended with exit code %d" % (command[0], done.returncode)
+        raise OSError(next((line for line in lines if "No space left" in line or "quota" in line), first))
 
 
 def unpack(run: str, folder: str) -> None:
@@ -100,10 +114,10 @@ def unpack(run: str, folder: str) -> None:
     environment = os.path.join(folder, "env")
     top = environment if packed["kind"] == "conda" else folder
     os.makedirs(top, exist_ok=True)
-    subprocess.check_call(["tar", "-xf", os.path.join(run, ARCHIVE), "-C", top])
+    _run("tar", "-xf", os.path.join(run, ARCHIVE), "-C", top)
     python = os.path.join(environment, "bin", "python")
     if packed["kind"] == "conda":
-        subprocess.check_call([python, os.path.join(environment, "bin", "conda-unpack")])
+        _run(python, os.path.join(environment, "bin", "conda-unpack"))
     else:
         _move(packed["environment"], environment, packed["base"], os.path.join(folder, "python"))
     if not os.path.exists(python):
@@ -146,12 +160,16 @@ def _move(old: str, new: str, old_base: str, new_base: str) -> None:
 
 
 def _replace(path: str, old: str, new: str) -> None:
-    """Replace a folder in a text; programs are left alone."""
+    """Replace a folder in a text; programs are left alone. After #! the kernel takes one short word."""
     with open(path, "rb") as file:
         text = file.read()
     if old.encode() in text and b"\0" not in text:
+        text = text.replace(old.encode(), new.encode())
+        first, _, rest = text.partition(b"\n")
+        if first.startswith(b"#!" + new.encode()) and (len(first) > _MOST_SHEBANG_BYTES or b" " in first):
+            text = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n%s" % (first[2:], rest)
         with open(path, "wb") as file:
-            file.write(text.replace(old.encode(), new.encode()))
+            file.write(text)
 
 
 def _note(run: str, name: str, note: Dict[str, Any]) -> None:
@@ -169,7 +187,7 @@ def main(arguments: List[str]) -> int:
     run = arguments[2] if step is pack else arguments[1]
     try:
         step(arguments[1], arguments[2])
-    except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
+    except (OSError, tarfile.TarError) as error:
         reason = "%s: %s" % (os.uname().nodename, error)
         sys.stderr.write("hpcprof: the environment is not staged: %s.\n" % reason)
         _note(run, FAILED, {"step": arguments[0], "reason": reason})

@@ -48,6 +48,41 @@ def test_a_virtual_environment_has_its_python_with_it(environment: Path, tmp_pat
     assert not (tmp_path / "disk/python/lib/python3.11/site-packages").exists()
 
 
+def test_the_base_of_a_copied_python_comes_along(environment: Path, tmp_path: Path) -> None:
+    (environment / "bin/python").unlink()
+    (environment / "bin/python").touch()
+    pack(str(environment), str(tmp_path / "run"))
+    unpack(str(tmp_path / "run"), str(tmp_path / "disk"))
+    assert (tmp_path / "disk/python/bin/python3.11").is_file()
+
+
+def test_scripts_run_from_a_folder_that_the_kernel_takes_in_no_first_line(tmp_path: Path) -> None:
+    environment, run = tmp_path / "env", tmp_path / "run"
+    for folder in (environment / "bin", run):
+        folder.mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    (environment / "bin/python").symlink_to("/usr/bin/python3")
+    (environment / "bin/tool").write_text(f"#!{environment}/bin/python\nimport sys\nprint(sys.argv[1:])\n")
+    (environment / "bin/tool").chmod(0o755)
+    pack(str(environment), str(run))
+    for name in ("with space", "long" * 40):
+        unpack(str(run), str(tmp_path / name))
+        said = subprocess.check_output([tmp_path / name / "env/bin/tool", "a b"], text=True)
+        assert said == "['a b']\n"
+
+
+def test_a_full_disk_is_named(environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, tools = tmp_path / "run", tmp_path / "tools"
+    tools.mkdir()
+    pack(str(environment), str(run))
+    errors = "echo 'tar: a: Wrote only 5 of 9 bytes\ntar: b: Cannot write: No space left on device' >&2"
+    (tools / "tar").write_text(f"#!/bin/sh\n{errors}\nexit 2\n")
+    (tools / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    assert main(["unpack", str(run), str(tmp_path / "disk")]) == 1
+    assert "tar: b: Cannot write: No space left on device" in describe_staging(Run("run", run))
+
+
 def test_packages_of_the_base_come_along_where_the_environment_sees_them(
     environment: Path, tmp_path: Path
 ) -> None:

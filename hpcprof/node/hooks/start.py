@@ -182,7 +182,9 @@ def _note_mpi(mpi: Any) -> None:
         return
     size = mpi.COMM_WORLD.size if mpi.Is_initialized() else 0
     note = os.path.join(run, "state", f"rank{int(rank):05d}.mpi")
-    with open(note, "x") as file:
+    if os.path.exists(note):  # a launcher in the program has started several ranks
+        return
+    with open(note, "w") as file:
         file.write(f"{size}\n")
     if size == 1 and ranks.isdigit() and int(ranks) > 1:
         os.write(

@@ -17,7 +17,12 @@ from hpcprof.submit.linked_libraries import is_python, lacks, program_file
 from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
 from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
+from hpcprof.submit.sites.environment import (
+    active_environment,
+    active_prefix,
+    added_folders,
+    staged_environment,
+)
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -34,6 +39,8 @@ def check_present(site: Site, job: Job) -> None:
     if not _is_here(site) or uses_container(job):
         return
     complete, path = _search_path(site)
+    if staged := staged_environment(site, job):
+        path = f"{staged}/bin{os.pathsep}{path}"
     elsewhere = "" if find_scheduler(site.scheduler).runs_here else _ELSEWHERE
     own = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     profiler = find_profiler(job.profiler)

@@ -83,6 +83,15 @@ def test_a_program_that_is_there_or_may_be_is_accepted(program: str, here: Path)
     check(*program.split())
 
 
+def test_a_program_of_the_environment_that_is_staged_is_there(here: Path) -> None:
+    (here / "env/bin").mkdir(parents=True)
+    (here / "env/pyvenv.cfg").touch()
+    (here / "env/bin/solve").write_text("#!/bin/sh\n")
+    (here / "env/bin/solve").chmod(0o755)
+    site = load_site("generic-slurm")
+    check_present(site, make_job(site, arguments=["solve"], walltime="5m", stage_env="env"))
+
+
 def test_a_profiler_that_is_not_there_is_named(here: Path) -> None:
     with pytest.raises(UsageError, match=r"--profiler nsys: nsys is not on the PATH; install it"):
         check("python", "train.py", profiler="nsys")
