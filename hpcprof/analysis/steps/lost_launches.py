@@ -10,8 +10,8 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
-_LAUNCH = re.compile(r"(?:cuda|cu|hip)(?:Ext|Module|Graph)*Launch(?!HostFunc)\w*")
-"""Calls of CUDA's and HIP's runtime and driver that launch a kernel, or a graph of them."""
+_LAUNCH = re.compile(r"(?:(?:cuda|cu|hip)(?:Ext|Module|Graph)*|(?:ur|pi)EnqueueKernel)Launch(?!HostFunc)\w*")
+"""Calls of CUDA, HIP and SYCL's runtimes that launch a kernel, or a graph of them."""
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture\w*")
 

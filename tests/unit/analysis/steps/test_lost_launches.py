@@ -56,3 +56,9 @@ def test_a_graph_without_nodes_is_lost_and_a_callback_is_not() -> None:
     names = ["cudaLaunchKernel"] * 8
     names[2], names[3] = "cudaGraphLaunch_v10000", "cudaLaunchHostFunc_v10000"
     assert lost_launches(program((2, 3), tuple(names))).tolist() == [2]
+
+
+def test_a_launch_of_sycl_without_a_kernel_is_lost() -> None:
+    # intel/torch-xpu-ops#3985: fills have records on the GPU, kernels have none.
+    names = ["urEnqueueUSMFill", "urQueueFinish", *["urEnqueueKernelLaunchWithArgsExp"] * 6]
+    assert lost_launches(program((1, 2, 3), tuple(names))).tolist() == [2, 3]
