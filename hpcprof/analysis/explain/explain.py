@@ -196,7 +196,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
-    waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
+    waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
     return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay.recorded or replay)

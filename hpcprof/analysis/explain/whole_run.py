@@ -113,14 +113,22 @@ def _typical(series: StepSeries, of: Mask) -> int:
 
 
 def unexplained_waiting(
-    inputs: ExplainInputs, findings: Sequence[Finding], wall: float, pipeline: bool, loose: int
+    inputs: ExplainInputs,
+    findings: Sequence[Finding],
+    wall: float,
+    pipeline: bool,
+    loose: int,
+    once: Sequence[OnceStep] = (),
 ) -> Iterator[NotJudged]:
     """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
 
     ``wall`` is the time of a step in ns, ``pipeline`` tells whether ranks send each other messages, and
-    ``loose`` ranks have clocks that are not aligned with the others.
+    ``loose`` ranks have clocks that are not aligned with the others. What ranks wait in the steps ``once``
+    is not counted.
     """
     account = inputs.tables["step_account"]
+    for one in once:
+        account = account[account["step"] != one.step]
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)

@@ -2,8 +2,8 @@
 
 All ranks of a program have the same number of ranks, and what they call together they call alike: the same
 collective operations in like proportions, in a communicator of all ranks also of like sizes. Ranks that call
-nothing together run the same kernels, at least in part. Profiles of two programs in one folder differ in
-that, and nothing about them may be averaged.
+nothing together compute with the same kernels, at least in part. Profiles of two programs in one folder
+differ in that, and nothing about them may be averaged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.timeline import Category
 
 if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
@@ -25,7 +26,8 @@ _ALIKE = 0.5
 """The least part of their calls that two ranks of a program have in common."""
 
 _SOME_KERNELS = 0.1
-"""The least part of the time of their kernels that they have in common."""
+"""The least part of the time of their kernels that they have in common. Communication lasts as long as others
+are late."""
 
 _FEWEST = 4
 """Fewer calls say nothing."""
@@ -166,7 +168,9 @@ class _Kernels:
     def _of_ranks(self) -> dict[int, dict[str, float]]:
         if self._times is None:
             self._times = {}
-            rows = self._store.table(self._run_id, "kernels", ["rank", "name", "total_ns"]).columns
-            for rank, name, total in zip(rows["rank"], rows["name"], rows["total_ns"], strict=True):
-                self._times.setdefault(rank, {})[name] = total
+            columns = ["rank", "name", "total_ns", "class"]
+            rows = self._store.table(self._run_id, "kernels", columns).columns
+            for rank, name, total, kind in zip(*(rows[column] for column in columns), strict=True):
+                if kind != Category.COMM.name.lower():
+                    self._times.setdefault(rank, {})[name] = total
         return self._times

@@ -15,7 +15,7 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Earlier, Explanation, OnceStep
 from hpcprof.analysis.explain.whole_run import STREAM_WAITS, unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
@@ -704,6 +704,8 @@ def test_the_rank_that_arrives_last_is_counted() -> None:
     (said,) = unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0)
     last = f"the last one to arrive is rank 2 in {STEPS} of the {STEPS} collectives with the longest waits"
     assert said.reason.endswith(last)
+    once = [OnceStep(step, MS, None, "") for step in inputs.tables["step_account"]["step"].unique().tolist()]
+    assert not [*unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0, once=once)]
 
 
 def test_a_run_on_cpus_is_explained_by_the_account_of_its_steps() -> None:
