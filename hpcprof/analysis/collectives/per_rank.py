@@ -14,7 +14,7 @@ from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
-from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
+from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, position_in_group
 from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
@@ -168,7 +168,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     )
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _inside(carriers, launch_where, launched)
-    kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
+    kernel, launch, owner = (of[owner != _NONE] for of in (kernel, launch, owner))
     unowned = np.setdiff1d(rows, rows[kernel])
     others = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
     spare = len(rows) - len(distinct(kernel)) - len(others.start)
@@ -181,10 +181,19 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     count = np.bincount(owner, minlength=len(carriers))
     pairs, _ = numbered_rows(carrier, calls.communicator)
     communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
-    told_apart = (count > 0) & ((count == 1) | (communicators == 1))
+    # Each kernel in a replayed graph carries out a call of its own, in the same order.
+    replays = np.zeros(len(carriers), bool)
+    replays[owner] = named(timeline, timeline.calls.name[launch], lambda name: "GraphLaunch" in name)
+    replays &= count == np.bincount(carrier, minlength=len(carriers))
+    told_apart = (count > 0) & ((count == 1) | (communicators == 1) | replays)
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
+    part, own = position_in_group(carrier), replays[carrier]
+    in_order = carrying[np.lexsort((kernels.start[carrying], owner))]
+    kernel_of = in_order[(np.cumsum(count) - count)[carrier[own]] + part[own]]
+    start, end = first[carrier], last[carrier]
+    start[own], end[own] = kernels.start[kernel_of], kernels.end[kernel_of]
     # `NO_NAME` is -1 and so selects the last element.
     texts = object_array([*timeline.strings, None])
     found = _Collectives(
@@ -195,11 +204,11 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         ranks=calls.ranks[kept],
         peer=calls.peer[kept],
         comm_peer=calls.comm_peer[kept],
-        fused=np.bincount(carrier, minlength=len(carriers))[carrier],
-        part=position_in_group(carrier),
+        fused=np.where(own, 1, np.bincount(carrier, minlength=len(carriers))[carrier]),
+        part=np.where(own, 0, part),
         device=device[carrier],
-        start=first[carrier],
-        end=last[carrier],
+        start=start,
+        end=end,
         call=calls.start[kept],
     )
     lost = len(calls) - len(kept)

@@ -5,6 +5,7 @@ the batch have returned; only the calls have them (https://github.com/pytorch/py
 oneCCL (XCCL) have none either: the call that launches them has.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +32,16 @@ CALL = "record_param_comms"
 """The operator that PyTorch records for each call of a process group, and for each wait."""
 
 _COLLECTIVE = b'"Collective name"'
+_DIGITS = re.compile(r"[0-9]{1,18}")
 
-# Bytes of an element, by the names of c10::ScalarType.
+# Bytes of an element, by the names of c10::ScalarType and, of kernels inside CUDA graphs, torch.dtype.
 _ELEMENT = {
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16", "UInt16"), 2),
-    **dict.fromkeys(("Int", "Float", "UInt32", "ComplexHalf"), 4),
-    **dict.fromkeys(("Long", "Double", "UInt64", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("short", "half", "bfloat16", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int", "float", "float32", "int32", "uint32", "complexhalf", "complex32"), 4),
+    **dict.fromkeys(("long", "double", "float64", "int64", "uint64", "complexfloat", "complex64"), 8),
+    **dict.fromkeys(("complexdouble", "complex128"), 16),
 }
 
 
@@ -55,10 +57,14 @@ class CollectiveRecord(NamedTuple):
     group: str | None
     even: bool
     peer: int
+    start: int
 
 
-def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
-    """Return the record in the arguments of a kernel or a call, None if there is none."""
+def recorded(written: bytes, correlation: int = NO_CORRELATION, start: int = 0) -> CollectiveRecord | None:
+    """Return the record in the arguments of a kernel or a call, None if there is none.
+
+    ``start`` of kernels tells those of one CUDA graph apart.
+    """
     arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
     name = arguments.get("Collective name")
     if not isinstance(name, str):
@@ -74,6 +80,7 @@ def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRec
         group=group if isinstance(group, str) else None,
         even=arguments.get("In split size", "[]") == "[]",
         peer=_peer(arguments),
+        start=start,
     )
 
 
@@ -86,7 +93,11 @@ def _peer(arguments: Mapping[str, Any]) -> int:
 
 
 def _natural(value: object) -> int:
-    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits."""
+    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits.
+
+    PyTorch 2.13's tool for annotations of CUDA graphs writes numbers as texts.
+    """
+    value = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 < value < 1 << 56 else 0  # type: ignore[operator,return-value]
 
@@ -178,7 +189,7 @@ def _last_batch(batch: Sequence[CollectiveRecord], launch: _Launch) -> Iterator[
 
 
 def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: StringTable) -> Collectives:
-    """Return the collectives whose launch call is recorded, in the order of those calls.
+    """Return the collectives whose launch call is recorded, in the order of those calls and their kernels.
 
     A process group's name is the same on all its ranks, and two groups never share one.
     """
@@ -189,7 +200,7 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
         for record in records
         if record.correlation in launches and (name := operation(record.name)) is not None
     ]
-    found.sort(key=lambda row: calls.start[row[0]])
+    found.sort(key=lambda row: (calls.start[row[0]], row[2].start))
     call = np.array([row for row, _, _ in found], np.int64)
     return Collectives(
         start=calls.start[call],
@@ -206,7 +217,7 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
 
 def _message(op: str, record: CollectiveRecord) -> int:
     """Return the message as NCCL counts it; `NO_BYTES` if ranks exchange messages of different sizes."""
-    width = _ELEMENT.get(record.kind or "")
+    width = _ELEMENT.get((record.kind or "").lower())
     elements = record.elements_out if op in ("ReduceScatter", "Scatter") else record.elements_in
     if op == "AlltoAll":
         even = record.even and record.ranks > 0 and elements % record.ranks == 0

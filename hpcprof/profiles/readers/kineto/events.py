@@ -395,7 +395,7 @@ class TraceEvents:
         kept = np.flatnonzero(_passed(checks)).tolist()
         for number, row in enumerate(kept, self.kernels.count):
             if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
-                self.collectives.append(record)
+                self.collectives.append(record._replace(start=int(columns["start"][row])))
                 self.communicating.append(number)
         columns |= {
             "grid": shapes([a.grid for a in arguments]),

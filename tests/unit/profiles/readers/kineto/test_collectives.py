@@ -138,3 +138,25 @@ def test_batches_of_two_ranks_are_matched_by_pair_and_order(tmp_path: Path) -> N
     ]
     assert pairs[0].fused.tolist() == [[2, 2], [1, 1]] * 3
     assert pairs[0].start[:2].tolist() == [[70_000, 75_000], [350_000, 355_000]]
+
+
+def test_each_annotated_kernel_of_a_replayed_graph_is_a_collective_of_its_own(tmp_path: Path) -> None:
+    # pytorch/pytorch#194854: kernels of one launch of a graph, in any order, have the fields of their calls.
+    def kernel(at: int, name: str, group: str, elements: Any) -> Any:
+        fields = {"Collective name": name, "Process Group Name": group, "In msg nelems": elements}
+        arguments = {"device": 0, "stream": 60, "correlation": 9, "dtype": "bfloat16", "Group size": 2}
+        nccl = f"ncclDevKernel_{'AllReduce' if name == 'allreduce' else 'AllGather'}_RING_LL()"
+        return {
+            **{"ph": "X", "pid": 0, "tid": 60, "cat": "kernel", "name": nccl, "ts": at, "dur": 50},
+            "args": arguments | fields,
+        }
+
+    call = {**HOST, "cat": "cuda_runtime", "name": "cudaGraphLaunch", "args": {"correlation": 9}}
+    kernels = [kernel(300, "allreduce", "tp", "500"), kernel(200, "_allgather_base", "dp", 1000)]
+    timeline = trace(tmp_path / "rank0.trace.json", [{**call, "ts": 100, "dur": 5}, *kernels])
+    rows = rank_collectives(timeline).rows
+    assert rows[["op", "comm_id", "fused", "start_ns", "end_ns"]].values.tolist() == [
+        ["AllGather", "dp", 1, 200_000, 250_000],
+        ["AllReduce", "tp", 1, 300_000, 350_000],
+    ]
+    assert rows["bytes"].tolist() == [2000, 1000]
