@@ -240,3 +240,13 @@ def test_a_page_is_opened_in_a_terminal_with_a_display(tmp_path: Path) -> None:
     )
     assert removed.returncode == 0
     assert not page.exists()
+
+
+def test_files_of_other_tools_below_a_folder_without_profiles_are_named(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (tmp_path / "run/node0").mkdir(parents=True)
+    (tmp_path / "run/node0/trace.rpd").touch()
+    done = hpcprof("open", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "no profiles in" in done.stderr and "run: node0/trace.rpd is a profile of ROCm's" in done.stderr

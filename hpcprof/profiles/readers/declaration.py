@@ -206,18 +206,27 @@ _FOREIGN = {
 _HEAD_BYTES = 1 << 18
 _OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:device:(?:GPU|TPU)|host:CPU)')
 """A processor as XLA's profiler names it in a trace for viewers."""
+_OF_ASCEND = re.compile(rb'"(?:Ascend Hardware|CANN)"|"AscendCL@')
+"""A process, or a call, as the profilers of Ascend's NPUs name it."""
 
 
 def foreign_kind(path: Path) -> str:
     """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
     if not path.name.lower().endswith((".json", ".json.gz")) or not path.is_file():
         return _FOREIGN.get(path.suffix.lower(), "")
+    return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
+
+
+def foreign_trace(path: Path, other: str = "") -> str:
+    """Return whose trace a JSON file is, by how it begins; ``other`` for one with events of someone else."""
     with suppress(DamagedInput):
         head = content_of(path, _HEAD_BYTES)
         if _OF_XLA.search(head):
             return "a trace of JAX or TensorFlow for viewers: open the *.xplane.pb that is written beside it"
+        if _OF_ASCEND.search(head):
+            return "a trace of Ascend's profiler, which hpcprof does not read: MindStudio Insight shows it"
         if b'"traceEvents"' in head:
-            return "a Chrome trace, but not one of the PyTorch profiler"
+            return other
     return ""
 
 

@@ -205,10 +205,10 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
         place = f"{run.path} or its profiles/" if run.manifest else run.path
-        there = sorted(run.path.iterdir()) if run.manifest is None and is_folder(run.path) else []
-        for file in there:
+        depths = ("*", "*/*", "*/*/*") if run.manifest is None and is_folder(run.path) else ()
+        for file in (file for depth in depths for file in sorted(run.path.glob(depth))):
             if foreign := foreign_kind(file):
-                raise HpcprofError(f"no profiles in {place}: {file.name} is {foreign}.")
+                raise HpcprofError(f"no profiles in {place}: {file.relative_to(run.path)} is {foreign}.")
         raise HpcprofError(f"no profiles in {place}{profiler_complaint(run)}. Profiles are {PROFILES}.")
     return files
 

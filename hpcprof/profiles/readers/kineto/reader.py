@@ -16,7 +16,7 @@ from hpcprof.profiles.columns.unique import distinct, each, numbered, position_i
 from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.kineto import MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
@@ -206,7 +206,8 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
         with reading_packed(path):
             yield
     except NotATrace as error:
-        raise DamagedInput(f"{path} {error}") from None
+        foreign = foreign_trace(path)
+        raise DamagedInput(f"{path} is {foreign}." if foreign else f"{path} {error}") from None
 
 
 def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,18 @@ def test_traces_of_pytorch_with_other_names_are_found_by_what_they_begin_with(
     assert read_profile(tmp_path / "mi250_kineto.json.gz").origin.kind == "torch"
     with pytest.raises(DamagedInput, match="holds the traces of all ranks"):
         read_profile(tmp_path / MERGED)
+
+
+def test_a_trace_of_ascend_is_named(tmp_path: Path) -> None:
+    # Rebuilt from Ascend/pytorch#133: a list of events whose times are texts.
+    event = {"ph": "M", "name": "process_name", "pid": 3, "args": {"name": "Ascend Hardware"}}
+    path = tmp_path / "trace_view.json"
+    path.write_text(
+        json.dumps([event, {"ph": "X", "name": "MatMulV2", "ts": "1716000000000000.123", "dur": 3}])
+    )
+    assert not find_profiles(tmp_path)
+    with pytest.raises(DamagedInput, match="is a trace of Ascend's profiler, which hpcprof does not read"):
+        read_profile(path)
 
 
 def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
