@@ -512,16 +512,28 @@ def size_of_world(library: str) -> int:
 
 
 _WAITING = re.compile(
-    rb"MPI_(?:I?neighbor_[a-z]+|I?m?probe|Isendrecv|P(?:send|recv)_init|(?:All[a-z]+|Barrier|Bcast|Reduce)_init)",
+    rb"MPI_(?:I?neighbor_[a-z]+|I?m?probe|I?mrecv|Isendrecv|P(?:send|recv)_init"
+    rb"|(?:All[a-z]+|Barrier|Bcast|Reduce)_init|I?(?:alltoallw|exscan|reduce_scatter_block)"
+    rb"|Win_(?:fence|start|wait|lock|unlock|flush)|File_(?:read|write)(?:_at)?(?:_all)?)",
     re.IGNORECASE,
 )
-"""Functions in which ranks wait, and that versions of nsys do not trace."""
+"""Functions in which ranks wait, and that versions of nsys or EZTrace do not trace."""
+
+
+def tracing_libraries() -> List[str]:
+    """Return the libraries by which the profiler of this rank replaces functions of MPI."""
+    if os.environ.get("HPCPROF_PROFILER") == "eztrace":
+        folder = os.path.dirname(os.path.realpath(shutil.which("eztrace") or ""))
+        places = [f"{folder}/../lib*/{below}libeztrace-*mpi*.so" for below in ("", "*/")]
+        return [path for place in places for path in glob.glob(place)]
+    nsys = os.path.dirname(os.path.realpath(shutil.which("nsys") or ""))
+    return glob.glob(nsys + "/libToolsInjection*MPI*.so")
 
 
 def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
-    """Return what the program calls and none of nsys's libraries traces, with | between, and the advice.
+    """Return what the program calls and no library of the profiler traces, with | between, and the advice.
 
-    nsys traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
+    A profiler traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
     MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own.
     """
     called: List[bytes] = []
@@ -562,8 +574,7 @@ def main(arguments: List[str]) -> int:
     if mpi is None and library_beside(launcher):
         mpi = Mpi(library_beside(launcher))
     if mpi is not None:
-        nsys = os.path.dirname(os.path.realpath(shutil.which("nsys") or ""))
-        called, advice = untraced(mpi, glob.glob(nsys + "/libToolsInjection*MPI*.so"))
+        called, advice = untraced(mpi, tracing_libraries())
         print(
             "\n".join([family_of(mpi.library), mpi.library, "module" if mpi.module else "", called, advice])
         )

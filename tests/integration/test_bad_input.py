@@ -316,7 +316,7 @@ def test_what_nsys_could_not_trace_or_import_is_said(hpcprof: Hpcprof, run: Path
     (run / "profiles/rank00000.qdstrm").touch()
     (run / "profiles/rank00003.qdstrm").touch()
     said = sentences(hpcprof("collect", "--jobs", "1").stderr)
-    assert said[0].startswith("hpcprof: this nsys traces no MPI_Send_c and its like")
+    assert said[0].startswith("hpcprof: this profiler traces no MPI_Send_c and its like")
     assert said[1].startswith(
         f"hpcprof: nsys could not import what it recorded in {run}/profiles/rank00003.qdstrm"
     )

@@ -293,7 +293,7 @@ def untraced(run: Run) -> list[str]:
     for function, advice in _MISSING.items():
         if any(name.startswith(f"{function} ") for name in names):
             without = "messages and collectives are missing, and pop shows too much useful time"
-            return [f"this nsys traces no {function} and its like, {advice}; {without}"]
+            return [f"this profiler traces no {function} and its like, {advice}; {without}"]
     waits = "the time that ranks wait in them counts as their own work, in pop and in explain"
     called = ", ".join(names)
-    return [f"this nsys does not trace {called}, which the program calls: {waits}"] if called else []
+    return [f"this profiler does not trace {called}, which the program calls: {waits}"] if called else []

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from hpcprof.node.program_words import Mpi, commands, family_of, launcher_of, library_beside, untraced
+from hpcprof.node.program_words import (
+    Mpi,
+    commands,
+    family_of,
+    launcher_of,
+    library_beside,
+    tracing_libraries,
+    untraced,
+)
 
 
 def run_by(command: str, folder: Path) -> list[str]:
@@ -221,3 +230,19 @@ def test_only_calls_that_the_injected_library_lacks_are_untraced(tmp_path: Path)
     assert untraced(Mpi(str(library), str(module)), [str(nsys)])[0] == "MPI_Send_c and its like"
     assert untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0] == "MPI_Iprobe"
     assert untraced(Mpi(str(library), str(module)), []) == ("", "")
+    program.write_bytes(b"\0MPI_Reduce_scatter_block\0mpi_win_fence_\0MPI_Reduce_scatter\0")
+    nsys.write_bytes(b"\0MPI_Reduce_scatter\0")
+    called = untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0]
+    assert called == "MPI_Reduce_scatter_block|mpi_win_fence"
+
+
+def test_the_libraries_of_eztrace_are_beside_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, library = (tmp_path / name for name in ("bin/eztrace", "lib/x86_64/libeztrace-openmpi.so"))
+    for path in (command, library, library.with_name("libeztrace-openmp.so")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o755)
+    monkeypatch.setenv("PATH", str(command.parent))
+    monkeypatch.setenv("HPCPROF_PROFILER", "eztrace")
+    assert [*map(os.path.realpath, tracing_libraries())] == [str(library)]
