@@ -1,13 +1,8 @@
 """Class, family and operation of a kernel by its name: a table that users and plug-ins extend.
 
-Families of communication are in ``communication_families.yaml`` beside this file. The user's table,
-``~/.config/hpcprof/kernel_classes.yaml``, is tried before, and then the families of plug-ins (the group of
-entry points ``hpcprof.kernel_families``)::
-
-    - pattern: "^my_halo_exchange"     # a regular expression, searched in the kernel's name
-      class: comm                      # comp, comm, mem, or fused: it computes and communicates
-      kind: SendRecv                   # optional: the operation, and whether ranks wait in it for others
-      waits: true
+Families of communication, and the keys of an entry, are in ``communication_families.yaml`` beside this file.
+The user's table, ``~/.config/hpcprof/kernel_classes.yaml``, is tried before, and then the families of
+plug-ins (the group of entry points ``hpcprof.kernel_families``).
 """
 
 import re

@@ -194,11 +194,9 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     kernel_of = in_order[(np.cumsum(count) - count)[carrier[own]] + part[own]]
     start, end = first[carrier], last[carrier]
     start[own], end[own] = kernels.start[kernel_of], kernels.end[kernel_of]
-    # `NO_NAME` is -1 and so selects the last element.
-    texts = object_array([*timeline.strings, None])
     found = _Collectives(
-        operation=texts[calls.operation[kept]],
-        communicator=texts[calls.communicator[kept]],
+        operation=object_array(timeline.names(calls.operation[kept])),
+        communicator=object_array(timeline.names(calls.communicator[kept])),
         seq=position_in_group(kind)[kept],
         bytes=calls.bytes[kept],
         ranks=calls.ranks[kept],
@@ -299,12 +297,10 @@ def _from_host(timeline: Timeline) -> _Collectives:
     calls = timeline.host_collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
     _, kind = numbered_rows(calls.operation, calls.communicator)
-    # `NO_NAME` is -1 and so selects the last element.
-    texts = object_array([*timeline.strings, None])
     none = np.zeros(len(calls), np.int64)
     return _Collectives(
-        operation=texts[calls.operation],
-        communicator=texts[calls.communicator],
+        operation=object_array(timeline.names(calls.operation)),
+        communicator=object_array(timeline.names(calls.communicator)),
         seq=position_in_group(kind),
         bytes=calls.bytes,
         ranks=calls.ranks,

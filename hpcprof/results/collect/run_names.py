@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
     A folder with profiles of several profilers is one run for each of them. Raises UsageError if a name
     matches nothing, or several runs.
     """
-    stored = cache(partial(_stored_paths, store))
+    stored = cache(lambda: {row.id: row.path for row in store.runs()} if store.exists() else {})
     return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
 
 
@@ -149,10 +149,6 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
 def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
     """Return the collected runs that are not in the folder of runs."""
     return {name for name in paths if not (runs_dir / name / MANIFEST).is_file()}
-
-
-def _stored_paths(store: Store) -> dict[str, str]:
-    return {row.id: row.path for row in store.runs()} if store.exists() else {}
 
 
 def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:

@@ -9,8 +9,9 @@ differ in that, and nothing about them may be averaged.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -153,7 +154,6 @@ class _Kernels:
 
     def __init__(self, run_id: str, store: Store) -> None:
         self._run_id, self._store = run_id, store
-        self._times: dict[int, dict[str, float]] | None = None
 
     def difference(self, one: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:
         """Return in words why two ranks are of different programs by their kernels, as `difference`."""
@@ -161,16 +161,15 @@ class _Kernels:
             return ""
         if min(sum(calls[rank].world_sizes.values()) for rank in (one, other)) >= _FEWEST:
             return ""  # They call the same together.
-        times = self._of_ranks()
-        common = _common(times.get(one, {}), times.get(other, {}), fewest=1)
+        common = _common(self._times[one], self._times[other], fewest=1)
         return "they have no kernels in common" if common < _SOME_KERNELS else ""
 
-    def _of_ranks(self) -> dict[int, dict[str, float]]:
-        if self._times is None:
-            self._times = {}
-            columns = ["rank", "name", "total_ns", "class"]
-            rows = self._store.table(self._run_id, "kernels", columns).columns
-            for rank, name, total, kind in zip(*(rows[column] for column in columns), strict=True):
-                if kind != Category.COMM.name.lower():
-                    self._times.setdefault(rank, {})[name] = total
-        return self._times
+    @cached_property
+    def _times(self) -> defaultdict[int, dict[str, float]]:
+        times: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        columns = ["rank", "name", "total_ns", "class"]
+        rows = self._store.table(self._run_id, "kernels", columns).columns
+        for rank, name, total, kind in zip(*(rows[column] for column in columns), strict=True):
+            if kind != Category.COMM.name.lower():
+                times[rank][name] = total
+        return times

@@ -126,7 +126,7 @@ class ArgumentsDecoder(Generic[ValueT]):
         for name, kind in self._types.items():
             try:
                 if name in found:
-                    arguments[name] = msgspec.convert(_number(found[name]), kind)
+                    arguments[name] = msgspec.convert(number(found[name]), kind)
             except msgspec.ValidationError:
                 odd[name] += 1
         return self._kind(**arguments)
@@ -141,6 +141,6 @@ def parsed_object(written: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _number(value: object) -> object:
+def number(value: object) -> object:
     """Return the number that a text spells, as in traces made on ROCm: ``"128"``, ``"0x0"``."""
     return int(value, 0) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

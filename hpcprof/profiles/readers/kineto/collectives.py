@@ -5,7 +5,6 @@ the batch have returned; only the calls have them (https://github.com/pytorch/py
 oneCCL (XCCL) have none either: the call that launches them has.
 """
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcprof.profiles.collective_operations import PARTS, carries, operation
-from hpcprof.profiles.readers.kineto.arguments import parsed_object
+from hpcprof.profiles.readers.kineto.arguments import number, parsed_object
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -32,7 +31,6 @@ CALL = "record_param_comms"
 """The operator that PyTorch records for each call of a process group, and for each wait."""
 
 _COLLECTIVE = b'"Collective name"'
-_DIGITS = re.compile(r"[0-9]{1,18}")
 
 # Bytes of an element, by the names of c10::ScalarType and, of kernels inside CUDA graphs, torch.dtype.
 _ELEMENT = {
@@ -57,14 +55,12 @@ class CollectiveRecord(NamedTuple):
     group: str | None
     even: bool
     peer: int
-    start: int
+    start: int = 0
+    """The start of a kernel, by which those of one CUDA graph are ordered."""
 
 
-def recorded(written: bytes, correlation: int = NO_CORRELATION, start: int = 0) -> CollectiveRecord | None:
-    """Return the record in the arguments of a kernel or a call, None if there is none.
-
-    ``start`` of kernels tells those of one CUDA graph apart.
-    """
+def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
+    """Return the record in the arguments of a kernel or a call, None if there is none."""
     arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
     name = arguments.get("Collective name")
     if not isinstance(name, str):
@@ -80,7 +76,6 @@ def recorded(written: bytes, correlation: int = NO_CORRELATION, start: int = 0) 
         group=group if isinstance(group, str) else None,
         even=arguments.get("In split size", "[]") == "[]",
         peer=_peer(arguments),
-        start=start,
     )
 
 
@@ -93,11 +88,8 @@ def _peer(arguments: Mapping[str, Any]) -> int:
 
 
 def _natural(value: object) -> int:
-    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits.
-
-    PyTorch 2.13's tool for annotations of CUDA graphs writes numbers as texts.
-    """
-    value = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
+    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits."""
+    value = number(value)  # PyTorch 2.13's tool for annotations of CUDA graphs writes texts.
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 < value < 1 << 56 else 0  # type: ignore[operator,return-value]
 
