@@ -4,7 +4,7 @@ The wrapper of the node's first rank starts it as ``python3 -IS RUN/node`` with 
 node, the process of the wrapper, its rank and the number of ranks; whether to sample (1 or 0); the seconds
 without progress that are a stall (0 for none); whether a stall ends the run; the seconds that leftover
 processes have to end; whether the failure of a rank ends the programs of the others; and the seconds that
-their profilers then have (0 for no limit). Nothing here may make the job fail.
+their profilers then have (0 for no limit).
 """
 
 import glob

@@ -1,8 +1,7 @@
 """Messages about a run: that it started, stalled or ended, and that one became slower.
 
-A job has a copy of this file in ``hook/``, and job.sh starts it in the background. It runs without hpcprof,
-under the node's own Python from 3.6: it imports nothing but the standard library. Nothing here may make the
-job fail. Addresses and commands are secrets: they are neither in the run nor in what is printed.
+job.sh starts it in the background. Addresses and commands are secrets: they are neither in the run nor in
+what is printed.
 
 A target is a text: ``slack:URL``, ``teams:URL``, ``mail:ADDRESS``, a URL that gets the JSON document by POST,
 or a command that gets it on its standard input.

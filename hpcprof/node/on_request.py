@@ -1,8 +1,5 @@
 """Record steps of a running program with the PyTorch profiler, on request or when its steps become slower.
 
-Every run has a copy of this file in ``hook/``. It runs without hpcprof, under any Python from 3.8: it imports
-nothing but the standard library. Nothing here may make the program fail, or wait for other ranks.
-
 A request is the file ``state/capture.json`` of the run, with the keys of `Request`; it must belong to the
 user of the program, and nothing in it is executed. A thread looks for it once a second. The request names the
 first step, so that all ranks record the same ones. Each rank answers in ``state/captures/``.

@@ -109,8 +109,6 @@ _STARTS = re.compile(
     "run|[Pp]open|(?:check_)?(?:call|output)|getoutput|system|create_subprocess_.*|(?:exec|spawn)[lv].*"
 )
 """Names of functions of Python that run a command."""
-_UNKNOWN = "{}"
-"""A word that only the program itself knows."""
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _SETTING = re.compile(r"(?:(?:export|override)\s+)?([\w.-]+)\s*[:?+]{0,3}=\s*([^#]*)")
 _RULE = re.compile(r"([^\s#:=][^#:=]*):{1,2}(?!=)([^#;]*)")
@@ -285,49 +283,38 @@ def _run_by_python(rest: List[str], scene: _Scene) -> Iterator[Command]:
             line = "dask-mpi"
         elif isinstance(node, ast.Call) and node.args:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            line = " ".join(_text_of(word, values) for word in node.args) if _STARTS.fullmatch(called) else ""
+            texts = [text for word in node.args for text in _texts(word, values)]
+            line = " ".join(texts) if _STARTS.fullmatch(called) else ""
         place = "{}, line {}".format(name, node.lineno) if line and name else scene.place
         for inner in _simple_commands(line):
             there = scene._replace(place=place, repeated=scene.repeated or id(node) in repeated)
             yield from _commands(inner, there)
 
 
-def _text_of(node: Any, values: Dict[str, Any]) -> str:
-    """Return an expression of Python as a command of a shell; `_UNKNOWN` is what the source leaves open."""
-    if isinstance(node, ast.Name) and node.id in values:
-        others = {name: value for name, value in values.items() if name != node.id}
-        return _text_of(values[node.id], others)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return " ".join(
-            _text_of(word, values) if isinstance(word, ast.Starred) else shlex.quote(_text_of(word, values))
-            for word in node.elts
-        )
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text_of(part, values) for part in node.values)
-    if isinstance(node, ast.BinOp):
-        left = _text_of(node.left, values)
-        return left if isinstance(node.op, ast.Mod) else left + " " + _text_of(node.right, values)
-    if isinstance(node, ast.Starred):
-        return _text_of(node.value, values)
-    if isinstance(node, ast.Call):  # shlex.split(TEXT), TEXT.split(), " ".join(WORDS)
-        return _text_of(node.args[0] if node.args else getattr(node.func, "value", None), values)
-    text = getattr(node, "value", getattr(node, "s", None))
-    return text if isinstance(text, str) else _UNKNOWN
+def _texts(node: Any, values: Dict[str, Any]) -> List[str]:
+    """Return the texts in an expression of Python in their order, with those of its variables."""
+    texts: List[str] = []
+    placed: List[Any] = [part for part in ast.walk(node) if hasattr(part, "lineno")]
+    for part in sorted(placed, key=lambda part: (part.lineno, part.col_offset)):
+        if isinstance(part, ast.Name) and part.id in values:
+            others = {name: value for name, value in values.items() if name != part.id}
+            texts += _texts(values[part.id], others)
+        elif isinstance(getattr(part, "value", None), str):
+            texts.append(part.value)
+    return texts
 
 
 def _run_by_make(rest: List[str], scene: _Scene) -> Iterator[Command]:
     """Yield the commands in the recipes of make's targets, and of what these depend on."""
-    words, targets = list(rest), []  # type: List[str], List[str]
+    targets: List[str] = []
     options, variables = {"-C": "", "-f": ""}, {"MAKE": "make"}
-    while words:
-        word = words.pop(0)
+    for option, word in zip(["", *rest[:-1]], rest):  # noqa: B905
         name, sign, value = word.partition("=")
-        if word in options and words:
-            options[word] = words.pop(0)
+        if option in options:
+            options[option] = word
         elif sign:
-            variables[name] = value
-            variables["MAKE"] += " " + shlex.quote(word)
-        elif not word.startswith("-") and not word.isdigit():  # as in -j 4
+            variables.update({name: value, "MAKE": variables["MAKE"] + " " + shlex.quote(word)})
+        elif not word.startswith("-") and option != "-j":
             targets.append(word)
     scene = scene._replace(folder=os.path.join(scene.folder, options["-C"]))
     for name in [options["-f"]] if options["-f"] else _MAKEFILES:

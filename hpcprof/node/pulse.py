@@ -1,8 +1,5 @@
 """The pulse of a rank: the times of its steps, whether it waits for others, and evidence if the run stalls.
 
-Every run has a copy of this file in ``hook/``, whatever its profiler. It runs without hpcprof, under any
-Python from 3.8: it imports nothing but the standard library. Nothing here may make the program fail, or wait.
-
 A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`, in
 JAX ``jax.profiler.StepTraceAnnotation``).
 The wrapper of the node looks for progress. The name of this module's thread tells it what only the process

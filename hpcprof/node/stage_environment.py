@@ -1,14 +1,13 @@
 """An environment of Python, packed once for a job and unpacked on the own disk of each of its nodes.
 
-Hundreds of ranks that import from a shared file system at the same time wait for its servers; from the node's
-disk they do not.
+Hundreds of ranks that import at the same time wait for a shared file system, and not for the node's disk.
 
 1. ``pack ENVIRONMENT RUN`` makes one archive: of a conda or pixi environment by conda-pack, of a virtual
    environment (venv, uv) as it is, with the Python that it is based on unless this is the system's.
 2. ``unpack RUN FOLDER`` extracts the archive on a node and puts the new place into the files that name the
    old one: scripts and ``pyvenv.cfg``; for conda ``conda-unpack`` does it.
 
-Both note what they did in ``state/environment/`` of the run. ``job.sh`` runs them, from Python 3.6 on.
+``job.sh`` runs both, and both note what they did in ``state/environment/`` of the run.
 """
 
 import json

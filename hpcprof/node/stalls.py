@@ -5,8 +5,6 @@
 3. The node of rank 0 calls the run stalled when no node has noted progress for the time limit.
 4. Each node then keeps what the kernel, the interpreters, the GPUs and NCCL tell, in ``stall/``.
 5. If the job asks for it, and nothing has moved meanwhile, each node ends its processes.
-
-It runs without hpcprof, under the node's own Python from 3.6.
 """
 
 import glob

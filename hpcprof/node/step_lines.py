@@ -1,8 +1,5 @@
 """Lines that a rank writes while it runs, so that its step times can be watched.
 
-A run also has a copy of this file in ``hook/``, for programs that mark no steps (`hpcprof.node.pulse`):
-it imports nothing but the standard library.
-
 ``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second, after some hours one in ten.
 Marking a step costs less than half a microsecond (``benchmarks/step_lines.py``) and never waits for the GPU.
 The times are the host's, from the end of one step to the end of the next.

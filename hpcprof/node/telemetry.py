@@ -1,9 +1,5 @@
 """The sampler of a node: what its GPUs, cores, memory, network and file systems did while a run was on it.
 
-A run has a copy of this file, which `hpcprof.node.beside` loads. It runs
-without hpcprof, under the node's own Python from 3.6, outside of the program's environment: it imports
-nothing but the standard library. Nothing here may make the job fail, and it ends with the job.
-
 ``telemetry/NODE.jsonl`` in the run gets two kinds of lines. An object names what follows: ``fast`` and
 ``slow`` are the names of values, as ``DEVICE METRIC`` with a metric of `METRICS`. Lists are samples: the time
 (seconds since 1970), the fast values and, about once a second, the slow ones. A value that could not be read,

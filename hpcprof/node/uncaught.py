@@ -1,8 +1,6 @@
 """Note the uncaught exception that ends a rank, and end an MPI program of which one rank has ended so.
 
-``MPI_Finalize`` of that rank would wait for the other ranks, which wait for it in turn. A run has a copy of
-this file in ``hook/``. It runs without hpcprof, under any Python from 3.8: it imports nothing but the
-standard library.
+``MPI_Finalize`` of that rank would wait for the other ranks, which wait for it in turn.
 
 The interpreter itself tells that an exception is uncaught, and no text that a program prints: it has set
 ``sys.last_value``, and no Python function was running any more. The program's own ``finally`` blocks, exit

@@ -198,13 +198,13 @@ def test_profiled_ranks_are_chosen_by_where_they_run(
 ) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/nodes").write_text(f"other {os.uname().nodename}.cluster \n")
-    show = ("sh", "-c", 'echo "$HPCPROF_PROFILER $LOCAL_WORLD_SIZE"')
+    show = ("sh", "-c", 'echo "$HPCPROF_PROFILER $LOCAL_WORLD_SIZE $NODE_RANK"')
     for selection in ("local=0", "local=1", "nodes=0", "nodes=1", f"local={local},nodes={node}"):
         chosen = job(profiler="torch", profile_ranks=selection)
         run_wrapper(shell, chosen, tmp_path, places, *show)
         profiled = all(part in (f"local={local}", f"nodes={node}") for part in selection.split(","))
         told = (tmp_path / "logs/rank00001.out").read_text()
-        assert told == f"{'torch' if profiled else 'none'} {size}\n", selection
+        assert told == f"{'torch' if profiled else 'none'} {size} {node}\n", selection
         note = tmp_path / "state/rank00001.profiled"
         assert note.exists() is profiled
         note.unlink(missing_ok=True)
@@ -669,7 +669,8 @@ def test_the_program_gets_the_search_paths_of_the_job_whatever_the_launcher_puts
 SHOW_TORCH = (
     "sh",
     "-c",
-    'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE ${MASTER_ADDR-none}:${MASTER_PORT-none}"',
+    'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE/$NODE_RANK '
+    '${MASTER_ADDR-none}:${MASTER_PORT-none}"',
 )
 
 
@@ -681,7 +682,7 @@ def test_every_launchers_ranks_get_the_variables_of_torch_distributed(
     (tmp_path / "state").mkdir()
     (tmp_path / "state/meeting").write_text("node1:20007\n")
     run_wrapper(shell, job(), tmp_path, LAUNCHERS[launcher], *SHOW_TORCH)
-    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2/1 node1:20007\n"
 
 
 def start_job(
@@ -705,6 +706,7 @@ OUTER_JOB = {
     **{"PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
     **{"MPI_LOCALRANKID": "1", "FLUX_TASK_RANK": "3", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
     **{"HPCPROF_RANK": "3", "HPCPROF_PULSE": "12", "PBS_NODEFILE": "/nodes", "GROUP_RANK": "1"},
+    "NODE_RANK": "7",
 }
 
 
@@ -713,7 +715,7 @@ def test_the_ranks_have_their_own_numbers_whatever_the_shell_holds(shell: str, t
     (tmp_path / "state").mkdir()
     (tmp_path / "state/meeting").write_text("node1:20007\n")
     run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Slurm"], **TUTORIAL, **MEETING}, *SHOW_TORCH)
-    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2/1 node1:20007\n"
 
 
 @pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])
@@ -726,6 +728,7 @@ def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tm
     told = dict(word.split("=") for word in (tmp_path / "logs/rank00000.out").read_text().split())
     started = {"PMI_RANK": "0", "PMI_SIZE": "1"} if launch else {}
     own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCPROF_RANK": "0"}
+    own["NODE_RANK"] = "0"
     port = (tmp_path / "state/meeting").read_text().strip().partition(":")[2]
     assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 

@@ -6,8 +6,7 @@ first five are recorded, or as many as ten seconds hold. Until then, windows are
 of jitted functions cannot be counted from Python. JAX tells when it has compiled one, which may take longer
 than a window: what is recorded until then shows nothing of the program's steps.
 
-Nothing here may make the program fail, or initialize a device that it has not initialized. hpcprof copied
-this file into the run, where it runs without hpcprof under any Python from 3.8.
+Nothing here may initialize a device that the program has not initialized.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Snapshots of PyTorch's GPU memory: after chosen steps, and of all ranks when one runs out of memory.
 
-A run with ``--memory-history`` has a copy of this file in ``hook/``. It runs without hpcprof, under any
-Python from 3.8: it imports nothing but the standard library. Nothing here may make the program fail.
-
 ``memory/rankNNNNN.stepS.pickle`` and ``memory/rankNNNNN.oom.pickle`` in the run are what PyTorch's own
 ``torch.cuda.memory._dump_snapshot`` writes, with the events of one step and one more key, `NOTES`. The rank
 that runs out of memory writes `REQUEST`, and waits until the others have answered it.

@@ -1,8 +1,4 @@
-"""The part of a program that a profiler inside it records, as the recorders of PyTorch and JAX share it.
-
-hpcprof copied this file into the run, where it runs without hpcprof under any Python from 3.8. Nothing here
-may make the program fail.
-"""
+"""The part of a program that a profiler inside it records, as the recorders of PyTorch and JAX share it."""
 
 from __future__ import annotations
 

@@ -4,14 +4,17 @@ The container sees the run, the working directory and TMPDIR at their own paths,
 works as it does outside. A profiler that the image lacks is the node's, mounted at `PROFILER_FOLDER`.
 """
 
+import shlex
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.sites.environment import default_variables
 from hpcprof.submit.sites.model import LauncherName, Site, Vendor
 
 ENGINE, IMAGE, MOUNTS, NAME = "container", "container_image", "container_mounts", "container_name"
+ARGUMENTS = "container_args"
 """The options of a site that describe the container of the ranks."""
 
 PROFILER_FOLDER = "/opt/hpcprof-profiler"
@@ -20,7 +23,7 @@ PROFILER_FOLDER = "/opt/hpcprof-profiler"
 PROFILER_ROOT = "{profiler}"
 """Placeholder in an argv for the folder of the profiler on the node, which the script determines."""
 
-PYXIS, APPTAINER, PODMAN_HPC = "pyxis", "apptainer", "podman-hpc"
+PYXIS, PODMAN_HPC = "pyxis", "podman-hpc"
 _GPUS = {Vendor.NVIDIA: ["--nv"], Vendor.AMD: ["--rocm"], Vendor.INTEL: []}
 
 
@@ -32,7 +35,7 @@ def uses_container(job: Job) -> bool:
 def check_container(site: Site, job: Job) -> None:
     """Check that the options about a container fit each other, the launcher and the job's paths."""
     if not uses_container(job):
-        if given := [key for key in (MOUNTS, NAME) if job.options.get(key)]:
+        if given := [key for key in (MOUNTS, NAME, ARGUMENTS) if job.options.get(key)]:
             sentence = f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE."
             raise UsageError(sentence, f"options.{given[0]}")
         return
@@ -45,8 +48,6 @@ def check_container(site: Site, job: Job) -> None:
     if job.stage_env:
         sentence = "--stage-env: the image has the environment of the ranks; leave it out."
         raise UsageError(sentence, "stage_env")
-    if any(mark in job.directory for mark in ",:"):
-        raise UsageError(f"{job.directory} cannot be mounted: its name has a comma or a colon.")
 
 
 def container_words(site: Site, job: Job, run_directory: Path) -> list[str]:
@@ -55,10 +56,15 @@ def container_words(site: Site, job: Job, run_directory: Path) -> list[str]:
         return []
     engine, image = job.options[ENGINE], job.options[IMAGE]
     folders = dict.fromkeys(filter(None, [str(run_directory), job.directory, site.tmpdir]))
+    for folder in folders:
+        if any(mark in folder for mark in ",:"):
+            raise UsageError(f"{folder} cannot be mounted: its name has a comma or a colon.")
     mounts = [f"{folder}:{folder}" for folder in folders]
     if job.profiled_ranks and find_profiler(job.profiler).command:
         mounts.append(f"{PROFILER_ROOT}:{PROFILER_FOLDER}")
-    mounts += [mount for mount in job.options.get(MOUNTS, "").split(",") if mount]
+    given = [mount for mount in job.options.get(MOUNTS, "").split(",") if mount]
+    mounts += [mount if ":" in mount else f"{mount}:{mount}" for mount in given]
+    further = shlex.split(job.options.get(ARGUMENTS, ""))
     if engine == PYXIS:
         name = job.options.get(NAME)
         return [
@@ -66,9 +72,12 @@ def container_words(site: Site, job: Job, run_directory: Path) -> list[str]:
             f"--container-mounts={','.join(mounts)}",
             f"--container-workdir={job.directory}",
             *([f"--container-name={name}"] if name else []),
+            *further,
         ]
-    if engine == APPTAINER:
-        gpus = _GPUS[site.node.vendor]
-        return ["apptainer", "exec", *gpus, "--bind", ",".join(mounts), "--pwd", job.directory, image]
-    volumes = [word for mount in mounts for word in ("--volume", mount)]
-    return ["podman-hpc", "shared-run", "--gpu", *volumes, "--workdir", job.directory, image]
+    if engine != PODMAN_HPC:
+        options = [*_GPUS[site.node.vendor], "--bind", ",".join(mounts), "--pwd", job.directory, *further]
+        return [engine, "exec", *options, image]
+    # It passes on what schedulers and launchers set alone.
+    names = {**site.environment, **default_variables(site, job)}
+    options = [f"--volume={mount}" for mount in mounts] + [f"--env={name}" for name in names]
+    return [engine, "shared-run", "--gpu", *options, f"--workdir={job.directory}", *further, image]

@@ -20,6 +20,8 @@ from hpcprof.submit.sites.model import Site
 WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric")
 """Launchers that start the workers of one node, and need all of it."""
 
+_SUBMITTERS = ("sbatch", "qsub", "bsub")
+
 _OF_HPCPROF = {
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
     *("--node-rank", "--master-addr", "--master-port", "--num-processes", "--num-machines", "--module", "-m"),
@@ -107,7 +109,7 @@ def _program(command: Command, name: str, options: dict[str, str], left: list[st
 def within_program(job: Job) -> Iterator[tuple[str, Command]]:
     """Yield each launcher within the program of a job, with its command."""
     for command in commands(job.arguments, job.directory) if job.workload is None else ():
-        if name := launcher_of(command):
+        if name := launcher_of(command) or (command.name if command.name in _SUBMITTERS else ""):
             yield name, command
 
 
@@ -120,11 +122,17 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
         name = next(filter(None, names))
         sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
     within = list(within_program(job))
-    starters = [(name, command) for name, command in within if name not in WORKER_LAUNCHERS]
+    others = (*WORKER_LAUNCHERS, *_SUBMITTERS)
+    starters = [(name, command) for name, command in within if name not in others]
     several = len(starters) > 1 or any(command.repeated for _, command in starters)
     for name, command in within:
         if name == "dask-mpi":
             sentences.append(_roles_of_dask(job, command))
+        elif name in _SUBMITTERS:
+            place = f" ({command.place})" if command.place else ""
+            sentences.append(
+                f"{name}{place} submits another job, which is no part of this run: name that job's program"
+            )
         elif name in WORKER_LAUNCHERS:
             place = f" in {command.place}" if command.place else ""
             if job.ranks_per_node > 1:

@@ -158,14 +158,14 @@ print("srun is not run")
         (
             "uv run drive.py",
             [
-                "drive.py, line 5: srun -n '{}' ./a '{}', again",
-                "drive.py, line 7: mpirun -n '{}' ./b",
+                "drive.py, line 5: srun -n ./a, again",
+                "drive.py, line 7: mpirun -n ./b",
                 "drive.py, line 8: flux run -n %d ./c",
             ],
         ),
         (
             "python -m drive",
-            ["drive.py, line 5: srun -n '{}' ./a '{}', again", "drive.py, line 7: mpirun -n '{}' ./b"],
+            ["drive.py, line 5: srun -n ./a, again", "drive.py, line 7: mpirun -n ./b"],
         ),
         ("""python3 -c 'import os; os.execvp("srun", ["srun", "./a"])'""", [": srun srun ./a"]),
         ("""python3 -c 'from dask_mpi import initialize'""", [": dask-mpi"]),

@@ -40,7 +40,29 @@ def test_apptainer_and_podman_hpc_start_each_rank() -> None:
     apptainer = container_words(SLURM, job_in("apptainer"), RUN)
     assert apptainer[:4] == ["apptainer", "exec", "--nv", "--bind"]
     podman = container_words(SLURM, job_in("podman-hpc"), RUN)
-    assert podman[:5] == ["podman-hpc", "shared-run", "--gpu", "--volume", "/runs/1:/runs/1"]
+    assert podman[:4] == ["podman-hpc", "shared-run", "--gpu", "--volume=/runs/1:/runs/1"]
+    assert container_words(SLURM, job_in("singularity"), RUN) == ["singularity", *apptainer[1:]]
+
+
+def test_further_options_and_short_mounts_come_before_the_image() -> None:
+    given = {"container_args": "--no-home --env 'A=b c'", "container_mounts": "/data,/a:/b:ro"}
+    words = container_words(SLURM, job_in("apptainer", options=given), RUN)
+    assert words[4].endswith(",/data:/data,/a:/b:ro")
+    assert words[-4:] == ["--no-home", "--env", "A=b c", "x.sqsh"]
+    pyxis = container_words(SLURM, job_in("pyxis", options={"container_args": "--container-remap-root"}), RUN)
+    assert pyxis[-1] == "--container-remap-root"
+
+
+def test_podman_hpc_passes_on_the_environment_of_the_site() -> None:
+    site = msgspec.structs.replace(SLURM, environment={"NCCL_NET": "AWS"})
+    assert "--env=NCCL_NET" in container_words(site, job_in("podman-hpc"), RUN)
+
+
+def test_a_folder_whose_name_separates_mounts_is_refused() -> None:
+    for run, directory in ((Path("/runs/a,b"), "/work"), (RUN, "/a:b")):
+        job = msgspec.structs.replace(job_in("apptainer"), directory=directory)
+        with pytest.raises(UsageError, match="cannot be mounted"):
+            container_words(SLURM, job, run)
 
 
 def test_the_nodes_profiler_is_mounted_where_ranks_are_profiled() -> None:

@@ -5,8 +5,7 @@ counted, and by default the twenty after the first five are recorded, or as many
 then windows are recorded: by time, for programs without an optimizer, and of the first steps, for programs
 that take no more.
 
-Nothing here may make the program fail, hang, or use a GPU that it would not use. hpcprof copied this file
-into the run.
+Nothing here may use a GPU that the program would not use.
 """
 
 from __future__ import annotations

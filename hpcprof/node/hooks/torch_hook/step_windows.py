@@ -1,7 +1,4 @@
-"""A program's steps that turn a profiler on and off, and are marked in its profile.
-
-hpcprof copied this file into the run.
-"""
+"""A program's steps that turn a profiler on and off, and are marked in its profile."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
             r"srun \(./loop.sh, line 3\) starts ranks more than once.* run --here in place of srun",
         ),
         ("./two.sh", r"mpirun \(./two.sh, line 2\) starts ranks more than once, "),
+        ("bash -c 'sbatch next.sh'", "sbatch submits another job, which is no part of this run"),
         ("dask-mpi --scheduler-file a", "dask-mpi makes rank 0 the scheduler; the others work: .* 1-1"),
         (
             "python dask.py",
