@@ -228,7 +228,6 @@ def nullable(values: NDArray[Any], known: Mask) -> NDArray[Any]:
 
 
 def _why_null(gaps: Gaps, missing: str) -> list[str]:
-    """Return a sentence for each cause of null values."""
     reasons = []
     if gaps.fused:
         reasons.append(
@@ -320,7 +319,6 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
 
 
 def _why_null_of_messages(gaps: Gaps, missing: str) -> list[str]:
-    """Return a sentence for each cause of null values and missing rows."""
     reasons = []
     if gaps.fused:
         reasons.append(

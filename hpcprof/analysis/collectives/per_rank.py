@@ -219,7 +219,6 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
 
 
 def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
-    """Join collectives in the order in which the host launched them."""
     if not len(parts[1].start):
         return parts[0]
     names = [field.name for field in fields(_Collectives)]
@@ -293,7 +292,6 @@ def _from_kernel_names(
 
 
 def _from_host(timeline: Timeline) -> _Collectives:
-    """Return the collectives of the host, in the order of their starts."""
     calls = timeline.host_collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
     _, kind = numbered_rows(calls.operation, calls.communicator)

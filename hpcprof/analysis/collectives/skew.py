@@ -366,7 +366,6 @@ class Counts(msgspec.Struct):
 def _counts(
     ranks: Sequence[int], groups: Mapping[bytes, Sequence[CollectiveArrivals]], waits: pd.DataFrame
 ) -> dict[int, Counts]:
-    """Count the collectives and messages of each rank."""
     found = {rank: Counts() for rank in ranks}
     for one in (one for group in groups.values() for one in group):
         last = np.bincount(one.last, minlength=len(one.matched.ranks))
@@ -380,7 +379,6 @@ def _counts(
 
 
 def _all_counts(parts: Sequence[Waiting]) -> dict[int, Counts]:
-    """Return the counts of each rank over all parts."""
     counts: dict[int, Counts] = {}
     for part in parts:
         for rank, one in part.counts.items():

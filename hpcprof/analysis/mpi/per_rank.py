@@ -52,7 +52,6 @@ def mpi_call_list(timeline: Timeline) -> Outcome:
 
 
 def _texts(timeline: Timeline, ids: Ints, *, ranges: bool = False) -> list[str | None]:
-    """Return the texts of some ids, each made once."""
     used, number = numbered(ids)
     names = timeline.names(used)
     if ranges:

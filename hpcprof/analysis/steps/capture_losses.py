@@ -86,5 +86,4 @@ def _cut_steps(timeline: Timeline) -> list[Loss]:
 
 
 def _by_start(timeline: Timeline, rows: Ints) -> Ints:
-    """Return rows of the ranges in the order of time."""
     return rows[np.argsort(timeline.ranges.start[rows], kind="stable")]

@@ -116,7 +116,6 @@ def _scrubber(path: Path) -> Scrubber:
 
 
 def _private_words(path: Path, names: Names) -> list[str]:
-    """Return the hosts and users that the name of a file contains."""
     found = names.private_in(path.name)
     user = os.environ.get("USER", "")
     if len(user) > 2 and re.search(rf"(?<![A-Za-z0-9]){re.escape(user)}(?![A-Za-z0-9])", path.name):

@@ -163,7 +163,6 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
 
 
 def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
-    """Return a value as it is written if it matches the pattern."""
     return value if kind.fullmatch(bytes(value)) else UNSET
 
 
@@ -205,7 +204,6 @@ def _numeric(fields: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_numeric(value: object) -> bool:
-    """Return whether a value is a number, a text of numbers, or a list of such."""
     if isinstance(value, list):
         return all(map(_is_numeric, value))
     if isinstance(value, str):

@@ -201,7 +201,6 @@ def collect(
 
 
 def _files_to_read(run: Run, store: Store) -> list[Path]:
-    """Return the profiles of a run; none if it needs none."""
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
         place = f"{run.path} or its profiles/" if run.manifest else run.path

@@ -297,7 +297,6 @@ def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
 def _mapped_over_ranks(
     events: Mapping[int, RankEvents], folder: Path, found: RunCommunication, executor: Executor
 ) -> dict[str, list[Any]]:
-    """Return the values of the maps over ranks, in the order of the ranks."""
     tasks = []
     for some in rank_chunks(sorted(events)):
         clocks = {rank: found.clocks.aligned[rank] for rank in some if rank in found.clocks.aligned}
@@ -307,13 +306,11 @@ def _mapped_over_ranks(
 
 
 def _rows(events: Sequence[RankEvents], name: str) -> pd.DataFrame:
-    """Return the kept rows of some ranks."""
     rows: pd.DataFrame = kept_table(events, name).to_pandas(use_threads=False)
     return rows
 
 
 def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
-    """Read the MPI calls and operations of all ranks, one after the other."""
     lists = RunLists()
     for rank, one in sorted(events.items()):
         if has_mpi(one):
@@ -324,7 +321,6 @@ def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
 def _mapped_over_mpi(
     run_id: str, store: Store, events: Mapping[int, RankEvents], lists: RunLists, found: RunCommunication
 ) -> dict[str, list[Any]]:
-    """Return the values of the maps over the MPI calls of all ranks."""
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
     found_by: dict[str, list[Any]] = {}
@@ -434,7 +430,6 @@ class _Elsewhere(msgspec.Struct, frozen=True):
 
 
 def _survey(task: RankTask) -> Survey:
-    """Look at what some ranks call together with others."""
     found = Survey()
     for one in task.events:
         rows = kept_table([one], _TABLE, (*_KINDS, "start_ns", "end_ns"))
@@ -478,7 +473,6 @@ def _communication(task: MatchTask) -> Communication:
 
 
 def _map_ranks(task: RankTask) -> dict[str, Any]:
-    """Return the values of the maps over ranks for some ranks."""
     ranks = [events.rank for events in task.events]
     matches = read_matches(task.folder, task.parts, ranks)
     of_rank = ((rank, matches.take(matches.rank == rank)) for rank in np.unique(matches.rank).tolist())

@@ -247,7 +247,6 @@ def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def _sha256(files: Sequence[Path]) -> str:
-    """Return the SHA-256 of files one after the other, in hexadecimal digits."""
     digest = hashlib.sha256()
     for path in files:
         with reading(path), path.open("rb", buffering=0) as file:

@@ -147,7 +147,6 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
 
 
 def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
-    """Return the collected runs that are not in the folder of runs."""
     return {name for name in paths if not (runs_dir / name / MANIFEST).is_file()}
 
 

@@ -222,7 +222,6 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:
-    """Return whether a rank has a profile in several groups."""
     of_groups = [*groups]
     if len(of_groups) < 2:
         return False

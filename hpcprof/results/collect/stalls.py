@@ -252,7 +252,6 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
 
 
 def _record(path: Path) -> tuple[FlightRecord | None, str]:
-    """Return a dump, and what of it could not be read."""
     try:
         record = read_flight_record(path)
     except DamagedInput:

@@ -464,7 +464,6 @@ def _passed(checks: ValidRows) -> Mask:
 
 
 def _allocations(events: list[Event]) -> Built:
-    """Build the events of the allocator; other instant events are ignored."""
     events = [event for event in events if event.name == _ALLOCATION]
     time, timed = times([event.ts for event in events])
     arguments = _ALLOCATOR([event.args for event in events])

@@ -145,7 +145,6 @@ def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOpe
 
 
 def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
-    """Return the rows of all tables, each table's in its own order."""
     parts, lost = [_Rows.empty()], list[Loss]()
     for number, name in enumerate(_TABLES):
         table = export.table(name)
@@ -171,7 +170,6 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
 
 
 def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
-    """Return which rows are collective functions of windows and files."""
     of = np.array([one.operation in OF_OBJECTS for one in functions])
     result: Mask = (rows.table == _OTHER) & of[number]
     return result
@@ -203,7 +201,6 @@ def _both_sides(rows: _Rows, operation: Ints, strings: StringTable) -> tuple[_Ro
 
 
 def _calls(rows: _Rows, name: Ints) -> MpiCalls:
-    """Return one row per call, by thread and time."""
     order = np.lexsort((name, rows.start, rows.globalTid))
     columns = (rows.globalTid[order], rows.start[order], name[order])
     new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
@@ -214,7 +211,6 @@ def _calls(rows: _Rows, name: Ints) -> MpiCalls:
 
 
 def _begun(rows: _Rows, functions: _Functions) -> _Begun:
-    """Return the operations by thread and time."""
     # Nothing is sent to or by MPI_PROC_NULL.
     nobody = (rows.table == _MESSAGE) & (rows.remoteRank == MISSING) & (rows.remoteRank != MISSING).any()
     communicates = (functions.operation != NO_NAME) & ~nobody

@@ -124,7 +124,6 @@ def _environment_items(export: NsysExport) -> Iterator[str]:
 
 
 def _options(export: NsysExport) -> list[tuple[str, str]]:
-    """Return the options of the capture, without the number of their process."""
     source = export.table("META_DATA_CAPTURE")
     if source is None or not {"name", "value"} <= source.columns:
         return []
@@ -180,7 +179,6 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
 
 
 def _text(export: NsysExport, table: str, name: str) -> str | None:
-    """Return the first value of a table of names and values."""
     source = export.table(table)
     if source is None or not {"name", "value"} <= source.columns:
         return None
@@ -198,7 +196,6 @@ _GPU_COLUMNS = {
 
 
 def _gpus(export: NsysExport) -> tuple[Gpu, ...]:
-    """Return the node's GPUs in the order of their ids."""
     source = export.table("TARGET_INFO_GPU")
     if source is None or "name" not in source.columns:
         return ()

@@ -130,7 +130,6 @@ def _by_type(kind: Ints, event: Ints) -> Ints:
 
 
 def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:
-    """Read the records of events, in the order of the export."""
     table = export.table(_RECORDS)
     if table is None:
         return {name: np.empty(0, np.int64) for name in (*_RECORD, "process")}, []

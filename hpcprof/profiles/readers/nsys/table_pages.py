@@ -175,7 +175,6 @@ class TablePages:
         return rows
 
     def _leaves(self, root: int) -> Ints:
-        """Return the numbers of a table's leaf pages, in the order of its rows."""
         level = np.array([root], np.int64)
         for _ in range(_MOST_LEVELS):
             if self._content(level[:1])[0] == _LEAF:

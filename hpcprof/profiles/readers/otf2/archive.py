@@ -333,7 +333,6 @@ class Archive:
         return found
 
     def _members(self, kind: int, _: int, members: list[int]) -> list[int]:
-        """Return the ranks in a group."""
         if kind not in (_LOCATIONS, _COMM_LOCATIONS):
             return members
         rank_of = {location: rank for rank, location in enumerate(self.world)}

@@ -149,7 +149,6 @@ class _Building:
         return None
 
     def _add_thread(self, location: Location, found: LocationEvents) -> CalledEvents:
-        """Add the regions of a thread, and return its events of MPI."""
         visits = found.visits
         paradigm = self._of(visits.region, self._paradigm)
         mpi = outermost(visits.take(paradigm == MPI))

@@ -194,7 +194,6 @@ def _without_marks(calls: IntColumns, lost: list[Loss]) -> IntColumns:
 
 
 def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
-    """Return the counters whose values are numbers, and count the others."""
     whole = {key: np.asarray(values, np.int64) for key, values in columns.items() if key != "value"}
     value = np.asarray(columns["value"], np.float64)
     kept = np.isfinite(value)

@@ -260,7 +260,6 @@ class _Builder:
         return kept, {key: values[valid] for key, values in columns.items()}
 
     def _closed(self) -> list[Event]:
-        """Return the ranges that begin and end in two events, as one event each."""
         open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)
         found, unbegun = [], 0
         for event in self._pairs:

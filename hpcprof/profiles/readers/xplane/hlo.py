@@ -237,7 +237,6 @@ def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, 
 
 
 def _numbers(data: bytes, message: Field, number: int) -> list[int]:
-    """Return the numbers in a repeated field of a message."""
     if message.end == NO_PART:
         return []
     parts = [one for one in fields_of(data, message.value, message.end) if one.number == number]
