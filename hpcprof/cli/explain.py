@@ -84,6 +84,6 @@ def _broken(gates: list[Gate], explanation: Explanation) -> bool:
         if reason := gate.unknown_in(explanation):
             echo(f"hpcprof: --fail-on {gate.cause} could not be judged: {reason}", err=True)
         for finding in gate.broken_by(explanation):
-            echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding)}", err=True)
+            echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding, explanation)}", err=True)
             broken = True
     return broken

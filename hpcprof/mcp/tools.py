@@ -106,7 +106,8 @@ class Tools:
         for number, one in enumerate(shown, 1):
             place = f" in {name(one.where)}" if one.where else ""
             ranks = f" on {named_ranks(one.ranks, 8)}" if one.ranks else ""
-            head.append(f"{number}. {one.cause}{place}{ranks}: {saved(one)}; {one.confidence} confidence.")
+            cost = saved(one, explanation)
+            head.append(f"{number}. {one.cause}{place}{ranks}: {cost}; {one.confidence} confidence.")
         text = explanation_text(explanation, _WIDTH, partial(self._report, found))
         rest = [
             "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "

@@ -331,7 +331,7 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
 
 def instead(finding: Finding, explanation: Explanation) -> list[str]:
     """Return what would save about as much instead of a finding, each with its price."""
-    return [f"{named(one, explanation)}: {saved(one)}" for one in finding.alternatives]
+    return [f"{named(one, explanation)}: {saved(one, explanation)}" for one in finding.alternatives]
 
 
 def together(finding: Finding, explanation: Explanation) -> str:
@@ -352,11 +352,12 @@ def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
     return f" on {named_ranks(ranks, _NAMED_RANKS)}"
 
 
-def saved(finding: Finding) -> str:
-    """Return the saving of a finding with its interval and its share of the step."""
+def saved(finding: Finding, explanation: Explanation | None = None) -> str:
+    """Return the saving of a finding with its interval and its share of the step, or of the whole capture."""
     if finding.saving_ns is None:
         return "memory, not time" if is_a(finding.cause, Trait.MEMORY) else "cost unknown"
-    text = f"{format_ns(finding.saving_ns)} of each step"
+    whole = explanation is not None and explanation.step.source == CAPTURE
+    text = f"{format_ns(finding.saving_ns)} of {'the capture' if whole else 'each step'}"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"
     if finding.saving_low_ns is not None and finding.saving_high_ns is not None:
@@ -375,7 +376,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
         ("where", where.strip()),
         ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),
-        ("saving", saved(finding)),
+        ("saving", saved(finding, explanation)),
         ("together", together(finding, explanation)),
         *(("or", other) for other in instead(finding, explanation)),
         ("remedy", visible(finding.remedy)),
@@ -425,7 +426,7 @@ def in_short(explanation: Explanation) -> list[str]:
     """
     found = []
     for number, one in enumerate(explanation.shown(), 1):
-        found.append(f"{number}. {named(one, explanation)}: {saved(one)}")
+        found.append(f"{number}. {named(one, explanation)}: {saved(one, explanation)}")
         found += [f"or: {other}" for other in instead(one, explanation)]
         found.append(f"remedy: {visible(one.remedy)}")
     step = explanation.step

@@ -177,7 +177,7 @@ def _card(
     return Card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
         cause=finding.cause,
-        saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
+        saving=("" if finding.saving_ns is None else "Saves ") + saved(finding, explanation),
         together=together(finding, explanation),
         alternatives=instead(finding, explanation),
         remedy=finding.remedy,

@@ -270,6 +270,12 @@ def test_ranks_are_named_where_they_are_not_all() -> None:
     assert "rank" not in in_short(alone)[0]
 
 
+def test_a_capture_without_steps_has_savings_of_the_capture() -> None:
+    whole = explained(finding(13, 11), step=replace(STEP, source="capture"))
+    assert "13.00 ms of the capture, 13.0 %" in in_short(whole)[0]
+    assert any("saving      13.00 ms of the capture" in line for line in text(whole))
+
+
 def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:
     several = replace(
         finding(13),
