@@ -128,6 +128,8 @@ class Loss:
         """The way to record the lost events; empty if unknown."""
         if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
             return _SUPPORTED
+        if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
+            return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.count == self.of:
             return f"{_KERNELS} {_SUPPORTED}"
         return _REMEDIES.get(self.kind, "")
@@ -185,7 +187,11 @@ def _counted(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
-_UNSUPPORTED = re.compile(r"unable|(?:not |un)supported|could not|cannot|permission|privilege", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
+    r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
+    re.IGNORECASE,
+)
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
 _KERNELS = "Record the work of the GPU: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA."
 _AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."

@@ -15,6 +15,8 @@ from hpcprof.profiles.timeline import Ints, Timeline
 
 _MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 
+_OF_GRAPH = re.compile("GraphLaunch")
+
 _LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
@@ -54,8 +56,13 @@ def _not_executed(timeline: Timeline) -> list[Loss]:
         for loss in timeline.origin.losses
         if loss.kind in _LEFT_OUT and loss.subject in (Subject.KERNEL, Subject.GRAPH)
     )
-    lost = len(lost_launches(timeline)) - left_out
-    return [Loss(LossKind.MISSING, Subject.LAUNCH, lost, len(launch_rows(timeline)))] if lost > 0 else []
+    rows, launching = lost_launches(timeline), launch_rows(timeline)
+    of_graphs = named(timeline, timeline.calls.name, _OF_GRAPH.search)
+    subject = Subject.LAUNCH
+    if timeline.operation_count and of_graphs[rows].all():
+        subject, launching = Subject.GRAPH, launching[of_graphs[launching]]
+    lost = len(rows) - left_out
+    return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:

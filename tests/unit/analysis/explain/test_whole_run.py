@@ -40,5 +40,10 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     assert "--hip-trace" in remedy(LossKind.UNTRACED)
     assert "cuda-graph-trace=node" in remedy(LossKind.GRAPH, Subject.GRAPH)
     assert "larger buffers" in remedy(LossKind.MISSING, Subject.LAUNCH)
+    assert "cuda-graph-trace=node" in remedy(LossKind.MISSING, Subject.GRAPH)
     unsupported = remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "Device 0: unable to collect GPU activity.")
     assert "supports the device" in unsupported and "buffers" not in unsupported
+    never = remedy(
+        LossKind.DIAGNOSTIC, Subject.CAPTURE, "CUDA profiling might have not been started correctly."
+    )
+    assert never == unsupported

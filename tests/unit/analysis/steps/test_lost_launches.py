@@ -35,6 +35,15 @@ def test_a_launch_without_a_kernel_is_lost_with_its_step() -> None:
     assert loss.sentence == "2 of 8 launch calls have no operation on the GPU in the profile"
 
 
+def test_graphs_without_nodes_and_an_event_of_their_own_are_lost_as_graphs() -> None:
+    names = ["cudaGraphLaunch_v10000" if at % 2 else "cudaLaunchKernel" for at in range(8)]
+    (loss,) = [
+        loss for loss in capture_losses(program((1, 3), tuple(names))) if loss.kind is LossKind.MISSING
+    ]
+    assert loss.sentence == "2 of 4 CUDA graphs have no operation on the GPU in the profile"
+    assert "cuda-graph-trace=node" in loss.remedy
+
+
 def test_a_gpu_that_was_not_recorded_lacks_every_launch() -> None:
     found = program(lost=tuple(range(8)))
     (loss,) = [loss for loss in capture_losses(found) if loss.kind is LossKind.MISSING]
