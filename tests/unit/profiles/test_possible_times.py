@@ -78,6 +78,8 @@ def test_a_kernel_that_runs_into_others_of_its_queue_for_a_time_that_it_never_ta
         for at, (start, _, *row) in enumerate(beside)
     ]
     assert not with_possible_times(timeline(slow)).origin.losses
+    crowd = [(50 * MS + 2 * US * at, 51 * MS + 200 * US, COMP, None, 0, 0, 7) for at in range(12)]
+    assert not with_possible_times(timeline([*kernels(40), *crowd])).origin.losses
     rows = [(start, end, COMM, *row) for start, end, _, *row in rows]
     assert not with_possible_times(timeline(rows)).origin.losses
 
