@@ -16,19 +16,8 @@ from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import FLOATS, NO_NAME, SHAPES, Allocations, Ints, Table, Timeline, along_axes
 
 TEXTS = (
-    "name",
-    "counter",
-    "domain",
-    "dims",
-    "types",
-    "values",
-    "operation",
-    "communicator",
-    "function",
-    "file",
-    "source",
-    "metric",
-    "unit",
+    *("name", "counter", "domain", "dims", "types", "values", "operation", "communicator"),
+    *("function", "file", "source", "metric", "unit"),
 )
 """The columns whose values are numbers of texts in a timeline."""
 

@@ -455,7 +455,7 @@ class Origin:
     unknown. ``losses`` are what the reader left out. ``ordered_streams`` says that the
     operations of one stream of a process run one after another, as on CUDA's streams and unlike on queues.
     ``captured`` has the first and the last of each span of steps that the job was told to capture, empty if
-    it was to capture all.
+    it was to capture all. ``device_names`` are those of ``gpus`` if they are not given.
     """
 
     path: Path
@@ -471,6 +471,10 @@ class Origin:
     losses: tuple[Loss, ...] = ()
     ordered_streams: bool = False
     captured: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.device_names:
+            object.__setattr__(self, "device_names", tuple(gpu.name for gpu in self.gpus))
 
 
 @dataclass(frozen=True)

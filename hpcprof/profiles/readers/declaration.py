@@ -35,26 +35,19 @@ class ProfileContent(Enum):
 
 @dataclass(frozen=True)
 class Scrubber:
-    """Copies profiles of one kind with private data removed.
-
-    Parameters
-    ----------
-    function : str
-        ``module:name`` of ``f(path, target, names) -> list of str``. It writes the copy and returns what it
-        left out; ``names`` is a `hpcprof.profiles.scrub.names.Names`. It raises
-        `hpcprof.common.errors.DamagedInput` for a file that it cannot read.
-    suffixes : tuple of str
-        The files that it copies, as in `Reader`.
-    files : str
-        The same for people.
-    otherwise : str
-        Advice on the other files of the reader; may be empty.
-    """
+    """Copies profiles of one kind with private data removed."""
 
     function: str
+    """``module:name`` of ``f(path, target, names) -> list of str``. It writes the copy and returns what it
+    left out; ``names`` is a `hpcprof.profiles.scrub.names.Names`. It raises
+    `hpcprof.common.errors.DamagedInput` for a file that it cannot read.
+    """
     suffixes: tuple[str, ...]
+    """The files that it copies, as in `Reader`."""
     files: str
+    """The same for people."""
     otherwise: str = ""
+    """Advice on the other files of the reader; may be empty."""
 
 
 @dataclass(frozen=True)
@@ -98,76 +91,62 @@ class Reader:
 
     References have the form ``module:name``; each function takes the path of a file and raises
     `hpcprof.common.errors.DamagedInput` for one that it cannot read.
-
-    Parameters
-    ----------
-    name : str
-        The kind of profile, as in `hpcprof.profiles.timeline.Origin` and the store.
-    suffixes : tuple of str
-        How the names of the files end, in lower case.
-    files : str
-        The same for people, for example ``*.json[.gz] of PyTorch``.
-    content : ProfileContent
-        The result of ``read``: a `hpcprof.profiles.timeline.Timeline` or a
-        `hpcprof.profiles.kernel_report.KernelReport`.
-    read : str
-        Reads a profile. It raises `UsageError` if the user's table of kernel classes is wrong.
-    threaded : bool
-        Whether ``read`` also takes the number of threads to use.
-    identify_rank : str
-        Returns the rank of a profile or None, without reading all of it. By default it is that in the
-        file's name.
-    folder_suffix : str
-        How the names of folders end that are profiles themselves; empty if there are none. ``other_files``
-        returns their files.
-    several_ranks : str
-        Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile
-        holds one.
-    reads_parts : bool
-        Whether ``read`` also takes the `ProfilePart` to read of a profile of several ranks.
-    other_files : str
-        Returns for a profile and a `ProfilePart`, or None for all of it, the files beside it that it consists
-        of. By default a profile is one file.
-    place_in_run : str
-        The pattern of the paths of a submitted run's profiles below their folder, if the profiler makes a
-        folder for them there.
-    shared_suffixes : tuple of str
-        The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
-    own_suffixes : tuple of str
-        The suffixes that no other kind has, though they end like a shared one.
-    recognize : str
-        Returns whether a file is a profile of this kind, by its first bytes.
-    reports : mapping of str to tuple of str
-        The suffixes of files that only the profiler's own tool can read, each with the endings of what
-        is made from them. Such a file or folder beside its report is not a profile of its own.
-    other_forms : tuple of str
-        How files end, in place of a profile's suffix, that the profiler writes beside it about the same
-        recording. They are no profiles of their own.
-    convert : str
-        Returns for a report the file to read, which it may have to make.
-    scrubber : Scrubber, optional
-        Without one, profiles of this kind cannot be scrubbed.
     """
 
     name: str
+    """The kind of profile, as in `hpcprof.profiles.timeline.Origin` and the store."""
     suffixes: tuple[str, ...]
+    """How the names of the files end, in lower case."""
     files: str
+    """The same for people, for example ``*.json[.gz] of PyTorch``."""
     content: ProfileContent
+    """The result of ``read``: a `hpcprof.profiles.timeline.Timeline` or a
+    `hpcprof.profiles.kernel_report.KernelReport`.
+    """
     read: str
+    """Reads a profile. It raises `UsageError` if the user's table of kernel classes is wrong."""
     threaded: bool = field(default=False, kw_only=True)
+    """Whether ``read`` also takes the number of threads to use."""
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
+    """Returns the rank of a profile or None, without reading all of it. By default it is that in the file's
+    name.
+    """
     folder_suffix: str = field(default="", kw_only=True)
+    """How the names of folders end that are profiles themselves; empty if there are none. ``other_files``
+    returns their files.
+    """
     several_ranks: str = ""
+    """Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile holds
+    one.
+    """
     reads_parts: bool = field(default=False, kw_only=True)
+    """Whether ``read`` also takes the `ProfilePart` to read of a profile of several ranks."""
     other_files: str = ""
+    """Returns for a profile and a `ProfilePart`, or None for all of it, the files beside it that it consists
+    of. By default a profile is one file.
+    """
     place_in_run: str = ""
+    """The pattern of the paths of a submitted run's profiles below their folder, if the profiler makes a
+    folder for them there.
+    """
     shared_suffixes: tuple[str, ...] = ()
+    """The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these."""
     own_suffixes: tuple[str, ...] = field(default=(), kw_only=True)
+    """The suffixes that no other kind has, though they end like a shared one."""
     recognize: str = ""
+    """Returns whether a file is a profile of this kind, by its first bytes."""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The suffixes of files that only the profiler's own tool can read, each with the endings of what is made
+    from them. Such a file or folder beside its report is not a profile of its own.
+    """
     other_forms: tuple[str, ...] = field(default=(), kw_only=True)
+    """How files end, in place of a profile's suffix, that the profiler writes beside it about the same
+    recording. They are no profiles of their own.
+    """
     convert: str = ""
+    """Returns for a report the file to read, which it may have to make."""
     scrubber: Scrubber | None = None
+    """Without one, profiles of this kind cannot be scrubbed."""
 
     def takes(self, path: Path) -> bool:
         """Return whether the name of a file or folder ends as those of this kind do."""

@@ -68,10 +68,7 @@ def _added_readers() -> list[Reader]:
 
 
 def read_profile(
-    path: Path,
-    part: ProfilePart | None = None,
-    threads: int = 2,
-    captured: tuple[tuple[int, int], ...] = (),
+    path: Path, part: ProfilePart | None = None, threads: int = 2, captured: tuple[tuple[int, int], ...] = ()
 ) -> Timeline | KernelReport:
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 

@@ -104,14 +104,8 @@ def _scrubber(path: Path) -> Scrubber:
     if scrubber and path.name.lower().endswith(scrubber.suffixes):
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
-    valid = " and ".join(
-        [
-            *(one.scrubber.files for one in BUILT_IN if one.scrubber),
-            EVIDENCE.files,
-            SAMPLES.files,
-            SNAPSHOT.files,
-        ]
-    )
+    readers = (one.scrubber for one in BUILT_IN if one.scrubber)
+    valid = " and ".join(one.files for one in (*readers, EVIDENCE, SAMPLES, SNAPSHOT))
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 

@@ -40,10 +40,7 @@ _TABLES = re.compile(
 # Columns of ids of names.
 _NAME_IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
 # Columns of text that are copied, with paths and hosts replaced.
-_TEXTS = {
-    "TARGET_INFO_GPU": ("name", "chipName", "busLocation"),
-    "TARGET_INFO_GPU_METRICS": ("metricName",),
-}
+_TEXTS = {"TARGET_INFO_GPU": ("name", "chipName", "busLocation"), "TARGET_INFO_GPU_METRICS": ("metricName",)}
 _ENUM_TEXTS = ("name", "label")
 _PAYLOAD_COLUMNS = {"domainId", "globalTid", "eventType", "text"}
 

@@ -362,10 +362,7 @@ def _is_integer(column: str) -> str:
 
 
 def _integer(value: Any) -> int:
-    """Return an integer, also one that is stored as ``7.0`` or ``'7'``.
-
-    Raises ValueError if the value is none.
-    """
+    """Return an integer, also one that is stored as ``7.0`` or ``'7'``; raise ValueError if it is none."""
     number = int(value)
     if isinstance(value, bytes) or (isinstance(value, float) and number != value):
         raise ValueError(f"{value!r} is not an integer")

@@ -265,8 +265,7 @@ def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
         return ranges, Operators.empty()
     columns = ("start", "end", "process", "thread", "name")
     operators = Operators(
-        **{name: getattr(ranges, name)[chosen] for name in columns},
-        dims=marked.dims[chosen],
+        **{name: getattr(ranges, name)[chosen] for name in columns}, dims=marked.dims[chosen]
     )
     return ranges.take(~chosen), operators
 

@@ -72,7 +72,6 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
         rank=_rank(export, mpi_processes(export), variables),
         world_size=environment_allowlist.first_number(variables, environment_allowlist.SIZES),
         host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
-        device_names=tuple(gpu.name for gpu in gpus),
         profiler_version=_text(export, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
         start_utc_ns=_start(export),
         gpus=gpus,

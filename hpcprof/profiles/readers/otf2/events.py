@@ -157,10 +157,7 @@ class _Visited(msgspec.Struct):
             "MpiRequestCancelled": ((U64,), self._request(MpiKind.CANCEL)),
             "MpiCollectiveEnd": (collective, self._collective(MpiKind.COLLECTIVE)),
             "NonBlockingCollectiveRequest": ((U64,), self._request(MpiKind.BEGIN_COLLECTIVE)),
-            "NonBlockingCollectiveComplete": (
-                (*collective, U64),
-                self._collective(MpiKind.END_COLLECTIVE),
-            ),
+            "NonBlockingCollectiveComplete": ((*collective, U64), self._collective(MpiKind.END_COLLECTIVE)),
             "MeasurementOnOff": ((U8,), self._measurement),
             **{name: ((), self._count(category)) for name, category in _UNREAD.items()},
         }

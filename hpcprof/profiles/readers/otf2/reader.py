@@ -227,7 +227,6 @@ class _Building:
             rank=rank_from_name(archive.path) if rank is None else rank,
             world_size=len(archive.world) or None,
             host=archive.host(processes[0]) if processes else None,
-            device_names=tuple(gpus),
             profiler_version=archive.creator or None,
             start_utc_ns=archive.start_utc_ns,
             gpus=tuple(Gpu(number, name) for number, name in enumerate(gpus)),

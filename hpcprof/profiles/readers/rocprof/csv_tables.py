@@ -72,7 +72,6 @@ def read_tables(path: Path) -> Timeline:
         path=path,
         kind=ROCPROFV3.name,
         rank=rank_from_name(path),
-        device_names=tuple(gpu.name for gpu in gpus),
         gpus=gpus,
     )
     return timeline(origin, records, strings)

@@ -465,7 +465,6 @@ def _origin(database: RocpdDatabase) -> Origin:
         rank=_rank(database),
         world_size=environment_allowlist.first_number(variables, environment_allowlist.SIZES),
         host=str(node[0][0]) if node and node[0][0] else None,
-        device_names=tuple(gpu.name for gpu in gpus),
         gpus=gpus,
         facts=(
             *(Fact("environment", name, value) for name, value in sorted(variables.items())),

@@ -228,12 +228,8 @@ def _origin(path: Path, processes: Sequence[_Process], agents: Sequence[Agent]) 
         kind=ROCPROFV3.name,
         rank=rank_from_name(path),
         host=node.hostname or None,
-        device_names=tuple(gpu.name for gpu in gpus),
         gpus=gpus,
-        facts=(
-            *((Fact("machine", "operating system", system),) if system else ()),
-            *architectures(agents),
-        ),
+        facts=(*((Fact("machine", "operating system", system),) if system else ()), *architectures(agents)),
     )
 
 
@@ -372,13 +368,7 @@ class _ProcessReader:
         marked = np.flatnonzero(kind == CallCategory.MARKER)
         said = self._named(placed["stack"][marked], messages)
         text[marked] = np.where(said == NO_NAME, text[marked], said)
-        return {
-            **placed,
-            "thread": rows.column("thread_id"),
-            "name": text,
-            "kind": kind,
-            "style": style,
-        }
+        return {**placed, "thread": rows.column("thread_id"), "name": text, "kind": kind, "style": style}
 
     def _placed(self, rows: _Fields) -> IntColumns:
         return {

@@ -204,9 +204,7 @@ def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
 def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints, bool]:
     """Return the streams of dispatches and copies, and True if they are streams, so work is in order.
 
-    Queues take their place if the streams are not recorded.
-
-    rocprofv3 gives all work the stream 0 where it does not know the stream of a HIP call.
+    Queues take their place if all work has the stream 0: rocprofv3 does not know the streams of HIP's calls.
     """
     both = np.concatenate((dispatches["stream"], copies["stream"]))
     ordered = both.max(initial=NOT_RECORDED) > 0

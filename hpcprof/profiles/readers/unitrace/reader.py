@@ -65,6 +65,7 @@ _OF_JOB = ".unitrace.json"
 _COUNTER_COLUMNS = "Kernel,GlobalInstanceId,SubDeviceId,"
 _AVERAGED = ("[%]", "Hz]")
 _NO_COUNTER = re.compile(r"QueryBeginTime\[ns\]|ReportReason|ContextId\w*|SourceId|StreamMarker|")
+_READ = {("gpu_op", "X"), ("cpu_op", "X"), ("cpu_op", "B"), ("cpu_op", "E")}
 _FLOW = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,18})_")
 
 # A copy reads and writes device memory, host memory of the driver (pinned), shared or any other (pageable).
@@ -374,7 +375,6 @@ class _Builder:
             kind=UNITRACE.name,
             rank=rank,
             host=host["host"] or None if host else None,
-            device_names=tuple(gpu.name for gpu in gpus),
             start_utc_ns=0,
             gpus=gpus,
             losses=tuple(self._lost),
@@ -410,16 +410,11 @@ def _operation(written: str) -> _Operation:
 
 def is_read(event: Event) -> bool:
     """Return whether an event is of a kind that is read."""
-    match event.ph, event.cat:
-        case "M", _:
-            return event.name == "process_name"
-        case "X", "gpu_op":
-            return True
-        case "X" | "B" | "E", "cpu_op":
-            return True
-        case "s", str(category):
-            return _FLOW.match(category) is not None
-    return False
+    if event.ph == "M":
+        return event.name == "process_name"
+    if event.ph == "s":
+        return _FLOW.match(event.cat or "") is not None
+    return (event.cat, event.ph) in _READ
 
 
 def known_arguments(event: Event) -> Arguments:

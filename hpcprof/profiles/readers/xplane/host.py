@@ -403,23 +403,14 @@ class _Threads:
         found, pair = found.take(kept), pair[kept]
         values = np.array(
             [
-                (
-                    self._strings.add(one.operation),
-                    self._strings.add(one.communicator),
-                    one.bytes,
-                    one.ranks,
-                )
+                (self._strings.add(one.operation), self._strings.add(one.communicator), one.bytes, one.ranks)
                 for one in described
             ],
             np.int64,
         ).reshape(-1, 4)[pair]
         operation, communicator, size, ranks = (np.ascontiguousarray(values[:, at]) for at in range(4))
         return Collectives(
-            **found.columns,
-            operation=operation,
-            communicator=communicator,
-            bytes=size,
-            ranks=ranks,
+            **found.columns, operation=operation, communicator=communicator, bytes=size, ranks=ranks
         )
 
 

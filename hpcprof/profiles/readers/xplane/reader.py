@@ -75,8 +75,7 @@ def work_of(
 def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable) -> Kernels:
     # HIP's loader gives the symbol of a kernel's descriptor.
     name = each(
-        plane.metadata_id[rows],
-        lambda key: strings.add(plane.metadata_name(key).removesuffix(".kd") or None),
+        plane.metadata_id[rows], lambda key: strings.add(plane.metadata_name(key).removesuffix(".kd") or None)
     )
     texts, position = plane.texts("kernel_details")
     shapes = [
@@ -205,7 +204,6 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
             kind=XPLANE.name,
             rank=rank_from_name(path),
             host=host,
-            device_names=tuple(gpu.name for gpu in devices),
             start_utc_ns=_start(planes),
             gpus=devices,
             facts=tuple(_versions(about)),
