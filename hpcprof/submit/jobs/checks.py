@@ -384,7 +384,7 @@ def _check_node(job: Job, site: Site) -> None:
 
 
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
-    start = re.match(scheduler.quotes_values or r"\Z", argument)
+    start = re.match(scheduler.quoted_options, argument)
     words = start.group() + argument[start.end() :].replace(" ", "_") if start else argument
     if not _PASSED_ON.fullmatch(words):
         valid = f"one option of {scheduler.title} as it is in a batch script, without quotes, \\, #, $ and `"

@@ -129,7 +129,7 @@ class PbsScheduler(BatchScheduler):
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     starters = (LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
     own_options = _OWN_OPTIONS
-    quotes_values = "-v "
+    quoted_options = "-v "
     keeps_history: ClassVar[bool] = True
     """True if the server keeps finished jobs; false for this process once the server has denied it."""
 

@@ -140,8 +140,8 @@ class Scheduler:
     """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False
     """True if jobs run in a container image, which has its own hpcprof and sees no file of this machine."""
-    quotes_values: ClassVar[str] = ""
-    """An expression for the start of options whose value is quoted if it has spaces; empty for none."""
+    quoted_options: ClassVar[str] = r"\Z"
+    """A regular expression of the start of options whose values with spaces are quoted; by default none."""
     sends_signal: ClassVar[bool] = False
     """True if its directives ask for the signal ahead of the limit; otherwise job.sh sends it."""
     own_options: ClassVar[Mapping[str, str]] = {}
@@ -194,7 +194,7 @@ class Scheduler:
     def own_directives(self, job: Job) -> list[str]:
         """Return the directives of what the user asks for, without ``#PBS`` or ``#SBATCH``."""
         lines = [*self.resource_directives(job).values(), *job.scheduler_args]
-        return [re.sub(f"^({self.quotes_values or 'x'})(.* .*)$", r'\1"\2"', line) for line in lines]
+        return [re.sub(f"^({self.quoted_options})(.* .*)$", r'\1"\2"', line) for line in lines]
 
     def site_directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives of the site, its queue and its options that the user does not replace."""

@@ -155,7 +155,7 @@ class SlurmScheduler(BatchScheduler):
     starters = (LauncherName.SRUN,)
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
-    quotes_values = r"--[\w-]+="
+    quoted_options = r"--[\w-]+="
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     sends_signal = True
     requeues = True
