@@ -14,6 +14,7 @@ it gains in any case.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -88,57 +89,64 @@ def profiler_share(
         steps = replay.elapsed(moments)
         return float(np.average(steps, weights=None if weights is None else weights[: len(steps)]))
 
+    removals = Removals(replay)
+
+    @cache
+    def time_at(cost_ns: int) -> float:
+        return time(replay.moments(_quicker(removals, cost_ns)))
+
     scale = time(replay.graph.observed) / elapsed if elapsed else 1.0
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     known = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
-    if known is None or time(replay.unchanged) <= (1 + _HIDDEN) * time(_moments(replay, _MOST_NS)):
-        launch = _typical_launch(replay, built.profiler)
+    if known is None or time(replay.unchanged) <= (1 + _HIDDEN) * time_at(_MOST_NS):
+        launch = _typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, known, scale=scale)
-        least, most = (round(time(_moments(replay, cost)) / scale) for cost in reversed(launch))
-        alone = known or StepAlone((least + most) // 2, least, most, TYPICAL)
-        costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
-        return ProfilerShare(_without(replay, launch[1]), alone, costs, scale, launch[0] - launch[1])
+        without, costs = _without(removals, launch[1]), _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
+        if known is None:
+            least, most = (round(one / scale) for one in (time(without.unchanged), time_at(launch[0])))
+            known = StepAlone((least + most) // 2, least, most, TYPICAL)
+        return ProfilerShare(without, known, costs, scale, launch[0] - launch[1])
     ends = (known.value * scale, known.high * scale, known.low * scale)
-    cost, low, high = (_launch_cost(replay, each, time) for each in ends)
+    cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
     costs = _by_call(replay, (cost, low, high), known.source)
-    return ProfilerShare(_without(replay, cost), known, costs, scale)
+    return ProfilerShare(_without(removals, cost), known, costs, scale)
 
 
-def _launch_cost(replay: Replay, alone_ns: float, time: Callable[[Ints], float]) -> int:
+def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], float]) -> int:
     """Return the cost of a launch in ns with which a replay takes as long as a step alone.
 
     It is negative where the step alone is longer than the recorded one, as on a node whose host is slower, by
-    `_SLOWER_HOST` at most. ``time`` returns the elapsed time of a step from the moments of the nodes.
+    `_SLOWER_HOST` at most. ``time_at`` returns the elapsed time of a step without such a cost.
     """
     # A GPU that limits the step hides any further cost.
-    target = max(alone_ns, (1 + _HIDDEN) * time(_moments(replay, _MOST_NS)))
+    target = max(alone_ns, (1 + _HIDDEN) * time_at(_MOST_NS))
     # A step alone that is longer than the recorded one is of a slower host: its calls take longer.
-    low, high = (0, _MOST_NS) if target <= time(replay.unchanged) else (-_slower_host(replay), 0)
+    low, high = (0, _MOST_NS) if target <= time_at(0) else (-_slower_host(removals), 0)
     for _ in range(_ROUNDS):
         middle = (low + high) // 2
-        low, high = (middle, high) if time(_moments(replay, middle)) > target else (low, middle)
+        low, high = (middle, high) if time_at(middle) > target else (low, middle)
     return high
 
 
-def _slower_host(replay: Replay) -> int:
+def _slower_host(removals: Removals) -> int:
     """Return the time by which a launch takes longer on a host that is slower by as much as hosts differ."""
-    calls = replay.graph.calls
+    calls = removals.graph.calls
     launches = np.flatnonzero(calls.kind == CallKind.LAUNCH)
-    each = (calls.gap + Removals(replay).call_times)[launches]
+    each = (calls.gap + removals.call_times)[launches]
     return min(_MOST_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
 
 
-def _typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
+def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
     """Return between which times in ns a launch typically costs; None if they hardly take longer than alone.
 
     Where launches take less time than on the machines of `TYPICAL_NS`, the profiler adds less, and nothing
     that could be told where they are as close to a launch alone as to one there. It slows all ranks, so the
     one with the quickest launches counts: what others take longer is their own.
     """
-    graph, time = replay.graph, Removals(replay).call_times
+    graph, time = removals.graph, removals.call_times
     launches = np.flatnonzero(graph.calls.kind == CallKind.LAUNCH)
     if profiler not in TYPICAL_NS or not len(launches):
         return None
@@ -151,8 +159,8 @@ def _typical_launch(replay: Replay, profiler: str) -> tuple[int, int] | None:
     return low, high
 
 
-def _without(replay: Replay, cost_ns: int) -> Replay:
-    graph, times = replay.graph, _quicker(replay, cost_ns)
+def _without(removals: Removals, cost_ns: int) -> Replay:
+    replay, graph, times = removals.replay, removals.graph, _quicker(removals, cost_ns)
     edges = replace(graph.edges, lag=times.lag)
     return Replay(replace(graph, edges=edges, observed=replay.moments(times)), replay)
 
@@ -190,9 +198,5 @@ def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple
     return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
 
 
-def _quicker(replay: Replay, cost_ns: int) -> Times:
-    return Removals(replay).quicker_calls(replay.measured, call_costs(replay, cost_ns))
-
-
-def _moments(replay: Replay, cost_ns: int) -> Ints:
-    return replay.moments(_quicker(replay, cost_ns))
+def _quicker(removals: Removals, cost_ns: int) -> Times:
+    return removals.quicker_calls(removals.replay.measured, call_costs(removals.replay, cost_ns))

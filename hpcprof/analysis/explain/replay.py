@@ -174,8 +174,9 @@ def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
 class Replay:
     """Replays a graph.
 
-    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler. The cost of
-    communication to the kernels beside it is estimated from that one.
+    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler: its graph
+    has the same edges with other lags. The cost of communication to the kernels beside it is estimated from
+    that one.
     """
 
     graph: RunGraph
@@ -183,7 +184,7 @@ class Replay:
 
     @cached_property
     def _plan(self) -> _Plan:
-        return _Plan.of(self.graph)
+        return _Plan.of(self.graph) if self.recorded is None else self.recorded._plan
 
     @cached_property
     def _runs(self) -> Ints:
@@ -230,7 +231,13 @@ class Replay:
     @cached_property
     def unchanged(self) -> Ints:
         """The time of each node with the durations that were measured."""
-        return self.moments(self.measured)
+        # The nodes of a run without its profiler happen when a replay says.
+        return self.moments(self.measured) if self.recorded is None else self.graph.observed
+
+    @cached_property
+    def has_slowdown(self) -> bool:
+        """True if communication slows any operation."""
+        return bool(self.slowdown.any())
 
     def moments(self, times: Times, *, exact: bool = True) -> Ints:
         """Return when each node happens with these times, shape (nodes,).
@@ -241,14 +248,12 @@ class Replay:
         running = self._runs >= 0
         edges = self._runs[running]
         current = times.alone + self.lost if times.contended else times.alone
-        contended = exact and times.contended and bool(self.slowdown.any())
-        for _ in range(_ROUNDS if contended else 1):
+        for _ in range(_ROUNDS - 1 if exact and times.contended and self.has_slowdown else 0):
             lag[edges] = np.rint(current[running]).astype(np.int64)
-            found = self._walk(lag)
-            if contended:
-                wanted = times.alone + self._overlap(found) * self.slowdown
-                current = current + _DAMPING * (wanted - current)
-        return found
+            wanted = times.alone + self._overlap(self._walk(lag)) * self.slowdown
+            current = current + _DAMPING * (wanted - current)
+        lag[edges] = np.rint(current[running]).astype(np.int64)
+        return self._walk(lag)
 
     def lags(self, times: Times, moments: Ints) -> Ints:
         """Return the lag of each edge with these times, if the nodes happen at these moments."""
