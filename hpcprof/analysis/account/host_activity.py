@@ -48,8 +48,7 @@ class StepFunction(msgspec.Struct, frozen=True):
         time = self.time[slice(*np.searchsorted(self.time, (start.min(initial=_LATEST), end.max(initial=0))))]
         interval = np.searchsorted(start, time) - 1
         inside = (interval >= 0) & (time < np.append(end, 0)[interval])
-        found: Ints = time[inside]
-        return found
+        return time[inside]
 
 
 def marking_thread(timeline: Timeline) -> Thread:

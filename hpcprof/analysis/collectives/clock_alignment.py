@@ -154,5 +154,4 @@ def later_than_others(stamps: Floats) -> Floats:
     low, high = (count - 2) // 2, (count - 1) // 2
     ordered = np.partition(stamps, sorted({low, high, high + 1}), axis=1)
     middle = [np.where(stamps <= ordered[:, [k]], ordered[:, [k + 1]], ordered[:, [k]]) for k in (low, high)]
-    result: Floats = stamps - (middle[0] + middle[1]) / 2
-    return result
+    return stamps - (middle[0] + middle[1]) / 2

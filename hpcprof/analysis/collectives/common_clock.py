@@ -37,15 +37,13 @@ class RankClock:
         """Return time stamps of the rank on the common clock, in whole ns."""
         own = (stamps - self.zero).astype(float)
         ahead = _along(own, self.moment, self.ahead, self.rate)
-        result: Ints = stamps + (self.base - self.zero) - np.rint(ahead).astype(np.int64)
-        return result
+        return stamps + (self.base - self.zero) - np.rint(ahead).astype(np.int64)
 
     def to_rank(self, stamps: Ints) -> Ints:
         """Return times of the common clock on the rank's clock, in whole ns."""
         common = (stamps - self.base).astype(float)
         ahead = _along(common, self.moment - self.ahead, self.ahead, self.rate / (1 - self.rate))
-        result: Ints = stamps + (self.zero - self.base) + np.rint(ahead).astype(np.int64)
-        return result
+        return stamps + (self.zero - self.base) + np.rint(ahead).astype(np.int64)
 
 
 class Alignment(msgspec.Struct, frozen=True):

@@ -351,5 +351,4 @@ def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
     """Return by how much later than the receiver the sender began each message, in ns, shape (m,)."""
     order = [0, 1] if pair.sender < pair.receiver else [1, 0]
     start = clock.aligned(pair.start[:, order])[:, order]
-    later: Floats = start[:, 0] - start[:, 1]
-    return later
+    return start[:, 0] - start[:, 1]

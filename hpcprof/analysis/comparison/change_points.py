@@ -213,10 +213,9 @@ def _pulled_in(series: Floats, noise: Floats) -> Floats:
     usual = np.median(series[..., -_WINDOW - 2 :], axis=-1, keepdims=True)
     middle[..., -2:] = np.where(agree, np.mean(last, axis=-1, keepdims=True), usual)
     off = series - middle
-    pulled: Floats = np.where(
+    return np.where(
         np.abs(off) > _IGNORED * noise, middle, middle + np.clip(off, -_OUTLYING * noise, _OUTLYING * noise)
     )
-    return pulled
 
 
 def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:

@@ -50,8 +50,7 @@ class MpiPart:
     def directions(self) -> Ints:
         """The messages from each rank to each other one, shape (ranks, ranks)."""
         sent, received = self.messages.T
-        counts: Ints = sums_by((self.ranks, self.ranks), (sent, received), 1).astype(np.int64)
-        return counts
+        return sums_by((self.ranks, self.ranks), (sent, received), 1).astype(np.int64)
 
     @cached_property
     def is_pipeline(self) -> bool:

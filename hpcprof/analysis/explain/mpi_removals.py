@@ -51,8 +51,7 @@ class MpiRemovals:
     def transfer(self) -> Ints:
         """The time of each call after everything that it needs has come, in ns."""
         calls = self.graph.calls
-        found: Ints = np.where(self._is_call, calls.end - calls.start - self.part.wait, 0)
-        return found
+        return np.where(self._is_call, calls.end - calls.start - self.part.wait, 0)
 
     @cached_property
     def size(self) -> Ints:
@@ -92,8 +91,7 @@ class MpiRemovals:
 
     def _of_calls(self, values: Ints, otherwise: int) -> Ints:
         row = self.part.row
-        found: Ints = np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
-        return found
+        return np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
 
     @cached_property
     def latency(self) -> Ints:
@@ -327,8 +325,7 @@ class MpiRemovals:
         return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
     def _later(self, rank: int) -> Floats:
-        found: Floats = self._work_of_steps[:, rank] - np.median(self._work_of_others(rank), axis=1)
-        return found
+        return self._work_of_steps[:, rank] - np.median(self._work_of_others(rank), axis=1)
 
     def _work_of_others(self, rank: int) -> Floats:
         """Return the columns of `_work_of_steps` with which a rank is compared: never a server."""
@@ -359,8 +356,7 @@ class MpiRemovals:
         in all steps.
         """
         more = self._more_than_usual
-        found: Floats = np.maximum(more - _lower_median(more), 0.0)
-        return found
+        return np.maximum(more - _lower_median(more), 0.0)
 
     @cached_property
     def stand_out(self) -> bool:
@@ -371,8 +367,7 @@ class MpiRemovals:
 
     @cached_property
     def _more_than_usual(self) -> Floats:
-        found: Floats = self._work_of_steps - np.quantile(self._work_of_steps, _QUICK, axis=0)
-        return found
+        return self._work_of_steps - np.quantile(self._work_of_steps, _QUICK, axis=0)
 
     def without_chance(self, times: Times) -> Times:
         """Let each rank work no longer in a step than it usually does, beyond what others do."""
@@ -485,8 +480,7 @@ class MpiRemovals:
 
 def _lower_median(values: Floats) -> Floats:
     """Return the median of each row, of two the lower one; shape (rows, 1)."""
-    found: Floats = np.quantile(values, 0.5, axis=1, keepdims=True, method="lower")
-    return found
+    return np.quantile(values, 0.5, axis=1, keepdims=True, method="lower")
 
 
 _STANDS_OUT = 10.0

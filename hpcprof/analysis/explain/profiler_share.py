@@ -176,8 +176,7 @@ def call_costs(replay: Replay, cost_ns: int) -> Ints:
 
 
 def _weights(replay: Replay) -> Floats:
-    weight: Floats = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
-    return weight
+    return np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
 
 
 def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:

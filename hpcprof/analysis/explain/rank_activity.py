@@ -228,8 +228,7 @@ def _outermost(thread: Ints, end: Ints) -> Mask:
     span = int(end.max() - end.min()) + 1
     reach = np.maximum.accumulate(end - end.min() + thread * span)
     inside = (end[1:] - end.min() + thread[1:] * span) <= reach[:-1]
-    result: Mask = np.append(True, ~(inside & (thread[1:] == thread[:-1])))
-    return result
+    return np.append(True, ~(inside & (thread[1:] == thread[:-1])))
 
 
 _MOST_HANDOVERS = 0.2

@@ -380,10 +380,9 @@ class WaitedWork:
         """Return the pairs of a waiting call and an operation that it waits for, shape (n, 2)."""
         pauses = self.calls.kind[waiting] == CallKind.PAUSE
         pairs = [(call, row) for call in waiting[~pauses].tolist() for row in self._of_call(call)]
-        found: Ints = np.concatenate(
+        return np.concatenate(
             [np.array(pairs, np.int64).reshape(-1, 2), np.column_stack(self._before_all(waiting[pauses]))]
         )
-        return found
 
     def _before_all(self, calls: Ints) -> tuple[Ints, Ints]:
         place = [np.searchsorted(launched, self.calls.start[calls]) - 1 for launched in self._launched]

@@ -76,8 +76,7 @@ def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[
 
 def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
     place, there = _places(ranks, arrivals.member)
-    found: Ints = np.unique(arrivals.group[there] * len(ranks) + place[there])
-    return found
+    return np.unique(arrivals.group[there] * len(ranks) + place[there])
 
 
 def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
@@ -99,5 +98,4 @@ def _parts(ranks: int, members: Ints, most: int) -> Ints:
             for rank in whole:
                 parts[rank] = whole
     number = {id(part): min(part) for part in parts}
-    result: Ints = np.unique([number[id(part)] for part in parts], return_inverse=True)[1].astype(np.int64)
-    return result
+    return np.unique([number[id(part)] for part in parts], return_inverse=True)[1].astype(np.int64)

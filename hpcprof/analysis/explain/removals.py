@@ -82,8 +82,7 @@ class Removals:
     @cached_property
     def call_times(self) -> Ints:
         """The own time of each call as it was measured, without what it waited."""
-        own: Ints = self.graph.edges.lag[self.edge_of_call[EdgeKind.CALL]]
-        return own
+        return self.graph.edges.lag[self.edge_of_call[EdgeKind.CALL]]
 
     def _long(self, time: Ints) -> Mask:
         result = np.zeros(len(time), bool)
@@ -334,8 +333,7 @@ def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
     late_at_all, sums = excess.sum(axis=1, keepdims=True).clip(min=0), longer.sum(axis=1, keepdims=True)
     longer *= quotient(late_at_all, sums)
     ratio = shares.shortened(own, (own - usual).clip(min=0), longer)
-    result: Floats = np.where(shares.rank == late, ratio[shares.group], 1.0)
-    return result
+    return np.where(shares.rank == late, ratio[shares.group], 1.0)
 
 
 def _ratio_to_usual(shares: _Shares, stage: Ints) -> Floats:
@@ -355,8 +353,7 @@ def _ratio_to_usual(shares: _Shares, stage: Ints) -> Floats:
     by_step[kind, shares.step] = total
     limit = np.maximum(_quarter(by_step)[kind, 0], _half(total, stage))
     more = (total - limit).clip(min=0)
-    result: Floats = shares.shortened(total, more, (every - usual).clip(min=0))[shares.group, shares.rank]
-    return result
+    return shares.shortened(total, more, (every - usual).clip(min=0))[shares.group, shares.rank]
 
 
 def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
@@ -376,8 +373,7 @@ def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
 
 
 def _quarter(total: Floats) -> Floats:
-    found: Floats = np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
-    return found
+    return np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
 
 
 def _half(total: Floats, stage: Ints) -> Floats:
@@ -399,8 +395,7 @@ def peers(rank: int, stage: Ints) -> Ints:
     """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
     every = np.arange(len(stage))
     alike = (stage == stage[rank]) & (every != rank)
-    others: Ints = every[alike] if alike.any() else np.delete(every, rank)
-    return others
+    return every[alike] if alike.any() else np.delete(every, rank)
 
 
 def stage_medians(total: Floats, stage: Ints) -> Floats:

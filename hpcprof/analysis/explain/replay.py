@@ -205,8 +205,7 @@ class Replay:
         beside = quotient(self._beside, time)
         _, kind = numbered_rows(work.name, work.grid)
         ratio = _ratios(kind, time, beside, compute)
-        lost: Floats = np.where(compute, 1 - 1 / ratio[kind], 0.0)
-        return lost
+        return np.where(compute, 1 - 1 / ratio[kind], 0.0)
 
     @cached_property
     def measured(self) -> Times:
@@ -221,8 +220,7 @@ class Replay:
         """The time that each operation lost to communication beside it, in ns."""
         if self.recorded is not None:
             return self.recorded.lost
-        lost: Floats = self._beside * self.slowdown
-        return lost
+        return self._beside * self.slowdown
 
     @cached_property
     def _beside(self) -> Floats:
@@ -327,8 +325,7 @@ class Replay:
         row, step = self._work_of_steps
         ends = np.full(self.graph.steps, begin)
         np.maximum.at(ends, step, moments[self.graph.work_start(row) + 1])
-        result: Ints = np.diff(np.maximum.accumulate(ends), prepend=begin)
-        return result
+        return np.diff(np.maximum.accumulate(ends), prepend=begin)
 
     @cached_property
     def _work_of_steps(self) -> tuple[Ints, Ints]:

@@ -39,8 +39,7 @@ class CommonClock:
     def common(self, rank: int, stamps: Ints) -> Ints:
         """Return stamps of a rank's own clock as moments in ns on the common one."""
         moments = self.clocks[rank].to_common(stamps) if rank in self.part else stamps
-        result: Ints = moments - self.zero[rank]
-        return result
+        return moments - self.zero[rank]
 
     def agree(self, ranks: Ints) -> bool:
         """Return whether the clocks of all these ranks are aligned with each other."""
@@ -186,12 +185,10 @@ class Coupler:
         return self._first + 2 * work
 
     def _start(self, work: Ints) -> Ints:
-        start: Ints = self._observed[self._nodes(work)]
-        return start
+        return self._observed[self._nodes(work)]
 
     def _end(self, work: Ints) -> Ints:
-        end: Ints = self._observed[self._nodes(work) + 1]
-        return end
+        return self._observed[self._nodes(work) + 1]
 
     def _couple(self, op: str, work: Ints, waiting: Ints, own: Ints, late: int = 0) -> None:
         """Let some operations end their own time after all of ``work`` has begun, and ``late`` ns more."""
@@ -330,8 +327,7 @@ class RunGraph:
         item = (self.front[:, : self.steps] - 1) // 2
         if not len(self.work):
             return item
-        launched: Ints = self.work.call[item - len(self.calls)]
-        return launched
+        return self.work.call[item - len(self.calls)]
 
     @property
     def is_closed(self) -> bool:
@@ -534,8 +530,7 @@ def _renumbered(
         work_node = int(tables.work_start(np.array(tables.first_work[rank])))
 
         def node(number: Ints, calls: int = calls, call: int = call_node, work: int = work_node) -> Ints:
-            result: Ints = np.where(number < calls, number + call, number - calls + work)
-            return result
+            return np.where(number < calls, number + call, number - calls + work)
 
         fixed = own.kind == EdgeKind.FIXED
         of_call = np.isin(own.kind, (EdgeKind.FIXED, EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT))

@@ -72,8 +72,7 @@ class Scene:
     def named(self, fits: Callable[[str], object]) -> Mask:
         """Return which operations have a name that fits, shape (operations,)."""
         names = np.array([*map(bool, map(fits, self.graph.names)), False])
-        mask: Mask = names[self.graph.work.name]
-        return mask
+        return names[self.graph.work.name]
 
     def of_operations(
         self,
@@ -148,10 +147,7 @@ class Scene:
         work, calls = self.graph.work, self.graph.calls
         rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
         call = work.call[rows]
-        copies: Ints = np.unique(
-            call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
-        )
-        return copies
+        return np.unique(call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]])
 
     def mostly_outside_mpi(self, time: Ints | Floats) -> str:
         """Return the place with most of the time of each place, and of that outside all, which comes last."""

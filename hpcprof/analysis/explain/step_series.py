@@ -51,8 +51,7 @@ def spikes(series: StepSeries) -> Ints:
     deviation = MAD_TO_DEVIATION * float(np.median(np.abs(wall - usual)))
     high = np.flatnonzero((wall > _SPIKE_RATIO * usual) & (wall - usual > _SPIKE_DEVIATIONS * deviation))
     none = len(high) > MOST_SPIKES * len(wall) or high.tolist() == [len(wall) - 1]
-    found: Ints = np.empty(0, np.int64) if none else high + 1
-    return found
+    return np.empty(0, np.int64) if none else high + 1
 
 
 class Drift(NamedTuple):

@@ -75,8 +75,7 @@ class Outcome:
 def _series(values: Values) -> pd.Series[Any]:
     """Return a column with its own type: pandas would turn None among texts or numbers into NaN."""
     if isinstance(values, list):
-        found: pd.Series[Any] = pd.Series(values, dtype="object" if None in values else None)
-        return found
+        return pd.Series(values, dtype="object" if None in values else None)
     return pd.Series(values, dtype=values.dtype, copy=False)
 
 
@@ -180,8 +179,7 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
 def _sort_key(columns: Mapping[str, Values], name: str) -> NDArray[Any]:
     """Return the numbers that sort rows by a column, downwards if its name begins with ``-``."""
     values = np.asarray(columns[name.removeprefix("-")])
-    key: NDArray[Any] = -values if name.startswith("-") else values
-    return key
+    return -values if name.startswith("-") else values
 
 
 def _taken(values: Values, rows: NDArray[np.intp]) -> Values:

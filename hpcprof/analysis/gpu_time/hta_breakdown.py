@@ -99,8 +99,7 @@ def _percent(time: int, span: int) -> float | None:
 
 def _double(nanoseconds: Ints) -> Floats:
     """Return microseconds as the double nearest to the exact value; a plain division would round twice."""
-    whole: Floats = nanoseconds // 1000 + nanoseconds % 1000 / 1000
-    return whole
+    return nanoseconds // 1000 + nanoseconds % 1000 / 1000
 
 
 def _merged(start: Ints, end: Ints) -> tuple[int, int]:

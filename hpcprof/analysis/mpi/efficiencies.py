@@ -65,8 +65,7 @@ class _Thread(msgspec.Struct, frozen=True):
         call = np.searchsorted(self.start, stamps, side="right") - 1
         last = np.maximum(call, 0)
         part = np.where(call < 0, 0, np.minimum(stamps, self.end[last]) - self.start[last])
-        result: Ints = stamps - np.where(call < 0, self.before, inside[last]) - part
-        return result
+        return stamps - np.where(call < 0, self.before, inside[last]) - part
 
     def ideal(self, stamps: Ints) -> Ints:
         """Return when the thread would reach each moment on an ideal network, on the common clock."""

@@ -265,8 +265,7 @@ class _Sums:
 
 def _shortened(lengths: Ints) -> Ints:
     short = lengths.max(initial=0) <= np.iinfo(np.uint32).max
-    result: Ints = lengths.astype(np.uint32) if short else lengths
-    return result
+    return lengths.astype(np.uint32) if short else lengths
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:

@@ -101,8 +101,7 @@ def _left_over(own: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> I
         for key, rows in rows_by_key(*streams[inbound, :3].T)
     ]
     rest = np.concatenate(left)
-    result: Ints = rest[np.argsort(at[rest], kind="stable")]
-    return result
+    return rest[np.argsort(at[rest], kind="stable")]
 
 
 def _taken(sent: Floats, received: Floats) -> NDArray[np.int64]:

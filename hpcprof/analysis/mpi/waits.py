@@ -168,8 +168,7 @@ def _first_after(run: RunMpi, call: Ints, moment: Ints) -> Ints:
     sequence = run.calls.sequence
     keys, number = sequence[call], np.arange(len(run.calls))
     last = latest((sequence,), run.calls.start, (keys,), moment)
-    result: Ints = np.where(last == NONE, np.searchsorted(sequence, keys), number[last] + 1)
-    return result
+    return np.where(last == NONE, np.searchsorted(sequence, keys), number[last] + 1)
 
 
 def _earliest_later(rank: Ints, call: Ints, sent: Ints) -> Ints:

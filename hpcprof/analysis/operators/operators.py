@@ -35,8 +35,7 @@ class Nesting(msgspec.Struct, frozen=True):
     def inside(self, value: Ints) -> Ints:
         """Return the sum of ``value``, given by position, over each operator and all those inside it."""
         until = np.concatenate(([0], np.cumsum(value)))
-        total: Ints = until[self.after] - until[:-1]
-        return total
+        return until[self.after] - until[:-1]
 
     def own(self, value: Ints) -> Ints:
         """Return ``value``, given by position, without that of the operators directly inside."""

@@ -232,5 +232,4 @@ def ratio(network: Network, op: str, before: tuple[float, int], after: tuple[flo
 
 def medians(own: Floats) -> Floats:
     """Return the median own time of each operation, shape (operations,)."""
-    median: Floats = np.nanmedian(own.reshape(len(own), -1), axis=1)
-    return median
+    return np.nanmedian(own.reshape(len(own), -1), axis=1)

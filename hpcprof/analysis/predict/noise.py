@@ -77,8 +77,7 @@ class Noise:
 
     def times(self) -> Floats:
         """Return mean and rest, not below 0; shape (operations, draws)."""
-        times: Floats = np.maximum(self.mean[:, None] + self.rest, 0.0)
-        return times
+        return np.maximum(self.mean[:, None] + self.rest, 0.0)
 
 
 def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: bool = False) -> Noise:
@@ -179,5 +178,4 @@ def _pareto(excess: Floats, place: Floats, error: float) -> Floats:
     shape = float(np.clip(shape, -_LARGEST_SHAPE, _LARGEST_SHAPE))
     scale = first * (1 - shape)
     tail = np.maximum(1 - place, 1e-6)
-    quantiles: Floats = scale * (tail**-shape - 1) / shape if abs(shape) > 1e-3 else -scale * np.log(tail)
-    return quantiles
+    return scale * (tail**-shape - 1) / shape if abs(shape) > 1e-3 else -scale * np.log(tail)

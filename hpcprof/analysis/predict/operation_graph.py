@@ -261,8 +261,7 @@ class _Building:
         rows = np.flatnonzero(group >= 0)
         first, other = position[rows[np.argsort(group[rows], kind="stable")]].reshape(-1, 2).T
         graph = coo_array((np.ones(len(first)), (first, other)), (len(ranks), len(ranks)))
-        replica: Ints = connected_components(graph, directed=False)[1].astype(np.int64)[position]
-        return replica
+        return connected_components(graph, directed=False)[1].astype(np.int64)[position]
 
     def _collectives(self, replica: Ints) -> Iterator[Ints]:
         """Yield the operations of each collective that several ranks wait in."""

@@ -143,8 +143,7 @@ def _periods(graph: OperationGraph, table: pd.DataFrame) -> Floats:
 
 
 def _begins(graph: OperationGraph, table: pd.DataFrame) -> Floats:
-    begin: Floats = table.groupby("step")["start_ns"].min().reindex(graph.steps).to_numpy(float)
-    return begin
+    return table.groupby("step")["start_ns"].min().reindex(graph.steps).to_numpy(float)
 
 
 def _lags(graph: OperationGraph, unit: Ints, table: pd.DataFrame) -> Floats:

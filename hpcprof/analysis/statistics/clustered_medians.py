@@ -176,14 +176,12 @@ def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:
         welch = (above.variance + below.variance) ** 2 / (parts[0] + parts[1])
         carried = above.variance[owner] * above.share + below.variance[owner] * below.share
         degrees = np.minimum(welch, _effective(owner, carried) - 1)
-    found: Floats = np.where(degrees >= _FEWEST_DEGREES, degrees, np.nan)
-    return found
+    return np.where(degrees >= _FEWEST_DEGREES, degrees, np.nan)
 
 
 def _effective(owner: Ints, share: Floats) -> Floats:
     """Return how many clusters of equal shares would vary as much (Kish), for each owner."""
-    effective: Floats = np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
-    return effective
+    return np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
 
 
 def _value(ordered: Ints, first: Ints, place: Floats) -> Floats:

@@ -126,8 +126,7 @@ def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
     """
     apart = 1 - correlation
     found = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
-    corrected: Floats = found * (n - 1) / (n - found)
-    return corrected
+    return found * (n - 1) / (n - found)
 
 
 def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:

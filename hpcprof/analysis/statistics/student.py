@@ -53,8 +53,7 @@ def _gamma_step(x: Floats) -> Floats:
     difference = np.asarray(_log_gamma(small + 0.5) - _log_gamma(small), np.float64)
     # The difference of large numbers would have few digits (DLMF 5.11.8).
     series = np.log(x) / 2 - 1 / (8 * x) + 1 / (192 * x**3) - 1 / (640 * x**5)
-    found: Floats = np.where(x < _LARGE, difference, series)
-    return found
+    return np.where(x < _LARGE, difference, series)
 
 
 def _tail(t: Floats, v: Floats) -> Floats:

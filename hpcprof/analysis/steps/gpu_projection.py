@@ -188,5 +188,4 @@ def _pairs(number: Ints, low: Ints, high: Ints, numbers: int) -> Ints:
     """Return ``range * numbers + number`` for every entry of ``number[low:high]`` of every range."""
     size = high - low
     owner = np.repeat(np.arange(len(low)), size)
-    pairs: Ints = owner * numbers + number[in_ranges(low, size)]
-    return pairs
+    return owner * numbers + number[in_ranges(low, size)]

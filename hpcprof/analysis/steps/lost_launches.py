@@ -93,8 +93,7 @@ def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     shortly = max(int((end - start).max()), _END_NS)
     busy_until = max(int(end.max()), 0)
     after = calls.start[lost] > int(calls.start[paired].max())
-    late: Mask = after & (stop - np.maximum(calls.start[lost], busy_until) <= shortly)
-    return late
+    return after & (stop - np.maximum(calls.start[lost], busy_until) <= shortly)
 
 
 @computed_once
@@ -102,7 +101,4 @@ def steps_with_lost_launches(timeline: Timeline) -> Mask:
     """Return which steps have launch calls without an operation in the profile, shape (steps,)."""
     ranges, lost = steps_of(timeline).ranges, lost_launches(timeline)
     moments = np.sort(timeline.calls.start[lost])
-    incomplete: Mask = np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(
-        moments, ranges.start
-    )
-    return incomplete
+    return np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(moments, ranges.start)

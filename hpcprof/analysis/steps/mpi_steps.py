@@ -188,8 +188,7 @@ class _Hashes:
 
     def of(self, low: Ints, high: Ints) -> NDArray[np.uint64]:
         """Return the hash of the part from each ``low`` to below ``high``."""
-        found: NDArray[np.uint64] = (self._sums[high] - self._sums[low]) * self._backwards[low]
-        return found
+        return (self._sums[high] - self._sums[low]) * self._backwards[low]
 
 
 class _Marks(msgspec.Struct, frozen=True):

@@ -119,5 +119,4 @@ def _repeating(ranges: Ranges, family: Ints, number: Ints) -> Ints:
     together = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
     start, end, number = ranges.start[order], ranges.end[order], number[order]
     unlike = (number[1:] <= number[:-1]) | (start[1:] < end[:-1])
-    broken: Ints = np.unique(family[order][1:][together & unlike])
-    return broken
+    return np.unique(family[order][1:][together & unlike])

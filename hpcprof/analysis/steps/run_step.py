@@ -94,8 +94,7 @@ def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _on_all_ranks(table: pd.DataFrame) -> pd.Series[bool]:
-    found: pd.Series[bool] = table.groupby("step")["rank"].transform("size") == table["rank"].nunique()
-    return found
+    return table.groupby("step")["rank"].transform("size") == table["rank"].nunique()
 
 
 @computed_once
@@ -278,8 +277,7 @@ def _intervals(start: Ints, end: Ints, follow: bool) -> Floats:
     begins = (start - first).max(axis=1).astype(float) if follow else (start - first).mean(axis=1)
     if not follow:
         begins[0] = 0.0
-    result: Floats = np.diff(begins, append=float(last - first))
-    return result
+    return np.diff(begins, append=float(last - first))
 
 
 def _parts(rows: pd.DataFrame, elapsed: float) -> dict[str, int | None]:

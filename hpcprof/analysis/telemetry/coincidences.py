@@ -457,8 +457,7 @@ def _beside_neighbours(values: Floats) -> Floats:
     """Return how far each value of some series is from the median of those around it."""
     near = max(_NEAR, values.shape[1] // 16)
     around = np.pad(values, ((0, 0), (near, near)), mode="reflect")
-    found: Floats = values - np.median(sliding_window_view(around, 2 * near + 1, axis=1), axis=2)
-    return found
+    return values - np.median(sliding_window_view(around, 2 * near + 1, axis=1), axis=2)
 
 
 def _ranks(values: Floats) -> Floats:

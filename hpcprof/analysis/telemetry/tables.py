@@ -351,11 +351,10 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
 
 def _sampled(series: Sequence[Series], times: Floats) -> Floats:
     """Return by how much the sum of counters grew between moments that all of them have samples of."""
-    total: Floats = sum(
+    return sum(
         (np.maximum(0.0, np.diff(one.values[np.searchsorted(one.times, times)])) for one in series),
         np.zeros(len(times) - 1),
     )
-    return total
 
 
 def _neighbour_row(

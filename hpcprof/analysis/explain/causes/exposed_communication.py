@@ -99,8 +99,7 @@ def _exposed(scene: Scene) -> Floats:
         chosen = np.flatnonzero(mine & (work.category == Category.COMM))
         busy = union(work.start[computes], work.end[computes])
         own[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
-    exposed: Floats = np.where(work.category == Category.COMM, own, 0.0)
-    return exposed
+    return np.where(work.category == Category.COMM, own, 0.0)
 
 
 def _in_mpi(scene: Scene) -> Iterator[Candidate]:

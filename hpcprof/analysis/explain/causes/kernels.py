@@ -196,8 +196,7 @@ def _moves_bytes(scene: Scene) -> Mask:
         np.bincount(work.place + 1, (work.end - work.start) * (kind == one), len(scene.graph.places) + 1)
         for one in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
     )
-    mostly: Mask = (elementwise > products)[work.place + 1]
-    return mostly
+    return (elementwise > products)[work.place + 1]
 
 
 _STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")
