@@ -1,8 +1,8 @@
 """Declarations of causes, for the entry points of the group ``hpcprof.causes``."""
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.explain.candidate import Candidate
 from hpcprof.analysis.explain.cause import (
+    Candidate,
     CauseDeclaration,
     Figures,
     MachineWait,

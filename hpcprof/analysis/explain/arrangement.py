@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import Cause, Trait
+from hpcprof.analysis.explain.cause import Candidate, Cause, Trait
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,

@@ -1,4 +1,4 @@
-"""Causes: the declaration of a cause, and the registry of all of them.
+"""Causes: the declaration of a cause, its candidates in a run, and the registry of all causes.
 
 A cause is declared once, in a module of `hpcprof.analysis.explain.causes` or in a package that names it as an
 entry point of the group ``hpcprof.causes``. The explanation, the report, the documentation, ``--fail-on`` and
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain import causes
 from hpcprof.analysis.explain.causes import BUILT_IN
 from hpcprof.common.errors import UsageError, unknown
@@ -23,6 +24,8 @@ from hpcprof.common.plugins import has_plugins, load_plugin, plugin_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hpcprof.analysis.explain.replay import Times
 
 
 class _Constants(type):
@@ -162,7 +165,7 @@ class CauseDeclaration:
     remedy_in_turn : str
         The remedy where all ranks have the cause in turn.
     candidates : callable or None
-        Yields the `candidate.Candidate` of a `scene.Scene`; None for causes that need no replay.
+        Yields each `Candidate` of a `scene.Scene`; None for causes that need no replay.
     figures : tuple of Figures
         The evidence, the most telling first.
     traits : frozenset of Trait
@@ -234,6 +237,46 @@ class CauseDeclaration:
     def is_of_host(self) -> bool:
         """True if code of the host at some place is the cause."""
         return not self.operations and self.has_slice
+
+
+Remove: TypeAlias = "Callable[[Times, tuple[int, ...] | None], Times]"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause that may cost time; whether it does, a replay tells.
+
+    Attributes
+    ----------
+    cause : CauseDeclaration
+    where : str
+        The place; empty for the whole step.
+    ranks : tuple of int
+        Positions of ranks in the graph.
+    remove : callable
+        Takes the cause out of times, on some ranks; None for all of ``ranks``.
+    own_ns : float
+        The time per step that it takes by itself, on the rank where that is most.
+    only : int
+        The position of the only rank that has it, or `NONE`.
+    advice : str
+        The remedy of this candidate, where it differs from that of its cause; formatted alike.
+    slower : float
+        If no long pauses make a rank late but a host that is slower, by how many times; else 0.
+    """
+
+    cause: CauseDeclaration
+    where: str
+    ranks: tuple[int, ...]
+    remove: Remove
+    own_ns: float
+    only: int = NONE
+    slower: float = 0.0
+    advice: str = ""
+
+    def has(self, *traits: Trait) -> bool:
+        """Return whether the cause has any of these traits."""
+        return not self.cause.traits.isdisjoint(traits)
 
 
 @cache

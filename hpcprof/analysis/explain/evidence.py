@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hpcprof.analysis.explain.cause import CauseDeclaration, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait
 from hpcprof.analysis.explain.explanation import Evidence
 from hpcprof.common.units import counted, format_bytes, format_ns
 from hpcprof.profiles.kernel_names import labels, short_name
@@ -13,7 +13,6 @@ from hpcprof.profiles.kernel_names import labels, short_name
 if TYPE_CHECKING:  # a report of kept findings needs no pandas
     import pandas as pd
 
-    from hpcprof.analysis.explain.candidate import Candidate
 
 Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
 Row = Mapping[str, Any]

@@ -13,8 +13,7 @@ from hashlib import sha256
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE, is_inside
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import Cause, Trait, cause_of
+from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty

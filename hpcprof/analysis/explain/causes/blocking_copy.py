@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, idle
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, idle
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene

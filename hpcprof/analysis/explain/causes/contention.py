@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene

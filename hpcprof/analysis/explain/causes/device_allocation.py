@@ -9,8 +9,7 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
 from hpcprof.analysis.account.places import WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, idle, named
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times

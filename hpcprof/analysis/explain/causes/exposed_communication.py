@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE, WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
+from hpcprof.analysis.explain.cause import (
+    Candidate,
+    CauseDeclaration,
+    Figures,
+    PlaceRemedy,
+    Trait,
+    of_call,
+)
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, idle
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle
 from hpcprof.analysis.explain.causes.small_kernels import is_short
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.causes.blocking_copy import copies_in
 from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
 

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 if TYPE_CHECKING:

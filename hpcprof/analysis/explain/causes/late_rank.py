@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE
-from hpcprof.analysis.explain.candidate import Candidate, Remove
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
+from hpcprof.analysis.explain.cause import (
+    Candidate,
+    CauseDeclaration,
+    Figures,
+    PlaceRemedy,
+    Remove,
+    Trait,
+    idle,
+)
 from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.removals import peers, stage_medians

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, MachineWait, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, MachineWait, Trait
 from hpcprof.analysis.explain.causes.messages import ALIKE
 from hpcprof.profiles.os_calls import FILES
 

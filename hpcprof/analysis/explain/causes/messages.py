@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, of_call
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE, WHOLE_STEP
-from hpcprof.analysis.explain.candidate import Candidate
-from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
 from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain
 from hpcprof.analysis.explain.explanation import Evidence
