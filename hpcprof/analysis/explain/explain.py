@@ -131,26 +131,25 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     of_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
     findings = [*of_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
+    once = once_steps(inputs.tables["step_account"])
+    summary = StepSummary(
+        *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds),
+        once=once,
+        counted_steps=counted_steps,
+    )
     if isinstance(built, str):
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [
                 one for one in on_host if not (inputs.coverage and is_a(one.cause, Trait.LIKE_WAITING))
             ]
-        once = once_steps(inputs.tables["step_account"])
-        source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
-        summary = StepSummary(
-            *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds),
-            once=once,
-            source=source,
-            counted_steps=counted_steps,
-        )
+        if len(series.wall):
+            summary = replace(summary, source=steps_of(timelines[inputs.ranks[0]]).source)
         unjudged = (NotJudged("causes", built), *pauses)
         findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     of_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
-    once = once_steps(inputs.tables["step_account"])
     weights, absent = _weights(built, of_step, {step.step for step in once})
     share = profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
@@ -182,17 +181,19 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     drifting = [finding for finding, one in zip(replayed, found, strict=True) if one.candidate in of_level]
     findings = by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
     hiding = tuple(finding_of(inputs, built, one, elapsed, usual, hidden=True) for one in hidden)
-    steps = max(len(series.wall), built.steps)
-    summary = StepSummary(
-        *(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds),
+    summary = replace(
+        summary,
+        wall_p50_ns=wall,
+        steps=max(len(series.wall), built.steps),
+        explained_steps=built.graph.steps,
+        replay_error_pct=round(error, 3),
+        elapsed_ns=elapsed,
         alone_ns=share.alone,
         recorded_elapsed_ns=recorded_elapsed,
         profiler_cost=share.costs,
-        once=once,
         compute_pct=_compute_pct(inputs),
         source=built.source,
         kernel=_main_kernel(scene, recorded_elapsed),
-        counted_steps=counted_steps,
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks

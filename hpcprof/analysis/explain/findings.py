@@ -279,12 +279,11 @@ class Search:
         # A single event is no cause of the other steps.
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
-        some = _some_steps(gained)
-        if some is None:
-            return Judged(candidate, ranks, saving, gained, Interval(0.0, saving), gained=gained)
-        # How many steps of the capture have the cause is known.
-        by_step = gained[some] * self._mean_of(some.astype(float))
-        steps = self._numbers(times, changed, some)
+        by_step, steps = gained, ()  # type: Floats, tuple[int, ...]
+        if (some := _some_steps(gained)) is not None:
+            # How many steps of the capture have the cause is known.
+            by_step = gained[some] * self._mean_of(some.astype(float))
+            steps = self._numbers(times, changed, some)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
     def _bounded(self, one: Judged, times: Times) -> Judged:

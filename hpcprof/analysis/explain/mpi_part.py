@@ -151,7 +151,8 @@ class MpiNeeds:
         progress = [self._progress(run, *self._pairs(run, node, *sides)) for sides in both]
         self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
         rooted: list[tuple[Ints, Ints]] = []
-        joined: list[Ints] = []
+        # The calls that come to a collective, and those that end when the last of them has come.
+        joined: list[tuple[Ints, Ints]] = []
         gathered: list[tuple[Ints, Ints]] = []
         for op, rows in collective_tables(run):
             name = found.ops[op]
@@ -161,7 +162,7 @@ class MpiNeeds:
             is_root = found.rank[rows] == found.root[rows][:, :1]
             one_root = is_root.sum(axis=1) == 1
             if run.waits_for_all(op, rows):
-                joined += [np.stack((b, d)) for b, d in zip(begin, done, strict=True)]
+                joined += zip(begin, done, strict=True)
             elif name in PREFIX:
                 own, other = needed_before(run, rows)
                 rooted.append((node[found.begin[other]], node[found.completes[own]]))
@@ -172,19 +173,18 @@ class MpiNeeds:
             elif name in TO_ROOT:
                 rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
                 blocked.append(blocked_givers(run, rows))
-                gathered.append((begin, done[is_root]))
+                gathered += zip(begin, done[is_root][:, None], strict=True)
         self._held, self._posted, *_ = self._pairs(
             run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
         )
-        self._rooted = [np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1)]
-        self._joined, self._gathered = (
-            joined,
-            [
-                (row, np.array([end]))
-                for begin, ends in gathered
-                for row, end in zip(begin, ends, strict=True)
-            ],
+        root, of_root = (np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1))
+        self._needs = (
+            (self._received, self._sent, EdgeKind.MESSAGE),
+            (self._held, self._posted, EdgeKind.RENDEZVOUS),
+            (self._stuck, self._moving, EdgeKind.MESSAGE),
+            (of_root, root, EdgeKind.MESSAGE),
         )
+        self._groups = [*joined, *gathered]
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
         found = run.operations
@@ -222,9 +222,6 @@ class MpiNeeds:
         at = np.searchsorted(key, thread * span + moment - low, side="right") - 1
         first = np.searchsorted(calls.thread[rows], thread)
         return rows[np.maximum(at, first)]
-
-    def _groups(self) -> list[tuple[Ints, Ints]]:
-        return [*((both[0], both[1]) for both in self._joined), *self._gathered]
 
     def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
         """Return the calls with their waits; ``rank`` is the position of each call's rank."""
@@ -284,14 +281,9 @@ class MpiNeeds:
         """The time that each call waits for the last one that it needs, in ns, shape (calls,)."""
         start, end = self._calls.start, self._calls.end
         last = start.copy()
-        for own, other in (
-            (self._received, self._sent),
-            (self._held, self._posted),
-            (self._stuck, self._moving),
-            (self._rooted[1], self._rooted[0]),
-        ):
+        for own, other, _ in self._needs:
             np.maximum.at(last, own, start[other])
-        for come, waiting in self._groups():
+        for come, waiting in self._groups:
             last[waiting] = np.maximum(last[waiting], start[come].max())
         found: Ints = np.minimum(last, end) - start
         return found
@@ -299,29 +291,22 @@ class MpiNeeds:
     def moments(self) -> Ints:
         """Return when the last rank comes to each collective with a node of its own."""
         start = self._calls.start
-        return np.array([int(start[come].max()) for come, _ in self._groups()], np.int64)
+        return np.array([int(start[come].max()) for come, _ in self._groups], np.int64)
 
     def edges(self, first: int) -> list[Edges]:
         """Return the edges between calls; the nodes of collectives have numbers from ``first`` on."""
         start, end = self._calls.start, self._calls.end
         transfer = end - start - self.waits
-
-        def between(own: Ints, other: Ints, kind: EdgeKind) -> Edges:
+        found = []
+        for own, other, kind in self._needs:
             lag = np.minimum(transfer[own], end[own] - start[other])
-            return edges_of(1 + 2 * other, 2 + 2 * own, lag, kind, own)
-
-        found = [
-            between(self._received, self._sent, EdgeKind.MESSAGE),
-            between(self._held, self._posted, EdgeKind.RENDEZVOUS),
-            between(self._stuck, self._moving, EdgeKind.MESSAGE),
-            between(self._rooted[1], self._rooted[0], EdgeKind.MESSAGE),
-        ]
+            found.append(edges_of(1 + 2 * other, 2 + 2 * own, lag, kind, own))
         own, sent, _ = self._reordered
         found.append(edges_of(1 + 2 * sent, 2 + 2 * own, EARLIEST, EdgeKind.ORDER, own))
         sources, targets = [], []
-        for number, (come, waiting) in enumerate(self._groups()):
-            sources.append(np.stack((come, np.full(len(come), first + number))))
-            targets.append(np.stack((waiting, np.full(len(waiting), first + number))))
+        for number, (come, waiting) in enumerate(self._groups, first):
+            sources.append(np.stack((come, np.full(len(come), number))))
+            targets.append(np.stack((waiting, np.full(len(waiting), number))))
         if sources:
             come, joined = np.concatenate(sources, axis=1)
             waiting, leaving = np.concatenate(targets, axis=1)

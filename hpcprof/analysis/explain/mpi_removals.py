@@ -66,19 +66,13 @@ class MpiRemovals:
     @cached_property
     def _blocking(self) -> Mask:
         found = self.part.run.operations
-        both = np.zeros(len(self.part.run.calls), np.int64)
-        both[found.begin[found.begin == found.end]] = 1
-        result: Mask = self._of_calls(both, 0) == 1
-        return result
+        return self._among(found.begin[found.begin == found.end])
 
     @cached_property
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
         found = self.part.run.operations
-        joins = np.zeros(len(self.part.run.calls), np.int64)
-        joins[found.begin[~found.is_of(POINT_TO_POINT)]] = 1
-        result: Mask = self._of_calls(joins, 0) == 1
-        return result
+        return self._among(found.begin[~found.is_of(POINT_TO_POINT)])
 
     @cached_property
     def peer(self) -> Ints:
@@ -92,6 +86,10 @@ class MpiRemovals:
     def _of_calls(self, values: Ints, otherwise: int) -> Ints:
         row = self.part.row
         return np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
+
+    def _among(self, calls: Ints) -> Mask:
+        """Return which calls of the graph are among some calls of the run."""
+        return self._is_call & np.isin(self.part.row, calls)
 
     @cached_property
     def latency(self) -> Ints:
@@ -280,14 +278,11 @@ class MpiRemovals:
     @cached_property
     def _message_sides(self) -> tuple[Ints, Ints]:
         """The calls that send or receive before and after each piece of host time, by name, or NONE."""
-        graph = self.graph
-        calls = graph.calls
-        found = np.full(len(self.part.run.calls), 0)
-        operations = self.part.run.operations
+        calls, operations = self.graph.calls, self.part.run.operations
         messages = operations.is_of(POINT_TO_POINT)
-        found[operations.begin[messages]] = found[operations.completes[messages]] = 1
-        name = np.where(self._of_calls(found, 0) == 1, calls.name, NONE)
-        call = graph.pieces.call
+        ends = np.concatenate((operations.begin[messages], operations.completes[messages]))
+        name = np.where(self._among(ends), calls.name, NONE)
+        call = self.graph.pieces.call
         return name[calls.before[call]], name[call]
 
     @cached_property

@@ -106,7 +106,37 @@ class RunTables(Mapping[str, AnalysisTable]):
         Where the database cannot be written, they are not stored; nor is the reason of a rank whose timeline
         is gone.
         """
-        return _complete(self._run, self._store, names, self._executor)
+        missing = {} if self._store.read_only else self._store.unasked(self._run.id, names)
+        if not missing:
+            return {}
+        # A report without lazy analyses needs no numpy.
+        from hpcprof.results.collect.timelines import find_timelines
+
+        run, store = self._run, self._store
+        events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
+        of_run = missing.pop(WHOLE_RUN, [])
+        tasks = [
+            KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
+            for rank, wanted in sorted(missing.items())
+        ]
+        found: dict[int, Mapping[str, AnalysisTable]] = {}
+        # To find out the ranks of thousands of files takes seconds.
+        profiled = cache(partial(find_timelines, run))
+        for task, result in self._executor(analyze_kept, tasks):
+            rank = task.events.rank
+            tables: Mapping[str, AnalysisTable]
+            try:
+                tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
+            except HpcprofError as error:
+                tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
+            else:
+                # A reader without the right to write gets the rows too.
+                with suppress(StoreError):
+                    store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
+            found[rank] = tables
+        if of_run:
+            found[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
+        return found
 
     def __getitem__(self, name: str) -> AnalysisTable:
         if name not in ANALYSES:
@@ -239,39 +269,6 @@ def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
         name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], timeline, rank), rank)
         for name in task.analyses
     }
-
-
-def _complete(run: Run, store: Store, names: Iterable[str], executor: Executor) -> Computed:
-    missing = {} if store.read_only else store.unasked(run.id, names)
-    if not missing:
-        return {}
-    # A report without lazy analyses needs no numpy.
-    from hpcprof.results.collect.timelines import find_timelines
-
-    events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
-    of_run = missing.pop(WHOLE_RUN, [])
-    tasks = [
-        KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
-        for rank, wanted in sorted(missing.items())
-    ]
-    found: dict[int, Mapping[str, AnalysisTable]] = {}
-    # To find out the ranks of thousands of files takes seconds.
-    profiled = cache(partial(find_timelines, run))
-    for task, result in executor(analyze_kept, tasks):
-        rank = task.events.rank
-        tables: Mapping[str, AnalysisTable]
-        try:
-            tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
-        except HpcprofError as error:
-            tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
-        else:
-            # A reader without the right to write gets the rows too.
-            with suppress(StoreError):
-                store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
-        found[rank] = tables
-    if of_run:
-        found[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
-    return found
 
 
 def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:

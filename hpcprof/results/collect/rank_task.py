@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.analysis.framework.declaration import Policy, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.logs import log_traceback
@@ -165,6 +164,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         profile = read_profile(task.path, task.part, threads, task.captured)
         sha256 = checksum.result()
     # A profile that has not changed needs none of these.
+    from hpcprof.analysis.framework.outcome import analyze_rank
     from hpcprof.analysis.steps.step_ranges import why_without_steps
     from hpcprof.profiles.timeline import Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
@@ -182,23 +182,23 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     # Reading the timeline of a small profile again would take longer than the analyses.
     leaves = not small and task.keeps_timeline and events is not None
     now = [one for one in _OF_RANKS if not (leaves and one.policy is Policy.LAZY)]
+
+    def analyze(analysis: Analysis) -> tuple[str, Outcome]:
+        return analysis.name, analyze_rank(analysis, profile, task.rank)
+
     with _executor(threads) as pool:
         # Half of the threads run one of those that use most memory at a time, beside the others.
-        heavy = deque(one.name for one in now if one.memory_heavy and not small)
-        groups = [
-            pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
-        ]
+        heavy = iter([one for one in now if one.memory_heavy and not small])
+        groups = [pool.submit(_heavy_analyses, analyze, heavy) for _ in range(max(1, threads // 2))]
         kept = pool.submit(_keep_timeline, task, events, timeline)
-        others = [one.name for one in now if small or not one.memory_heavy]
-        found = dict(pool.map(lambda name: (name, _outcome(name, profile, task.rank)), others))
+        found = dict(pool.map(analyze, [one for one in now if small or not one.memory_heavy]))
         for group in groups:
             found |= group.result()
     unkept = kept.result()
     if not small:
         return_freed_memory()
     if unkept:  # Nobody could compute the others later.
-        left = [one.name for one in _OF_RANKS if one.name not in found]
-        found |= {name: _outcome(name, profile, task.rank) for name in left}
+        found |= map(analyze, [one for one in _OF_RANKS if one.name not in found])
     if events is not None and timeline is not None:
         _keep_tables(task, events, timeline, found, with_timeline=task.keeps_timeline and not unkept)
     # Rows that are kept with the events are not in the database.
@@ -294,24 +294,15 @@ def _keep_tables(
         ) from None
 
 
-def _heavy_analyses(profile: Timeline | KernelReport, rank: int, waiting: deque[str]) -> dict[str, Outcome]:
-    """Run analyses that use most memory while any wait, and return what each has freed to the system."""
-    found = {}
-    while name := _next(waiting):
-        found[name] = _outcome(name, profile, rank)
+def _heavy_analyses(
+    analyze: Callable[[Analysis], tuple[str, Outcome]], waiting: Iterator[Analysis]
+) -> dict[str, Outcome]:
+    """Run analyses that use most memory while any wait, and return what each has freed to the system.
+
+    Threads share ``waiting``: each takes the next one.
+    """
+    found: dict[str, Outcome] = {}
+    for analysis in waiting:
+        found |= [analyze(analysis)]
         return_freed_memory()
     return found
-
-
-def _next(waiting: deque[str]) -> str | None:
-    """Take the next name, None if another thread took the last one."""
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None
-
-
-def _outcome(name: str, profile: Timeline | KernelReport, rank: int) -> Outcome:
-    from hpcprof.analysis.framework.outcome import analyze_rank
-
-    return analyze_rank(ANALYSES[name], profile, rank)
