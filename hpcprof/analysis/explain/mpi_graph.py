@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.host_activity import NONE, Thread, divided, places_of
-from hpcprof.analysis.explain.mpi_part import MpiNeeds
-from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, Work
-from hpcprof.analysis.explain.rank_edges import Edges, host_edges
-from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, in_order, shifted
+from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
+from hpcprof.analysis.explain.rank_edges import Edges, RankEdges, host_edges
+from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, union
@@ -71,42 +70,20 @@ def mpi_graph(
     rank begin and the last one ends, on its own clock.
     """
     parts = [_rank_calls(rank, run, clock, bounds[rank]) for rank in timelines]
-    first = np.cumsum([0, *(len(part.calls) for part in parts)])
-    calls = concatenate(
-        HostCalls,
-        [
-            replace(part.calls, before=shifted(part.calls.before, at))
-            for part, at in zip(parts, first[:-1].tolist(), strict=True)
-        ],
-    )
-    places, pieces = _pieces(timelines, parts, run, first)
-    # A call is where its rank was before it.
-    calls.place[pieces.call] = pieces.place
-    call_rank = np.repeat(np.arange(len(parts)), np.diff(first))
-    observed = np.concatenate(
-        ([np.iinfo(np.int64).min // 4], np.column_stack((calls.start, calls.end)).ravel())
-    )
-    needs = MpiNeeds(run, calls, calls.row)
-    own = calls.end - calls.start - needs.waits
-    edges = concatenate(Edges, [*host_edges(calls, own, 1), *needs.edges(len(observed))])
-    observed = np.concatenate((observed, needs.moments()))
-    edges, order = in_order(edges, observed)
-    fronts = [1 + 2 * (part.fronts + at) for part, at in zip(parts, first[:-1], strict=True)]
-    return RunGraph(
-        ranks=tuple(timelines),
-        calls=calls,
-        work=Work.empty(),
-        pieces=pieces,
-        call_rank=call_rank,
-        work_rank=np.empty(0, np.int64),
-        places=places,
-        names=tuple(run.calls.names),
-        edges=edges,
-        order=order,
-        observed=observed,
-        front=np.array(fronts, np.int64),
-        mpi=needs.part(call_rank, len(parts), _in_files(timelines, parts, run)),
-    )
+    activities, edges = {}, {}
+    for (rank, timeline), part in zip(timelines.items(), parts, strict=True):
+        calls, (places, pieces) = part.calls, _pieces(timeline, part, run)
+        # A call is where its rank was before it.
+        calls.place[pieces.call] = pieces.place
+        streams = np.empty((0, 2), np.int64)
+        activities[rank] = RankActivity(
+            *(timeline, calls, Work.empty(), pieces, places, run.calls.names, streams, part.fronts, NONE)
+        )
+        own = concatenate(Edges, host_edges(calls, calls.end - calls.start))
+        edges[rank] = RankEdges(own, 0, 0, np.empty(0, np.int64))
+    # The calls are on the common clock.
+    common = CommonClock({}, {}, dict.fromkeys(timelines, 0))
+    return run_graph(activities, edges, common, (), run, _in_files(timelines, parts, run))
 
 
 @dataclass(frozen=True)
@@ -160,29 +137,24 @@ def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _Ra
     return _RankCalls(calls, np.flatnonzero(row == NONE), following, begin, np.maximum(begin, end))
 
 
-def _pieces(
-    timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi, first: Ints
-) -> tuple[tuple[str, ...], HostPieces]:
-    """Return the places, and the time before each call divided by them.
+def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[str, ...], HostPieces]:
+    """Return the places of a rank, and the time before each call divided by them.
 
     Outside the program's own ranges, a place is that between two calls of MPI.
     """
     number: dict[str, int] = {}
-    found = []
-    for timeline, part, at in zip(timelines.values(), parts, first[:-1].tolist(), strict=True):
-        calls = part.calls
-        gaps = np.flatnonzero(calls.before != NONE)
-        start, end = part.own_end[calls.before[gaps]], part.own_start[gaps]
-        filled = end > start
-        gaps, start, end = gaps[filled], start[filled], end[filled]
-        own = np.full(len(gaps), NONE)
-        owner, begin, finish = np.arange(len(gaps)), start, end
-        if len(timeline.ranges) and len(gaps):
-            owner, begin, finish, own = _divided(timeline, run, calls.thread[gaps], start, end, number)
-        between = _between(run, part.following[gaps], number)
-        place = np.where(own == NONE, between[owner], own)
-        found.append(HostPieces(gaps[owner] + at, place, finish - begin, calls.step[gaps[owner]]))
-    return tuple(number), concatenate(HostPieces, found)
+    calls = part.calls
+    gaps = np.flatnonzero(calls.before != NONE)
+    start, end = part.own_end[calls.before[gaps]], part.own_start[gaps]
+    filled = end > start
+    gaps, start, end = gaps[filled], start[filled], end[filled]
+    own = np.full(len(gaps), NONE)
+    owner, begin, finish = np.arange(len(gaps)), start, end
+    if len(timeline.ranges) and len(gaps):
+        owner, begin, finish, own = _divided(timeline, run, calls.thread[gaps], start, end, number)
+    between = _between(run, part.following[gaps], number)
+    place = np.where(own == NONE, between[owner], own)
+    return tuple(number), HostPieces(gaps[owner], place, finish - begin, calls.step[gaps[owner]])
 
 
 def _divided(

@@ -89,7 +89,8 @@ class MpiRemovals:
 
     def _among(self, calls: Ints) -> Mask:
         """Return which calls of the graph are among some calls of the run."""
-        return self._is_call & np.isin(self.part.row, calls)
+        mask: Mask = self._is_call & np.isin(self.part.row, calls)
+        return mask
 
     @cached_property
     def latency(self) -> Ints:

@@ -4,6 +4,7 @@ Only calls count that launch work, wait, allocate, or record an event, on thread
 of MPI. The time of a thread between two of them is its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -89,7 +90,10 @@ class HostPieces(Table):
 
 @dataclass(frozen=True)
 class RankActivity:
-    """The explained steps of one rank, on the profile's own clock."""
+    """The explained steps of one rank, on the profile's own clock.
+
+    A rank without work on a GPU has no streams, and the calls at which steps begin in ``front``.
+    """
 
     timeline: Timeline
     calls: HostCalls
@@ -97,6 +101,8 @@ class RankActivity:
     pieces: HostPieces
     places: tuple[str, ...]
     """The texts of the column ``place``."""
+    names: Sequence[str]
+    """The texts of the column ``name``."""
     streams: Ints
     """The device and the stream of each number; shape (streams, 2)."""
     front: Ints
@@ -148,7 +154,8 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     final = NONE if further or not len(ended) else int(ended[np.argmax(work.end[ended])])
     rows = every.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places, ranges.start)
-    return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final)
+    names = timeline.strings.tolist()
+    return RankActivity(timeline, calls, work, pieces, places.texts, names, streams, front, final)
 
 
 def _calls(

@@ -81,17 +81,14 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     return RankEdges(edges, odd, waits.inferred, blocked)
 
 
-def host_edges(calls: HostCalls, own: Ints, node: int = 0) -> list[Edges]:
-    """Return the edges along threads: calls take their ``own`` time, of shape (calls,), after those before.
-
-    ``node`` is that of the start of the first call; the end of a call follows its start.
-    """
-    every = np.arange(len(calls))
+def host_edges(calls: HostCalls, own: Ints) -> list[Edges]:
+    """Return the edges along threads: calls take ``own`` time, of shape (calls,), after those before."""
+    every, nodes = np.arange(len(calls)), _Nodes(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
-    start, end = node + 2 * every, node + 2 * every + 1
+    start, end = nodes.call_start(every), nodes.call_end(every)
     return [
         edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
-        edges_of(np.full_like(first, node - 1), start[first], calls.start[first], EdgeKind.FIXED, first),
+        edges_of(np.full_like(first, NONE), start[first], calls.start[first], EdgeKind.FIXED, first),
         edges_of(start, end, own, EdgeKind.CALL, every),
     ]
 

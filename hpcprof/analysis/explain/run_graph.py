@@ -355,13 +355,13 @@ def run_graph(
     clock: CommonClock,
     matched: Sequence[MatchedGroup],
     mpi: RunMpi | None = None,
+    in_files: Ints | None = None,
 ) -> RunGraph:
     """Join the ranks.
 
     ``activities`` are those of the ranks in ascending order, with equally many steps. Operations of
     ``matched`` between ranks with aligned clocks couple these (`Coupler`); ``mpi`` are the calls of these
-    ranks on
-    the clock that communication aligned.
+    ranks on the clock that communication aligned, and ``in_files`` is as in `MpiPart`, by default none.
     """
     ranks = tuple(activities)
     tables = _joined(activities, clock)
@@ -382,8 +382,10 @@ def run_graph(
     inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
     part = None
     if mpi is not None:
-        needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi))
-        part = needs.part(tables.call_rank, len(ranks), np.zeros(len(calls), np.int64))
+        # Without work on GPUs, calls are those of MPI.
+        needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi) if len(work) else calls.row)
+        files = np.zeros(len(calls), np.int64) if in_files is None else in_files
+        part = needs.part(tables.call_rank, len(ranks), files)
         lag, own = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
         lag[own] -= part.wait[inside.row[own]]
         inside = replace(inside, lag=lag)
@@ -453,7 +455,7 @@ def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Join
     at_call = at_work = 0
     for number, (rank, one) in enumerate(activities.items()):
         first_call[rank], first_work[rank] = at_call, at_work
-        name = names.numbers(one.timeline.strings.tolist())
+        name = names.numbers(one.names)
         place = places.numbers(one.places)
         moved = {
             "start": clock.common(rank, one.calls.start),
@@ -585,11 +587,12 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
 def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
     rows = []
     for rank, one in activities.items():
+        if not len(tables.work):
+            rows.append(1 + 2 * (one.front + tables.first_call[rank]))
+            continue
         first = tables.first_work[rank]
-        nodes = tables.work_start(one.front + first).tolist()
-        rows.append(
-            [*nodes, *([] if one.last == NONE else [int(tables.work_start(np.array(one.last + first))) + 1])]
-        )
+        ends = np.array([] if one.last == NONE else [one.last + first], np.int64)
+        rows.append(np.append(tables.work_start(one.front + first), tables.work_start(ends) + 1))
     return np.array(rows, np.int64)
 
 
