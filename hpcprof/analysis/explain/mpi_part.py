@@ -7,6 +7,7 @@ the transfer. A nonblocking operation begins in one call and ends in another, it
 
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -116,13 +117,10 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
 
 def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
     """Return whether no message comes back to where it was, by the messages that each one leads to."""
-    left = dict(after)
-    while left:
-        led_to = set().union(*left.values())
-        rest = {one: others for one, others in left.items() if one in led_to}
-        if len(rest) == len(left):
-            return False
-        left = rest
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError:
+        return False
     return True
 
 

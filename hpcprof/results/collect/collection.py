@@ -512,7 +512,23 @@ class BatchWriter(msgspec.Struct):
         """
         if not self._waiting:
             self._since = time.monotonic()
-        self._waiting.append(self._results(rank, file, found))
+        origin = found.origin
+        profile = ProfileRow(
+            run_id=self.run.id,
+            rank=rank,
+            file=file,
+            sha256=found.sha256,
+            bytes=found.bytes,
+            kind=origin.kind,
+            host=origin.host,
+            devices=", ".join(origin.device_names),
+            profiler_version=origin.profiler_version,
+            start_utc_ns=origin.start_utc_ns,
+            analysis_version=ANALYSIS_VERSION,
+            made_by=__version__,
+        )
+        results = RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)
+        self._waiting.append(results)
         self._rows += sum(table.count for table in found.tables.values())
         late = time.monotonic() - self._since >= _MOST_SECONDS
         if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
@@ -531,21 +547,3 @@ class BatchWriter(msgspec.Struct):
         waiting, self._waiting, self._rows = self._waiting, [], 0
         if waiting:
             self.store.put_profiles(self.run, waiting)
-
-    def _results(self, rank: int, file: str, found: ProfileResults) -> RankResults:
-        origin = found.origin
-        profile = ProfileRow(
-            run_id=self.run.id,
-            rank=rank,
-            file=file,
-            sha256=found.sha256,
-            bytes=found.bytes,
-            kind=origin.kind,
-            host=origin.host,
-            devices=", ".join(origin.device_names),
-            profiler_version=origin.profiler_version,
-            start_utc_ns=origin.start_utc_ns,
-            analysis_version=ANALYSIS_VERSION,
-            made_by=__version__,
-        )
-        return RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)

@@ -477,8 +477,10 @@ def insert_analyses(
             columns = {
                 key: [*chain.from_iterable(one.columns[key] for one in tables)] for key in tables[0].columns
             }
-            positions = [*chain.from_iterable(range(one.count) for one in tables)]
-            _insert_rows(connection, run_id, name, columns, positions)
+            # The positions of each rank count from 0.
+            columns["position"] = [*chain.from_iterable(range(one.count) for one in tables)]
+            columns["run_id"] = [run_id] * len(columns["position"])
+            insert_columns(connection, TABLES[name], columns)
     reasons = [
         ReasonRow(run_id, about, name, reason)
         for tables in found.values()
@@ -494,18 +496,11 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
         position = 0
         for columns in outcome.batches(_BATCH):
             count = len(next(iter(columns.values())))
-            _insert_rows(connection, run_id, name, columns, range(position, position + count))
+            columns |= {"run_id": [run_id] * count, "position": [*range(position, position + count)]}
+            insert_columns(connection, TABLES[name], columns)
             position += count
     reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
     insert_rows(connection, REASONS, reasons)
-
-
-def _insert_rows(
-    connection: Connection, run_id: str, name: str, columns: Mapping[str, list[Any]], positions: Sequence[int]
-) -> None:
-    """Insert rows of an analysis; of each rank, positions count from 0."""
-    keys: dict[str, list[Any]] = {"run_id": [run_id] * len(positions), "position": [*positions]}
-    insert_columns(connection, TABLES[name], {**keys, **columns})
 
 
 def _reasons(connection: Connection, run_id: str, name: str | None = None) -> dict[str, dict[int, str]]:
