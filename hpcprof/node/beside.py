@@ -52,10 +52,7 @@ class Signals:
 
 
 class Leftovers:
-    """Ends what programs have left ``grace`` seconds after their end.
-
-    A profiler waits for it or, once all ranks of the node have ended, a launcher such as Hydra does.
-    """
+    """Ends what programs have left, for which profilers and Hydra wait, after ``grace`` seconds."""
 
     def __init__(self, run: str, grace: float) -> None:
         self._run, self._grace = run, grace

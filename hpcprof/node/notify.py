@@ -37,10 +37,7 @@ Document = Dict[str, Any]
 
 
 def kind_of(target: str) -> Tuple[str, str]:
-    """Return the kind of a target (``slack``, ``teams``, ``mail``, ``url``, ``command``), and the rest of it.
-
-    Raises ValueError if it is none; the message says what would be valid, and does not repeat the target.
-    """
+    """Return the kind of a target and the rest; ValueError, whose text repeats no target, if it is none."""
     kind, _, rest = target.partition(":")
     if kind == "mail":
         if not re.match(r"[^@\s<>,\x00-\x1f\x7f-][^@\s<>,\x00-\x1f\x7f]*@[^@\s<>,\x00-\x1f\x7f]+$", rest):
@@ -223,11 +220,7 @@ class ReportedJob:
 
 
 def watch(run_dir: str, folder: str, names: List[str]) -> None:
-    """Tell the targets in files of a folder that a job has started, that it stalls, and that it has ended.
-
-    It ends with the job, whose job.sh is its parent. Notifications that could not be sent are noted in
-    ``state/not_told``.
-    """
+    """Tell the targets in files of a folder how a job goes, until its job.sh ends; note those not reached."""
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ending.set())
     parent = os.getppid()

@@ -98,10 +98,7 @@ def _run(*command: str) -> None:
 
 
 def unpack(run: str, folder: str) -> None:
-    """Extract the archive of a run to a new folder, and note the time of this node.
-
-    Raises OSError if another user has the folder, the disk is full, or the node lacks the Python.
-    """
+    """Extract a run's archive to a new folder, and note the time; OSError if the disk is full."""
     begin = time.time()
     with open(os.path.join(run, NOTES, PACKED), encoding="utf-8") as file:
         packed = json.load(file)

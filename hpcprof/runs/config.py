@@ -1,7 +1,4 @@
-"""Personal defaults, from ``config.yaml`` in the user's folder of settings and ``hpcprof.yaml`` in this one.
-
-They come after the command line, the job file and environment variables, and before the site's defaults.
-"""
+"""Personal defaults, from the user's settings and ``hpcprof.yaml`` here; a site's come after them."""
 
 import os
 import re

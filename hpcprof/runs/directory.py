@@ -172,10 +172,7 @@ def typed_name(path: Path) -> str:
 
 
 def new_run_id(job_name: str, runs: Path) -> str:
-    """Make an empty run directory, and return its id: the time, the name of the job and a random part.
-
-    If two runs of one second draw the same random part, the second one to make the directory draws again.
-    """
+    """Make a run directory that did not exist, and return its id: time, name of the job and a random part."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
     try:
         group = group_may_read()
@@ -435,10 +432,7 @@ def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
 
 
 def log_files(run: Run, rank: int | None = None) -> list[Path]:
-    """Return the logs of one rank, or of the job script and rank 0: standard output, then error.
-
-    If the program of a rank never started, its profiler's log is returned instead.
-    """
+    """Return the logs of a rank, or of job.sh and rank 0; the profiler's if the program never started."""
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
     present = []
     for name in names:

@@ -1,7 +1,4 @@
-"""The step times of a run, also while it runs, from the lines that its ranks write.
-
-Programs that use PyTorch's optimizers or `hpcprof.workloads.capture` write them, at most one a second.
-"""
+"""The step times of a run, also while it runs, from the lines that its ranks write, at most one a second."""
 
 import os
 import re
@@ -173,10 +170,7 @@ def _memory(steps: Mapping[int, LiveSteps]) -> str:
 
 
 def _trend(run: Run) -> str:
-    """Return by how much the last steps of a rank differ from the first ones, if it is much.
-
-    The first line is left out: it has the warm-up. Few lines are compared by halves.
-    """
+    """Return by how much a rank's last steps differ from the first after the warm-up, if it is much."""
     path, since = next(iter(_files(run).items()))[1], _since(run)
     try:
         with path.open("rb") as file:

@@ -40,10 +40,7 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
 
 
 def place_conditions(text: str) -> dict[str, list[str]]:
-    """Return the conditions of a selection by the place of ranks; empty if it names ranks only.
-
-    The values are spans of local ranks and of nodes, and the number of ``every``, as in ``{"local": ["0"]}``.
-    """
+    """Return the conditions on places, as in ``{"local": ["0"]}``; empty if a selection names ranks only."""
     if "local=" not in text and "nodes=" not in text:
         return {}
     return {key: value.split(",") for key, _, value in (part.partition("=") for part in _parts(text))}

@@ -1,7 +1,4 @@
-"""The tags of a run: words of the user's, one per line in the file ``tags`` of the run directory.
-
-The tags of an imported run are in the folder of runs: nothing is written beside its profiles.
-"""
+"""The tags of a run, one per line in its file ``tags``; those of imported runs are in the folder of runs."""
 
 import re
 from collections.abc import Iterable

@@ -19,10 +19,7 @@ from hpcprof.submit.sites.files import load_site, site_files
 
 
 def set_value(path: Path, key: str, value: str) -> bool:
-    """Set a value in a file, which is made if there is none; an empty value removes the key.
-
-    Return whether the rest of the file is as it was; if not, it was written anew without comments.
-    """
+    """Set a value in a file, or remove it if empty; return whether the rest of the file kept its comments."""
     keys = split_key(key)
     _check_value(keys, value)
     if path == local_file():

@@ -1,7 +1,4 @@
-"""Launchers: the command that starts a job's ranks, and the variables that give a rank its number.
-
-Each launcher is one entry of the table at the end, with a function of a few lines.
-"""
+"""Launchers: the command that starts a job's ranks, and the variables that number them, in one table."""
 
 import shutil
 import sys
@@ -123,10 +120,7 @@ def _none(site: Site, job: Job) -> list[str]:
 
 
 def _mpiexec(site: Site, job: Job) -> list[str]:
-    """Start ranks on one node by whichever MPI is found: all of them understand ``-n``.
-
-    One rank needs no launcher: MPI programs run on their own, and Open MPI's launcher refuses root.
-    """
+    """Start ranks on one node by any MPI; one rank needs none, and Open MPI's launcher would refuse root."""
     if job.ranks == 1 and not (job.options.get("mpiexec") or site.launcher.arguments):
         return []
     family = None if job.workload else mpi_family(job.arguments, job.directory)
@@ -208,10 +202,7 @@ def _flux(site: Site, job: Job) -> list[str]:
 
 
 def _ibrun(site: Site, job: Job) -> list[str]:
-    """Start ranks by TACC's ibrun, which takes nodes, ranks and the MPI from the job and its modules.
-
-    Source: TACC's guide to Vista, launching.md, 2026-08-12.
-    """
+    """Start ranks by TACC's ibrun, which takes all from the job (guide to Vista, 2026-08-12)."""
     return ["ibrun", *site.launcher.arguments]
 
 

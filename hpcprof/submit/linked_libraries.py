@@ -50,10 +50,7 @@ def is_python(file: Path) -> bool:
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
-    """Return the MPI family that a command uses, ``openmpi`` or ``mpich``; None if unknown.
-
-    Python uses the family of mpi4py; it is unknown if mpi4py supports several, as the wheels of PyPI do.
-    """
+    """Return the MPI family of a command, ``openmpi`` or ``mpich``; None if its mpi4py supports several."""
     for command in commands(list(arguments), directory):
         file = program_file(command.words, directory)
         if file is not None and is_python(file):

@@ -30,10 +30,7 @@ _TYPE = re.compile(r"\b(?:pmi|cray_)\w+")
 
 
 def parse_mpi_types(text: str) -> list[str]:
-    """Return the types that connect ranks, from what ``srun --mpi=list`` prints: a word per line.
-
-    The versions of a type, such as ``pmix_v4``, are left out where Slurm lists the type itself.
-    """
+    """Return the types that ``srun --mpi=list`` prints, without versions of a listed type."""
     found = set(_TYPE.findall(text))
     return sorted(name for name in found if re.sub(r"_v\d+$", "", name) not in found - {name})
 

@@ -259,10 +259,7 @@ def _removed_on_failure(*directories: Path) -> Iterator[None]:
 
 @contextmanager
 def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[None]:
-    """Remove directories if the scheduler refuses the job of these runs; note any other error in the runs.
-
-    Without an answer the scheduler may have the job. A run that has an error is not queued, unless it does.
-    """
+    """Remove directories of runs that the scheduler refuses; note other errors, as it may have their jobs."""
     try:
         yield
     except Refused:

@@ -36,11 +36,7 @@ _LONGEST_LINE = 500
 
 
 def poll_seconds() -> Iterator[float]:
-    """Yield the pauses between two polls of a scheduler: short at first, then longer.
-
-    The end of a short local job is noticed at once, and a queue of hours is not polled every second, which
-    sites forbid.
-    """
+    """Yield pauses between two polls: short for short local jobs, then as long as sites demand."""
     seconds = _FIRST_SECONDS
     while True:
         yield seconds

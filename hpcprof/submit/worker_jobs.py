@@ -31,10 +31,7 @@ _NAME = "dask-worker"
 
 @dataclass(frozen=True)
 class WorkerPlacement:
-    """The place of the workers. Values that are None are those of the first run, or of the site.
-
-    ``site`` is a name, ``nodes`` the number of jobs, and ``workers`` that on each node.
-    """
+    """Site by name, nodes (jobs) and workers on each; None is that of the first run or the site."""
 
     site: str | None = None
     nodes: int = 1

@@ -40,10 +40,7 @@ def span_words(first: int, done: int, last: int, reason: str) -> tuple[str, str]
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let one thread at a time into a window, and have it give up where the program would see an error.
-
-    A pending call or a profiler that the recorder makes may come back into it in the same thread.
-    """
+    """Let one thread at a time in, also if it comes back; give up on an error before the program sees it."""
 
     @functools.wraps(method)
     def safely(self: Window, *arguments: Any) -> None:

@@ -1,7 +1,4 @@
-"""The evidence of a stall or a death that a node of the site allows, tried on that node.
-
-The node has no hpcprof, so a small script of the shell tries it there: in a job, or here where jobs run here.
-"""
+"""The evidence of a stall or a death that a node allows, tried there by a script of the shell."""
 
 from dataclasses import replace
 

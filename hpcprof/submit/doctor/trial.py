@@ -27,11 +27,7 @@ class NotGranted(HpcprofError):
 def trial_job(
     machine: Inspected, program: Sequence[str], ranks: int, option: str
 ) -> Iterator[tuple[Run, JobStatus]]:
-    """Run a program as a job of the site does, and yield its run and how it ended, until the block ends.
-
-    ``option`` is the option of ``hpcprof doctor`` that asks for it. Raises `NotGranted` if the job has not
-    ended in time.
-    """
+    """Run a program as a job for ``option``; yield run and status, or raise `NotGranted` if it is late."""
     # Submitting needs modules that no other check needs.
     from hpcprof.submit.submission import submit
     from hpcprof.submit.waiting import cancel_and_wait, poll_until

@@ -1,7 +1,4 @@
-"""Checks of a job against its site, for what the scheduler would refuse, or accept and never run.
-
-All of them are pure and quick, since ``submit --dry-run`` makes them too.
-"""
+"""Pure, quick checks of a job against its site, for what the scheduler would refuse or never run."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -275,10 +272,7 @@ def _fits_gpus(profiler: str, site: Site) -> bool:
 
 
 def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
-    """Check the limits of a queue, or of a routing queue and its routes, one of which has to fit.
-
-    PBS accepts a job that fits the routing queue but none of its routes, and such a job can vanish.
-    """
+    """Check the limits of a queue, or of a routing queue and its routes: PBS loses jobs that fit no route."""
     problems = []
     for name in scheduler.queue_names(job.queue):
         if name in site.queues:

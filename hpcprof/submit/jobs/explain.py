@@ -41,10 +41,7 @@ def _text(spec: JobSpec, key: str) -> str:
 
 
 def origins(asked: JobSpec, spec: JobSpec, site: Site, job: Job) -> Iterator[ConfigValue]:
-    """Yield the values of a job with their origins; ``asked`` is what the user asked for, ``spec`` merged.
-
-    Values that nobody chose are left out, except for the site and the folder of runs.
-    """
+    """Yield the chosen values of a job with their origins, from the request as ``asked`` and as merged."""
     of_site = f"site {site.name}"
     special = {"site": site.name, "walltime": format_walltime(job.walltime), "job_name": job.name}
     for name, option in OPTIONS.items():

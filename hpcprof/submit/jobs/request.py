@@ -113,10 +113,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
 
 
 def _with_workers(site: Site, job: Job) -> Job:
-    """Return a job with a rank for each worker that its command starts, or else with the whole of each node.
-
-    A request for the one rank of a node is for all of its workers.
-    """
+    """Return a job with a rank for each worker of its command, or else one with the whole of each node."""
     scheduler = find_scheduler(site.scheduler)
     if scheduler.runs_in_image:
         return job

@@ -44,11 +44,7 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | None) -> Workers | None:
-    """Return what torchrun or accelerate is to start if a command is one; None if it is not.
-
-    ``gpus`` is the number of GPUs of a node. A launcher in a user's script, or with an unknown number of
-    workers, is left alone.
-    """
+    """Return what torchrun or accelerate starts on nodes with ``gpus`` GPUs; None if unknown."""
     for command in commands(list(program), directory):
         name = launcher_of(command)
         if name in ("torchrun", "accelerate") and [*command.before, *command.words] == list(program):

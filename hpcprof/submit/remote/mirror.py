@@ -42,10 +42,7 @@ def connect(runs: Sequence[Run]) -> list[str]:
 
 
 def refresh(run: Run) -> list[str]:
-    """Bring the copy of a run up to date if it is on a host.
-
-    Return a sentence for each file that was left there, or on why the copy is as it was.
-    """
+    """Update the copy of a run on a host; return a sentence for each file left there, or why it is older."""
     host = host_of(run)
     if host is None:
         return []
@@ -57,10 +54,7 @@ def refresh(run: Run) -> list[str]:
 
 
 def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
-    """Fetch what is new of a run, except for its profiles, and remove state files that the host has no more.
-
-    Neither listing the files nor a transfer takes longer than ``seconds``.
-    """
+    """Fetch what is new of a run but its profiles, in ``seconds``; remove state files that are gone there."""
     there = list_files(host, host.folder(run.id), _FOLDERS, seconds)
     own = {f"state/{name}" for name in _OWN}
     there = {name: file for name, file in there.items() if name not in own}

@@ -1,7 +1,4 @@
-"""The parts of a request that are about a host: its name, and a folder to copy there.
-
-Commands that only render a script import this, so that it is light.
-"""
+"""The light parts of a request that are about a host: its name, and a folder to copy there."""
 
 import re
 from collections.abc import Sequence

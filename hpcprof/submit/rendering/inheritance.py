@@ -21,10 +21,7 @@ class ParsedTemplate(msgspec.Struct, frozen=True):
 
 
 def inheritance(environment: Environment, name: str) -> list[ParsedTemplate]:
-    """Return a template and those that it extends, the template itself first; missing ones are left out.
-
-    A template that extends itself, also through another one, is refused.
-    """
+    """Return a template and those that it extends, without missing ones; circles are refused."""
     assert environment.loader is not None
     chain: list[ParsedTemplate] = []
     while True:

@@ -1,7 +1,4 @@
-"""Have a running job record steps with the PyTorch profiler, and wait for its answers.
-
-The job's hook does the work (`hpcprof.node.on_request`): request and answers are files in the run.
-"""
+"""Have a running job record steps by its hook (`hpcprof.node.on_request`), and wait for its answers."""
 
 import json
 import re
@@ -134,10 +131,7 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
 
 
 def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
-    """Return how many steps the rank that is farthest has ended by now, and the time of a step in ns.
-
-    ``now`` is by the clock that noted the steps, in seconds since 1970.
-    """
+    """Return the steps of the farthest rank at ``now`` (s since 1970), and the time of one in ns."""
     wall = typical_step_ns(line for of_rank in live.values() for line in of_rank)
     last = max((of_rank[-1] for of_rank in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))

@@ -223,10 +223,7 @@ def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankF
 
 
 def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> list[RankFailure]:
-    """Put the rank that failed by its own fault before one that only noticed that another one failed.
-
-    That is also one that was lost with its node, which ``lost`` says if there is one.
-    """
+    """Put a rank that failed by itself, or is ``lost`` with its node, before one that noticed it."""
     if not failures or failures[0].has_own_fault or (failures[0].first and not failures[0].noticed_another):
         return failures
     own = [one for one in failures if one.has_own_fault or (lost and one.how == lost)]
@@ -336,10 +333,7 @@ def preparation_failures(run: Run) -> list[str]:
 
 
 def first_failed_rank(run: Run) -> RankFailure | None:
-    """Return the rank that noted that it failed before all others, also while the job still runs.
-
-    The name of the note has the time when the job started: an older note is of an earlier start.
-    """
+    """Return the rank that noted in this start of the job, which may still run, that it failed first."""
     note = (run.state_file(f"failed.{run.state_file('started')}") or "").split()
     if len(note) != 2 or not all(map(str.isdigit, note)):
         return None

@@ -21,10 +21,7 @@ NODE_LOST = "the node that ran it was lost"
 
 
 class JobState(Enum):
-    """The state of a job.
-
-    ``ENDED`` means that its result is unknown, and ``UNKNOWN`` that the scheduler did not answer.
-    """
+    """The state of a job: ``ENDED`` has an unknown result, ``UNKNOWN`` is one without an answer."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -43,10 +40,7 @@ class JobState(Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job's state, the reason for it, and the exit code of an ended job.
-
-    A provisional status is one that a later answer of the scheduler, or a file that arrives late, may change.
-    """
+    """A job's state with its reason and exit code; a provisional one may change by a later answer or file."""
 
     state: JobState
     reason: str = ""

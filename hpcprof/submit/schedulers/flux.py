@@ -189,10 +189,7 @@ def parse_batch(code: int, out: str, error: str) -> str:
 
 
 def parse_jobs(code: int, out: str, error: str, now: float) -> dict[str, Record]:
-    """Return the records that ``flux jobs --json ID…`` printed, by id in ASCII; unknown jobs are left out.
-
-    ``now`` is the present time in seconds since the epoch.
-    """
+    """Return records by ASCII id from ``flux jobs --json ID…`` at ``now`` (s since 1970)."""
     return {_plain(job["jobid"]): _record(job, now) for job in _jobs(code, out, error)}
 
 

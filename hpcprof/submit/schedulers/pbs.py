@@ -426,10 +426,7 @@ def was_submitted_from(script: Path, out: str) -> bool:
 
 
 def has_no_history(error: str) -> bool:
-    """Return whether ``qstat -x`` was refused because the server keeps no finished jobs.
-
-    It then shows not even the jobs that run, and exits with 0. This is OpenPBS's default.
-    """
+    """Return whether ``qstat -x`` was refused, with code 0, as OpenPBS keeps no history by default."""
     return "not configured to maintain job history" in error
 
 
@@ -599,10 +596,7 @@ _RUNNING = {
 
 
 def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Record:
-    """Return the record of a job from the attributes that ``qstat -f`` prints, as text.
-
-    ``asked_at`` is the server's time of the answer, in seconds since the epoch.
-    """
+    """Return a job's record from the attributes of ``qstat -f`` at the server's time ``asked_at`` (s)."""
     state = job.get("job_state", "")
     comment = job.get("comment", "")
     if state in ("F", "X"):

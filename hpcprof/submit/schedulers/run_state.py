@@ -1,7 +1,4 @@
-"""The state of a run, from the scheduler's record of its job and the run's own state files.
-
-The status that a run ended with is kept in its directory, so that no scheduler is asked about it again.
-"""
+"""The state of a run, from its job's record and its own files; the final one is kept and not asked again."""
 
 import json
 import re
@@ -35,10 +32,7 @@ _SEEN_FILE = "seen"
 
 
 def status_from_record(run: Run, record: Record | None) -> JobStatus:
-    """Return a run's status from its record and its state files.
-
-    There is no record if the scheduler does not know the job, which alone means neither success nor failure.
-    """
+    """Return a run's status from its record, if the scheduler has one, and its state files."""
     status = _without_record(run) if record is None else _from_record(run, record)
     if status.state is JobState.QUEUED:
         return status
@@ -253,10 +247,7 @@ def read_final_status(run: Run) -> JobStatus | None:
 
 
 def keep_verdict(run: Run, status: JobStatus) -> None:
-    """Write the status of an ended run to ``state/verdict``, if its directory can be written.
-
-    A run without a job id is left open: it may be being submitted at this moment.
-    """
+    """Write the status of an ended run that has a job id to ``state/verdict``, if that can be written."""
     if run.manifest is None or not run.job_id:
         return
     with suppress(OSError):

@@ -269,10 +269,7 @@ def directive_value(text: str) -> str:
 
 
 def directive_path(text: str, refused: str = r"[%{}\\]") -> str:
-    """Return a path for a directive that is split as a shell would.
-
-    ``refused`` is a pattern of characters that it cannot have: for most schedulers % and {} begin patterns.
-    """
+    """Return a path for a directive split as by a shell, without what ``refused`` matches (%, {})."""
     wrong = [letter for letter in text if not letter.isprintable() or re.match(refused, letter)]
     if not wrong:
         return text if _DIRECTIVE.fullmatch(text) else shlex.quote(text)

@@ -180,10 +180,7 @@ class SlurmScheduler(BatchScheduler):
         return found | ({"signal": f"--signal={job.signal}"} if asked else {})
 
     def settings(self, directive: str) -> frozenset[str]:
-        """Return the long name of the option, or what several options set in common.
-
-        sbatch accepts the beginning of a long option; that of one in `_OWN_SETTINGS` is taken for it.
-        """
+        """Return an option's long name, which sbatch accepts in part, or what several set in common."""
         name = directive.replace(" ", "=").partition("=")[0]
         if not name.startswith("--"):
             name = _SHORT.get(name[:2], name[:2])
@@ -447,11 +444,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
 
 
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
-    """Return the records that ``squeue --noheader --states=all --Format=SQUEUE_FORMAT`` printed.
-
-    squeue fails for a single unknown id, and leaves out unknown ones of several. ``now`` is the present time
-    in seconds since the epoch.
-    """
+    """Return the records that squeue printed in SQUEUE_FORMAT at ``now`` (s since 1970)."""
     if code != 0 and "Invalid job id" in error:
         return {}
     _check("squeue", code, error)
@@ -493,10 +486,7 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
 
 
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
-    """Return how many members an array may have, from ``scontrol show config``; None if it does not say.
-
-    Indices are below ``MaxArraySize``; some sites set a lower limit, ``max_array_tasks``.
-    """
+    """Return the largest array by ``scontrol show config`` and ``max_array_tasks``; None if unsaid."""
     _check("scontrol", code, error)
     limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]
     return min(limits, default=None)
@@ -652,10 +642,7 @@ _PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")
 
 
 def pending_reason(reason: str) -> str:
-    """Return why a job waits, in plain words, with Slurm's own in parentheses for a search in its manual.
-
-    ``reason`` is what squeue prints as REASON, as ``Priority`` or ``ReqNodeNotAvail, UnavailableNodes:n4``.
-    """
+    """Return in plain words why a job waits, with Slurm's own, squeue's ``reason``, in parentheses."""
     word = reason.partition(",")[0].strip("() ")
     if word in ("", "None"):
         return ""

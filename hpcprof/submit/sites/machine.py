@@ -30,10 +30,7 @@ class Machine:
 
 
 def most_common_node(nodes: Sequence[Node], mebibytes: Sequence[int]) -> Node:
-    """Return the shape that most nodes with GPUs have; without GPUs, the shape that most nodes have.
-
-    ``mebibytes`` is the memory of the nodes. Nodes of one shape differ in it, so the node has the largest.
-    """
+    """Return the shape of most nodes, with GPUs if any have them, and its largest memory of ``mebibytes``."""
     chosen = [node for node in nodes if node.gpus] or nodes
     counted = Counter(map(msgspec.json.encode, chosen))
     if not counted:

@@ -66,10 +66,7 @@ def new_site(
     ask: Ask = ask_machine,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Write ``folder/NAME.yaml``, a site that extends the site ``template``, and return its path.
-
-    Where jobs do not have the environment of the shell, the site has what is active in ``environment``.
-    """
+    """Write ``folder/NAME.yaml``, which extends ``template``, with the environment that jobs lack."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a site: use letters, digits, - and .")
     parent = load_site(template)
@@ -130,10 +127,7 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
 
 
 def add_mpi(path: Path, machine: doctor.Inspected) -> str:
-    """Add to a new site what `hpcprof.submit.doctor` sees of its MPI, and return that sentence.
-
-    A type of ``srun --mpi`` that connected two ranks becomes the default of the site's option for it.
-    """
+    """Add to a new site the MPI type that connected two ranks in the doctor, and return its sentence."""
     probe = probe_srun(machine) if machine.site.launcher.name is LauncherName.SRUN else Probe(mpi(machine))
     seen = f"{probe.finding.observation} {probe.finding.remedy}".rstrip()
     lines = [f"# MPI: {seen}"]

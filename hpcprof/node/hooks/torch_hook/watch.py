@@ -78,10 +78,7 @@ def _alone_path() -> Path | None:
 
 
 def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
-    """Begin to watch a program that has just imported torch; None if the rank is not to be profiled.
-
-    ``pulse`` is the module of the hook. A child of `multiprocessing`, such as a data loader, is no program.
-    """
+    """Begin to watch a program that has imported torch; None for its children and for other ranks."""
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
     switch = _SWITCHES.get(os.environ.get("HPCPROF_PROFILER", ""))

@@ -11,10 +11,7 @@ _NAME_LENGTH = 48
 
 
 def object_name(run_id: str) -> str:
-    """Return the name of a run's objects in the cluster.
-
-    One of them is a Service, whose name must begin with a letter (RFC 1035).
-    """
+    """Return the name of a run's objects: that of a Service begins with a letter (RFC 1035)."""
     name = re.sub(r"[^a-z0-9]+", "-", f"hpcprof-{run_id}".lower()).strip("-")
     if len(name) > _NAME_LENGTH or name != f"hpcprof-{run_id}":
         digest = sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:8]

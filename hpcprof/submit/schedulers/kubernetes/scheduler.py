@@ -68,10 +68,7 @@ _PLAIN = re.compile(
 
 
 def yaml_value(value: object) -> str:
-    """Return a value as YAML on one line: JSON, with everything beyond printable ASCII escaped.
-
-    JSON's own escapes would serve, except beyond U+FFFF: YAML has no surrogate pairs.
-    """
+    """Return a value as JSON for YAML, which has no surrogate pairs, in printable ASCII on one line."""
     text = json.dumps(value, ensure_ascii=False)
     return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", text)
 
@@ -177,10 +174,7 @@ def pod_directory(run_directory: Path, mount: Path) -> Path:
 
 
 def _resources(job: Job) -> dict[str, str]:
-    """Return the resources of each worker by Kubernetes' names; by default one GPU per rank.
-
-    General requests of the user replace the options of the site.
-    """
+    """Return each worker's resources by Kubernetes' names: the user's, the site's, or one GPU per rank."""
     asked = {**job.options}
     if job.gpus_per_rank is not None or not asked["gpus"]:
         asked["gpus"] = str(gpus_per_node(job))

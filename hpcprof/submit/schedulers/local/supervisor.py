@@ -53,10 +53,7 @@ class _Cancelled(Exception):
 
 
 def supervise(run: Path, walltime: float) -> JobEnd:
-    """Run ``run/job.sh`` until it ends, its walltime is exceeded, or this process gets SIGTERM.
-
-    A run that is queued behind another one starts when that has ended; its walltime begins then.
-    """
+    """Run job.sh, once the run ahead has ended, until it ends, its walltime is exceeded, or SIGTERM comes."""
 
     def cancelled(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
