@@ -1,5 +1,6 @@
 """Launchers: the command that starts a job's ranks, and the variables that number them, in one table."""
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,9 @@ _FLUX = ("flux",)
 _IBRUN = ("ompi", "mvapich", "pmi", "slurm", "pmix")
 _JSRUN = ("jsm", "ompi", "pmix")
 _TORCHRUN = ("torchrun",)
+
+_WAYS = re.compile("-+(launcher|launcher-exec|rmk|iface|f|hosts?|hostfile|machinefile|mca|prtemca|prefix)")
+"""Options of MPICH's and Open MPI's mpiexec by which it reaches other nodes."""
 
 MEETING = "{meeting}"
 """Placeholder in an argv for the first node of the job and a port, which the script determines."""
@@ -270,10 +274,21 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     name = starter(site)
     argv = LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split()
     assert argv, name
+    if name is site.launcher.name:
+        argv[1:1] = _ways_to_nodes(site.launcher.arguments)
     if name is LauncherName.SRUN and job.cpus_per_rank:
         # This one process starts all ranks of its node.
         argv.append(f"--cpus-per-task={job.ranks_per_node * job.cpus_per_rank}")
     return [*argv, *job.launcher_args] if job.workers else argv
+
+
+def _ways_to_nodes(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of mpiexec that say how it reaches other nodes, with their values."""
+    kept, words = False, []
+    for word in arguments:
+        kept = bool(_WAYS.fullmatch(word.partition("=")[0])) if word.startswith("-") else kept
+        words += [word] if kept else []
+    return words
 
 
 def _cpu_bind(site: Site, job: Job, written: Callable[[Sequence[str]], str]) -> list[str]:

@@ -157,3 +157,6 @@ def test_ranks_run_the_environment_on_the_nodes_disk(tmp_path: Path) -> None:
     assert json.loads((run / NOTES / "packed.json").read_text())["kind"] == "venv"
     assert "unpacked on 1 node in at most" in describe_staging(Run("run", run))
     assert not list(disk.iterdir()) and not (run / "environment.tar").exists()
+    (environment / "bin/python").write_text("#!/bin/sh\nexit 1\n")
+    subprocess.run(["bash", run / "job.sh"], env={**os.environ, "TMPDIR": str(disk)}, check=True, timeout=60)
+    assert describe_staging(Run("run", run)).endswith("where it is: Python did not start on each node")

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
+from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command, on_each_node
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.slurm import SlurmScheduler
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import LauncherName, Node, Site
+from hpcprof.submit.sites.model import Launcher, LauncherName, Node, Site
 from tests.jobs import make_job
 
 LOCAL = load_site("local")
@@ -30,6 +30,27 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(elsewhere.parent))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/python"))
     return tmp_path / "venv/python"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        (
+            LauncherName.MPICH,
+            ["-launcher", "rsh", "-bind-to", "core"],
+            ["mpiexec", "-launcher", "rsh", "-n", "2"],
+        ),
+        (LauncherName.OPENMPI, ["--mca", "plm", "rsh", "-v"], ["mpirun", "--mca", "plm", "rsh", "-n"]),
+        (LauncherName.SRUN, ["--mpi=pmi2", "--gpus-per-task=1"], ["srun", "--nodes=2"]),
+    ],
+)
+def test_a_process_on_each_node_is_started_the_way_the_site_reaches_nodes(
+    name: LauncherName, arguments: list[str], words: list[str]
+) -> None:
+    site = msgspec.structs.replace(load_site("generic-slurm"), launcher=Launcher(name, arguments=arguments))
+    command = on_each_node(site, make_job(site, arguments=["a.out"], nodes=2))
+    assert command[: len(words)] == words
+    assert not {"-bind-to", "core", "-v", "--mpi=pmi2", "--gpus-per-task=1"} & {*command}
 
 
 def test_mpiexec_is_found_beside_python_before_the_path(python: Path) -> None:
