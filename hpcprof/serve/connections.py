@@ -7,6 +7,7 @@ connection for ever, and enough of them all that the process may open.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import resource
 from typing import Any
 
@@ -34,14 +35,18 @@ _BODY_SECONDS, _BODY_BYTES_PER_S = 20, 16 << 10
 _READING_SECONDS = 60
 """Seconds in which a client has to read something of its answer."""
 
+_UNREAD_BYTES = 256 << 20
+"""Maximum bytes of answers that wait for their clients to read them."""
+
 _LOOK_S = 1.0
 
 
 class Connections:
-    """The open connections, by address in the order in which they were made.
+    """The open connections, by address in the order in which their clients were last heard of.
 
-    When there are more than `most`, the oldest one without a request goes, of the address with the most of
-    them. A quarter of the files that the process may open is for them, another for those that `wait`.
+    When there are more than `most`, one of the address with the most of them goes: the one that has waited
+    longest for its client. A quarter of the files that the process may open is for them, another for those
+    that are `waiting`.
     """
 
     def __init__(self) -> None:
@@ -74,21 +79,38 @@ class Connections:
         if not of_address:
             self._open.pop(lost.address, None)
 
+    def hear(self, client: TimedProtocol) -> None:
+        """Note that a client has sent or read something."""
+        of_address = self._open.get(client.address, {})
+        if of_address.pop(client, self) is None:
+            of_address[client] = None
+
+    def limit_unread(self, latest: TimedProtocol) -> None:
+        """Close the connections that are unread for longest, but the ``latest``, while answers pile up."""
+        unread = [one for of_address in self._open.values() for one in of_address if one.unread_since]
+        held = sum(one.transport.get_write_buffer_size() for one in unread)
+        for one in sorted(unread, key=lambda one: one.unread_since):
+            if held <= _UNREAD_BYTES or one is latest:
+                return
+            held -= one.transport.get_write_buffer_size()
+            self._close(one)
+
     def _most_of(self, address: str) -> int:
         local = address in ("", "::1") or address.startswith("127.")
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
     def _make_room(self, among: dict[TimedProtocol, None], made: TimedProtocol) -> None:
-        oldest = next((one for one in among if one.without_request and one is not made), made)
-        self.remove(oldest)
-        oldest.transport.abort()
+        self._close(next((one for one in among if one.awaits_client and one is not made), made))
+
+    def _close(self, lost: TimedProtocol) -> None:
+        self.remove(lost)
+        lost.transport.abort()
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for one in [one for of_address in self._open.values() for one in of_address]:
             if one.is_late(now):
-                self.remove(one)
-                one.transport.abort()
+                self._close(one)
         self._looking = bool(self._open)
         if self._looking:
             loop.call_later(_LOOK_S, self._look, loop)
@@ -100,13 +122,14 @@ class TimedProtocol(H11Protocol):
     def __init__(self, connections: Connections, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._connections = connections
-        self._since, self._received, self._unread_since = self.loop.time(), 0, 0.0
+        self._since, self._received = self.loop.time(), 0
+        self.unread_since = 0.0
         self.address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; ``transport`` has the address of the client."""
         super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
+        self.address = network_of(self.client[0]) if self.client else ""
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -118,6 +141,7 @@ class TimedProtocol(H11Protocol):
         """Take a part of a request."""
         before = self.cycle
         self._received += len(data)
+        self._connections.hear(self)
         super().data_received(data)
         if self.cycle is not before:
             self._since, self._received = self.loop.time(), 0
@@ -129,25 +153,42 @@ class TimedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         """Note since when the client reads too slowly."""
-        self._unread_since = self.loop.time()
+        self.unread_since = self.loop.time()
+        self._connections.limit_unread(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """Note that the client has read."""
-        self._unread_since = 0.0
+        self.unread_since = 0.0
+        self._connections.hear(self)
         super().resume_writing()
 
     @property
-    def without_request(self) -> bool:
-        """True while the client has not yet said what it wants, or has its answer."""
+    def awaits_client(self) -> bool:
+        """True while the client has to send a request or the rest of it, or to read its answer."""
+        return self._without_request or self._sends_body or bool(self.unread_since)
+
+    @property
+    def _without_request(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _sends_body(self) -> bool:
+        return self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
 
     def is_late(self, now: float) -> bool:
         """Return whether the client takes too long with its request, or to read the answer."""
-        if self._unread_since and now - self._unread_since > _READING_SECONDS:
+        if self.unread_since and now - self.unread_since > _READING_SECONDS:
             return True
         waited = now - self._since
-        if self.without_request:
+        if self._without_request:
             return waited > _HEAD_SECONDS
-        sending = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
-        return sending and waited > _BODY_SECONDS + self._received / _BODY_BYTES_PER_S
+        return self._sends_body and waited > _BODY_SECONDS + self._received / _BODY_BYTES_PER_S
+
+
+def network_of(address: str) -> str:
+    """Return what stands for a client: its IPv4 address, or the /64 that a host has of IPv6."""
+    if ":" not in address or address == "::1":
+        return address
+    host = ipaddress.IPv6Address(address.partition("%")[0])
+    return str(host.ipv4_mapped or ipaddress.ip_network((host.packed[:8] + bytes(8), 64)))

@@ -1,6 +1,7 @@
 """The terminal of the server: what goes wrong is said there, at most a line a second for one cause."""
 
 import logging
+import re
 import sys
 import time
 import traceback
@@ -14,6 +15,8 @@ _FORGOTTEN_S = 600.0
 """Seconds after which a cause is told in full again."""
 
 _MOST_CAUSES = 1000
+_NUMBER = re.compile(r"\d\w*")
+"""Numbers of sockets and tasks and addresses of objects, by which asyncio's messages of one cause differ."""
 
 
 class CauseLimit(logging.Filter):
@@ -31,7 +34,8 @@ class CauseLimit(logging.Filter):
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else None
-        again = self.repeats((record.name, record.levelno, str(record.msg), type(error), place))
+        kind = _NUMBER.sub("", str(record.msg).partition("\n")[0])
+        again = self.repeats((record.name, record.levelno, kind, type(error), place))
         if again:
             text = masked(" ".join(record.getMessage().split()))
             said = f": {type(error).__name__}" if error else ""

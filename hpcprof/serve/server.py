@@ -1,5 +1,6 @@
 """Runs the application: the address that it listens on, the token, and the end by Ctrl-C."""
 
+import gc
 import ipaddress
 import os
 import secrets
@@ -25,6 +26,8 @@ _IDLE_SECONDS = 10
 _GOODBYE_SECONDS = 2
 _MOST_HEADER_BYTES = 32 * 1024
 _TOKEN_BYTES = 32
+_NEW_OBJECTS = 1000
+"""New objects after which garbage is collected."""
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -77,6 +80,9 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
             h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         )
         limit_logs()
+        # Commands collect garbage rarely, but connections that break off leave cycles with their answers.
+        gc.freeze()
+        gc.set_threshold(_NEW_OBJECTS)
         query = f"?token={access.token}" if access.token else ""
         where = f"{_in_address(serving.host)}:{access.port}" if serving.unix is None else "localhost"
         announce(f"http://{where}/{query}{f' by {serving.unix}' if serving.unix else ''}")

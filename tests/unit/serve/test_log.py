@@ -13,14 +13,20 @@ def test_a_cause_is_told_once_a_second_in_a_line_with_its_count() -> None:
     for milliseconds in range(0, 3000, 10):
         now = milliseconds / 1000
         record = logging.LogRecord(
-            "asyncio", logging.ERROR, "", 0, "no more files: %s", (milliseconds,), None
+            "asyncio",
+            logging.ERROR,
+            "",
+            0,
+            f"no more files: %s\nsocket: 0x{milliseconds:x}",
+            (milliseconds,),
+            None,
         )
         if limit.filter(record):
             lines.append(record.getMessage())
     assert lines == [
-        "no more files: 0",
-        "no more files: 1000 (100 times more)",
-        "no more files: 2000 (100 times more)",
+        "no more files: 0\nsocket: 0x0",
+        "no more files: 1000 socket: 0x3e8 (100 times more)",
+        "no more files: 2000 socket: 0x7d0 (100 times more)",
     ]
 
 
