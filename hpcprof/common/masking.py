@@ -17,35 +17,74 @@ TARGET_NAME = re.compile(r"[A-Za-z][\w-]{0,40}")
 """Names of targets of messages; whatever else follows ``--notify`` is a secret address or command."""
 
 _SECRET_WORDS = {
-    *("token", "password", "passwd", "passphrase", "pwd", "secret", "secrets", "key"),
-    *("credential", "credentials", "apikey", "authorization", "cookie"),
+    *(
+        "token",
+        "password",
+        "passwords",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "pwd",
+        "secret",
+        "secrets",
+        "key",
+    ),
+    *("credential", "credentials", "creds", "apikey", "apikeys", "authorization", "cookie", "bearer", "jwt"),
+    *("sig", "signature", "webhook"),
 }
+_SECRET_OPTIONS = {"--pass", "--pw", "--pat", "--otp", "--auth"}
 _SECRET_ENDINGS = ("token", "password", "passwd", "secret", "apikey", "accesskey", "secretkey")
 # A name is tried from its beginning only: from each of its characters takes 7 s for a line of 20,000.
 _NAME = r"""(?<![\w.-])(?P<name>[\w.-]+)"""
 # Two colons are a scope of C++.
-_ASSIGNED = re.compile(_NAME + r"""["']?[ \t]*(?:=|:(?!:))[ \t]*""")
-# An option, or a name in capitals, with its value after a space.
-_FOLLOWED = re.compile(r"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)[ \t]+(?=[^\s=:-])")
-# A comma belongs to a value unless another name or a space follows it.
-_VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|(?:[^\s,;"'}&]|[,;](?!\s|$|[\w.-]+["']?\s*[=:]))+""")
+_ASSIGNED = re.compile(_NAME + r"""\\*["']?[ \t]*(?:=|:(?!:))[ \t]*""")
+# An option, or a name in capitals, with its value after a space, or on the next line of a shell.
+_FOLLOWED = re.compile(
+    r"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)[ \t]+(?:\\\n[ \t]*)?(?=[^\s=:-])"
+)
+# A text, also with escaped quotes, or a list. A comma belongs to a value unless a name or a space follows.
+_VALUE = re.compile(
+    r""""(?:[^"\\]|\\.)*"|'[^']*'|\\+(?P<quote>["'])[^"']*(?P=quote)|\[[^]\n]*"""
+    r"""|(?:[^\s,;"'}&]|[,;](?!\s|$|[\w.-]+["']?\s*[=:]))+"""
+)
 # A container's environment, as in the objects of Kubernetes.
 _NAMED_VALUE = re.compile(r'"name":\s*"(?P<name>[^"]*)",\s*"value":\s*')
-_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)([^\s/@]+)(?=@)")
+_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)([^\s/]+)(?=@)")
+_WEBHOOK = re.compile(r"(://[\w.-]+/(?:services|api/webhooks|webhookb2)/)([\w/@-]+)")
+_COOKIES = re.compile(r"(\b(?:set-)?cookie[\"']?:[ \t]*)([^\"'\r\n]+)", re.I)
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)([^-]+)")
 _URL_TOKEN = re.compile(r"(://)([^\s:/@]{16,})(?=@)")
 _AUTHORIZATION = re.compile(
     r"\b((?:Bearer|Basic|Authorization[\"']?[ \t]*[=:][ \t]*[\"']?\w+)\s+)([\w.~+/=-]{8,})", re.I
 )
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])()(gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
-    r"|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"|sk-[\w-]{16,}|[rs]k_(?:live|test)_\w{16,}|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}"
+    r"|ya29\.[\w-]{20,}|pypi-[\w-]{30,}|npm_\w{30,}|nvapi-[\w-]{30,}|dop_v1_\w{40,}|SG\.[\w-]{16,}\.[\w-]{30,}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
 )
-"""Tokens of GitHub, GitLab, Hugging Face, OpenAI and others, Slack, AWS, and JSON Web Tokens."""
+"""Tokens of GitHub, GitLab, Hugging Face, OpenAI, Stripe, Slack, AWS, Google, PyPI, npm, NVIDIA, DigitalOcean
+and SendGrid, and JSON Web Tokens."""
+
+_UNNAMED = (_URL_PASSWORD, _URL_TOKEN, _WEBHOOK, _AUTHORIZATION, _COOKIES, _PRIVATE_KEY, _TOKEN)
 
 _MASKED = re.compile(r"\*\*\*|<secret \d+>|(?i:bearer|basic|token)")
 _BARE_NAME = re.compile(r"[A-Za-z_]\w*")
-_PASSWORD_FLAGS = {"sshpass": ("-p",), "mysql": ("-p",), "curl": ("-u", "--user", "-U"), "docker": ("-p",)}
-"""Short options for a password, by program."""
+_PASSWORD_FLAGS = {
+    **dict.fromkeys(("sshpass", "mysql", "mysqldump", "mariadb", "mongosh", "docker", "podman"), ("-p",)),
+    "curl": ("-u", "--user", "-U", "-b", "--cookie"),
+    "redis-cli": ("-a",),
+    "wandb": ("login", "--relogin"),
+    "openssl": ("-passin", "-passout", "-pass"),
+}
+"""Options for a password, by program."""
+_PASSWORDS = {
+    program: re.compile(
+        rf"(?<![\w.-])({program}\b[^|;&\n]{{0,200}}?\s(?:{'|'.join(flags)})[ =]?)(?!-)"
+        r"""([^\s'"]+|'[^']*'|"[^"]*")"""
+    )
+    for program, flags in _PASSWORD_FLAGS.items()
+}
 
 _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 
@@ -67,8 +106,8 @@ def masked_words(command: Sequence[str]) -> list[str]:
             words.append(MASK)
         elif equals and not re.search(r"[\s:/]", name) and is_secret(name):
             words.append(f"{name}={MASK}")
-        elif "-p" in flags and re.match(r"-p.", word):
-            words.append(f"-p{MASK}")
+        elif flag := next((flag for flag in flags if word.startswith(flag) and word not in flags), ""):
+            words.append(flag + ("=" if word[len(flag)] == "=" else "") + MASK)
         else:
             words.append(masked(word))
     return words
@@ -95,7 +134,7 @@ def without_targets(command: Sequence[str]) -> list[str]:
 
 def masked(text: str, mask: Callable[[str], str] = lambda secret: MASK) -> str:
     """Return a text in which ``mask`` replaces values of secret names, passwords and tokens, by ``***``."""
-    for secret in (_URL_PASSWORD, _URL_TOKEN, _AUTHORIZATION, _TOKEN):
+    for secret in (*_UNNAMED, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
         text = secret.sub(lambda match: match[1] + mask(match[2]), text)
     for names in (_NAMED_VALUE, _ASSIGNED, _FOLLOWED):
         text = _masked_values(text, names, mask)
@@ -117,6 +156,8 @@ def _masked_values(text: str, names: re.Pattern[str], mask: Callable[[str], str]
 
 def is_secret(name: str) -> bool:
     """Return whether the name of a variable or an option says that its value is a secret."""
+    if name.lower() in _SECRET_OPTIONS:
+        return True
     words = [word.lower() for word in _WORD_BREAK.split(name) if word]
     if not words or words[-1] == "error":  # KeyError: 'x'
         return False
