@@ -34,9 +34,8 @@ def set_value(path: Path, key: str, value: str) -> bool:
     kept = new is not None and _same(new, wanted)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, new if new is not None and kept else msgspec.yaml.encode(wanted).decode())
-        if keys[0] == "notify":
-            path.chmod(0o600)
+        text_now = new if new is not None and kept else msgspec.yaml.encode(wanted).decode()
+        write_atomically(path, text_now, 0o600 if "notify" in wanted else None)
     return kept or "#" not in text
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.paths import is_folder
+from hpcprof.common.private import make_private
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
@@ -53,6 +54,7 @@ from hpcprof.results.collect.step_choice import (
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
 
@@ -441,6 +443,8 @@ def _tasks(
     # A name that was given before may be that of some ranks only.
     needs_steps = step_range is not None and given is not None
     folder = store.events_folder(run.path)
+    with suppress(OSError):  # without the right to write, events are not kept
+        make_private(folder, group_may_read())
     tasks = []
     for rank, path in sorted(profiles.paths.items()):
         known = stored.get(rank)

@@ -21,6 +21,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import user_cache
+from hpcprof.common.private import make_private
 from hpcprof.profiles.event_folders import has_run_events
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of
@@ -212,7 +213,7 @@ def _write(folder: Path, content: _Folder) -> None:
     cache = _cache(folder)
     # Names that are not UTF-8 cannot be written; their profiles are read each time.
     with suppress(OSError, UnicodeError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
+        make_private(cache.parent)
         with replacing(cache) as temporary:
             temporary.write_bytes(msgspec.json.encode(content))
         _remove_unused(cache.parent)

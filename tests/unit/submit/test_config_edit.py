@@ -32,6 +32,13 @@ def test_a_new_file_is_made_with_its_folder(tmp_path: Path) -> None:
     assert path.read_text() == "sites:\n  polaris:\n    options:\n      filesystems: home\n"
 
 
+def test_a_file_with_a_target_of_messages_stays_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    set_value(path, "notify.me", "https://example.org/secret")
+    set_value(path, "site", "local")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize(
     ("key", "value", "old", "new"),
     [
