@@ -158,6 +158,10 @@ def _line(text: str) -> str:
     return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", str(text))
 
 
+def _number(text: str) -> Optional[int]:
+    return int(text) if re.match(r"\d{1,9}$", text) else None
+
+
 class ReportedJob:
     """The job that is told about: what its folder says of it."""
 
@@ -194,7 +198,7 @@ class ReportedJob:
         document = dict(about, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if event == "ended":
             code = self._read("finished")
-            document["exit_code"] = int(code) if code.isdigit() else None
+            document["exit_code"] = _number(code)
             document["first_failed_rank"] = self._first_failed()
         return dict(document, text=_line(text))
 
@@ -206,8 +210,7 @@ class ReportedJob:
             return ""
 
     def _first_failed(self) -> Optional[int]:
-        rank = self._read("failed." + self._read("started")).partition(" ")[0]
-        return int(rank) if rank.isdigit() else None
+        return _number(self._read("failed." + self._read("started")).partition(" ")[0])
 
     def _end(self) -> str:
         code = self._read("finished")

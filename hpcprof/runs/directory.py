@@ -38,6 +38,9 @@ _LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40
 MOST_RANKS = 1_000_000
 """Maximum number of ranks of a run; a number above it is damage."""
 
+_MOST_ATTEMPTS = 100_000
+"""Maximum number of starts of a job; a number above it is damage."""
+
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
 _SAFE_ID = re.compile(r"(?!\.{1,2}$)[^/\0-\x1f]{1,250}")
@@ -121,8 +124,8 @@ class Run:
     @property
     def attempt(self) -> int:
         """The number of the last start of the job, from 1: schedulers and users start jobs again."""
-        number = self.state_file("attempt") or ""
-        return int(number) if number.isdigit() else 1
+        number = parsed_count(self.state_file("attempt") or "") or 1
+        return number if number <= _MOST_ATTEMPTS else 1
 
     def outputs(self, attempt: int | None = None) -> Path:
         """Return the folder with the logs, profiles and results of an attempt, by default the last."""

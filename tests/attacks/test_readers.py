@@ -99,3 +99,16 @@ def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_the
         "rank0.sqlite needs more memory than there is, or than a file of its size may take (50.00 MB)."
     )
     assert [line.partition(" needs more memory")[0] for line in said[1:]] == [*contents]
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 12, "9" * 5000, "-1", "\ud800"])
+def test_a_number_that_is_none_or_without_end_is_damage(number: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    for name in ("attempt", "finished"):
+        (state / name).write_text(number, encoding="utf-8", errors="surrogatepass")
+    run = Run("r", tmp_path)
+    assert run.attempt == 1 and run.profiled_attempt() == 1
+    assert notify._number(number) is None
+    stack = f"Thread {number} (LWP {number})\n#0  f (x) at a.c:{number}\n  File \"a\", line {number} in f\n"
+    assert parse_native_stack(stack) is None or len(number) == 12

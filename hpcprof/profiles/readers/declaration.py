@@ -17,7 +17,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
 
 # nsys writes local ranks too when asked to (%q{OMPI_COMM_WORLD_LOCAL_RANK}): they are no ranks.
-_RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 # At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
 _NUMBER = re.compile(r"\.(\d{1,7})$")
 _SUFFIX = re.compile(

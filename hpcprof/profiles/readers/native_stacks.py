@@ -7,16 +7,18 @@ import msgspec
 
 from hpcprof.profiles.readers.flight_recorder import CodeLine
 
-_THREAD = re.compile(r"(?:TID (?P<eu>\d+):|Thread .*?(?:LWP|process) (?P<gdb>\d+)\b|Thread (?P<py>\d+)\b)")
+_THREAD = re.compile(
+    r"(?:TID (?P<eu>\d{1,18}):|Thread .*?(?:LWP|process) (?P<gdb>\d{1,18})\b|Thread (?P<py>\d{1,18})\b)"
+)
 _GDB_FRAME = re.compile(
     r"#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>.+?) \(.*?\)"
-    r"(?: at (?P<file>.+?):(?P<line>\d+)| from (?P<library>.+))?$"
+    r"(?: at (?P<file>.+?):(?P<line>\d{1,18})| from (?P<library>.+))?$"
 )
 _EU_FRAME = re.compile(r"#\d+\s+0x[0-9a-f]+(?: (?P<function>.+?))?(?: - (?P<library>/.+))?$")
-_EU_SOURCE = re.compile(r"\s+(?P<file>\S.*?):(?P<line>\d+):\d+$")
+_EU_SOURCE = re.compile(r"\s+(?P<file>\S.*?):(?P<line>\d{1,18}):\d+$")
 """The line after a frame of eu-stack, where the program has debugging information."""
 
-_PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d+))?\)$")
+_PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d{1,18}))?\)$")
 
 _WAITS = re.compile(r"/lib(?:p?mpi[a-z0-9_]*|[nr]ccl|cuda)(?:-[0-9a-f.]+)?\.so")
 _CALL = re.compile(r"P?(?P<mpi>MPI_[A-Z]\w+)|p?(?P<other>nccl[A-Z]\w+|cu[A-Z]\w+)")

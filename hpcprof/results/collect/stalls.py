@@ -49,7 +49,7 @@ _MOST_BYTES = 16 << 20
 _MOST_PROFILE_BYTES = 256 << 20
 """Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
 _SHOWN = 8
-_STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)$')
 _MAIN_THREAD = "Current thread"
 
 

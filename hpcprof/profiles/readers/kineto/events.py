@@ -195,7 +195,7 @@ _MODULE = "nn.Module: "
 _OWN = "own function"
 """The category here of the functions of the user's own code; those of libraries are not read."""
 
-_FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
+_FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)")
 """The name of a function of Python."""
 
 _PYTHON = "python_function"

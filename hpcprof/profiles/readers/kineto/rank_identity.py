@@ -25,7 +25,7 @@ _LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID)
 _PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL)
 _LABELLED = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
 """A process as SGLang labels it where it merges traces: ``[TP01-DP00] 4711``."""
-_LABEL = re.compile(rb"([A-Z]+)(\d+)")
+_LABEL = re.compile(rb"([A-Z]+)(\d{1,9})")
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
 

@@ -49,10 +49,13 @@ from hpcprof.profiles.timeline import (
 _EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
 _HEAD_BYTES = 1 << 16
 _HOST = re.compile(r"(?:RANK (?P<rank>\d{1,9}) )?HOST<(?P<host>[^>]*)>")
-_DEVICE = re.compile(r"DEVICE<[^>]*>(?:\[(?P<name>.*?)\] )?.*?(?:#(?P<device>\d+)(?:\.(?P<tile>\d+))?)?$")
+_DEVICE = re.compile(
+    r"DEVICE<[^>]*>(?:\[(?P<name>.*?)\] )?.*?(?:#(?P<device>\d{1,9})(?:\.(?P<tile>\d{1,9}))?)?$"
+)
 _RANK = re.compile(rb'"name": "RANK (\d{1,9}) HOST<')
-_TILE = re.compile(r"Tile #(\d+): ")
-_SHAPE = re.compile(r"\[(?:SIMD\w+)? ?\{(\d+); (\d+); (\d+)\} \{(\d+); (\d+); (\d+)\}\]$")
+_TILE = re.compile(r"Tile #(\d{1,9}): ")
+_SIZES = r"\{(\d{1,9}); (\d{1,9}); (\d{1,9})\}"
+_SHAPE = re.compile(rf"\[(?:SIMD\w+)? ?{_SIZES} {_SIZES}\]$")
 _MEMORY = re.compile(
     r"(\w*(?:Memory|Image|Buffer)\w*(?:Copy|Fill|Read|Write)\w*)(?:\((\w)2(\w)\))?(?:\[(\d{1,18})\])?"
 )
