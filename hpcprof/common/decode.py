@@ -76,12 +76,10 @@ def _explain(
 
 
 def _steps(path: str) -> list[str]:
-    """Return the parts of a path of msgspec, in which ``[...]`` stands for any key of a mapping."""
     return re.findall(r"\[\.\.\.\]|[^.\[\]]+", path)
 
 
 def _place(data: object, path: str, unknown_key: str, text_expected: bool) -> tuple[str, object]:
-    """Return the path and the value of the mistake, with the key that ``[...]`` stands for."""
     for place, value in _places(data, _steps(path)):
         if unknown_key:
             fits = isinstance(value, Mapping) and unknown_key in value
@@ -93,7 +91,6 @@ def _place(data: object, path: str, unknown_key: str, text_expected: bool) -> tu
 
 
 def _places(data: object, steps: list[str], path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the paths that steps lead to, and the values there."""
     if not steps:
         yield path, data
         return
@@ -106,7 +103,6 @@ def _places(data: object, steps: list[str], path: str = "") -> Iterator[tuple[st
 
 
 def _type_at(model: type[msgspec.Struct], path: str) -> Any:
-    """Return msgspec's description of the type at ``path`` inside ``model``."""
     node: Any = msgspec.inspect.type_info(model)
     for step in _steps(path):
         node = _child(node, step)

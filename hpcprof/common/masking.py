@@ -114,7 +114,6 @@ def masked_words(command: Sequence[str]) -> list[str]:
 
 
 def _names_the_next(word: str) -> bool:
-    """Return whether a word of a command announces a secret as the next word."""
     named = (word.startswith("-") and "=" not in word) or _BARE_NAME.fullmatch(word) is not None
     return named and is_secret(word)
 

@@ -298,7 +298,6 @@ def _text(output: str | bytes | None) -> str:
 
 
 def _kill(process: Popen[str]) -> None:
-    """Kill a command with the processes of its session that have not left its process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

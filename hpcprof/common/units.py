@@ -97,7 +97,6 @@ def format_gbps(gigabytes_per_second: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return four significant digits without an exponent."""
     if value == 0:
         return "0"
     whole = len(str(int(abs(value))))

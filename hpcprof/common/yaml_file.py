@@ -72,7 +72,6 @@ def _checked_node(loader: Any, path: Path) -> Any:
 
 
 def _constructed(document: Any, loader: Any) -> Any:
-    """Return the value of a document; None without one."""
     try:
         return None if document is None else loader.construct_document(document)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -110,7 +109,6 @@ def read_mapping(
 
 
 def _keep_text(node: yaml.Node) -> None:
-    """Make the numbers and dates in a node texts."""
     if node.tag in _NUMBERS:
         node.tag = _TAG + "str"
     elif isinstance(node, yaml.SequenceNode):

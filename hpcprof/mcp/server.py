@@ -73,7 +73,6 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
 
 
 def _check_sizes(arguments: dict[str, Any]) -> None:
-    """Check that no text of a request is longer than a query may be."""
     for key, value in arguments.items():
         texts = value if isinstance(value, list) else [value]
         longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
@@ -83,7 +82,6 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
 
 
 def _answering(function: Callable[..., Any], limiter: CapacityLimiter) -> Callable[..., Any]:
-    """Return a function that answers one request at a time, and says what is wrong in one sentence."""
 
     @wraps(function)
     async def answering(**arguments: Any) -> str:

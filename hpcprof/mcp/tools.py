@@ -282,7 +282,6 @@ class Tools:
         return answer(text.splitlines(), rest=[rest]) if len(text) < 7_000 else _long(text, rest)
 
     def _found(self, reference: str) -> Run:
-        """Return the run of a name; a name in a request is never a path."""
         if "/" in reference or reference in ("", ".", ".."):
             raise UsageError(f"run {reference!r}: give the id of a run, its beginning, its name, or last.")
         run = find_known_run(reference, self._runs_dir, self._store)
@@ -298,7 +297,6 @@ class Tools:
         return run
 
     def _typed(self, command: str, *words: str) -> str:
-        """Return a command to type, marked: it may have names of runs and programs."""
         return marked(command_line(self._store, command, *words))
 
     def _report(self, run: Run, analysis: str) -> str:
@@ -316,7 +314,6 @@ def _value(value: object) -> str:
 
 
 def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that contain a text with those around them, numbered from 1."""
     hits = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
     near = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
     yield from ((at + 1, lines[at]) for at in near if 0 <= at < len(lines))
@@ -328,7 +325,6 @@ def _guides() -> Path:
 
 
 def _mentions(text: str, words: Sequence[str]) -> int:
-    """Return how often words begin words of a text."""
     return sum(len(re.findall(rf"\b{re.escape(word)}", text.lower())) for word in words if len(word) > 2)
 
 
@@ -337,6 +333,5 @@ def _title(text: str) -> str:
 
 
 def _long(text: str, rest: str) -> str:
-    """Return the beginning of a text that is too long, with its sections."""
     size = 7_900 - len(rest.encode())
     return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{rest}"

@@ -115,8 +115,6 @@ def live(request: Request) -> Response:
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a query. With ``runs``, SQL asks their events."""
-
     sql: str
     runs: list[str] = []
 

@@ -118,7 +118,6 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _fail(request: Request, error: Exception) -> Response:
-    """Answer an error of hpcprof itself; the server's terminal shows the traceback."""
     return answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
 
 

@@ -262,7 +262,6 @@ class Catalogue:
             return {}
 
     def _program(self, row: ListedRun) -> str | None:
-        """Return the program of a submitted run, which never changes."""
         if row.run not in self._programs:
             path = Path(row.path)
             try:

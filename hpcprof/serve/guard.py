@@ -132,11 +132,9 @@ class Guard:
             await sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
 
     def _most_bytes(self, scope: Scope) -> int:
-        """Return how large a request may be."""
         return MOST_BODY_BYTES
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request is refused, whoever sends it."""
         headers = Headers(scope=scope)
         if not self._access.serves(headers.get("host", "")):
             return sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
@@ -151,7 +149,6 @@ class Guard:
         return None
 
     def _sign_in(self, scope: Scope) -> Response | None:
-        """Return the answer to a request that shows the token in its address, or nothing at all."""
         access, headers = self._access, Headers(scope=scope)
         if access.token is None:
             return None
@@ -211,7 +208,6 @@ def _same_origin(scope: Scope, headers: Headers) -> bool:
 
 
 def _equal(given: str, expected: str) -> bool:
-    """Compare in a time that does not depend on where two texts differ."""
     return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8"))
 
 

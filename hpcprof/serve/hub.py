@@ -93,8 +93,6 @@ class Sessions(msgspec.Struct):
 
 
 class _Stranger(Exception):
-    """A proxy names a user who has no grant."""
-
     def __init__(self, user: str) -> None:
         super().__init__(f"{visible(user[:200])} has no access here; whoever runs this hub can grant it.")
 
@@ -269,8 +267,6 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
 
 
 class _HubGuard(Guard):
-    """The guard of a hub: every request but that for the sign-in needs a grant, which the scope gets."""
-
     def __init__(self, app: ASGIApp, access: Access, identify: Callable[[Scope], Grant | None]) -> None:
         super().__init__(app, access)
         self._identify = identify
@@ -351,7 +347,6 @@ def _number(request: Request, header: str) -> int:
 
 
 def _schema_of(db: str, project: str) -> str:
-    """Return the database with a schema of the project's own, which is made if there is none."""
     schema = f"hpcprof_{project}"
     engine = create_engine(db)
     try:
@@ -426,7 +421,6 @@ class Uploads:
                 shutil.rmtree(one, ignore_errors=True)
 
     def _unlisted(self) -> list[Path]:
-        """Return the folders of events that no row leads to."""
         known = {row.sha256 for row in self._store.pushed().values()}
         return [one for one in (self._folder / PUSHED).glob("*") if one.name not in known]
 
@@ -475,7 +469,6 @@ class Uploads:
 
     @contextmanager
     def _alone(self, path: Path) -> Iterator[None]:
-        """Let the requests about one package follow each other; those about others go on meanwhile."""
         with self._free:
             while path in self._busy:
                 self._free.wait()
@@ -522,11 +515,9 @@ class Uploads:
             raise PushRefused(400, f"{error}.") from None
 
     def _kept(self, digest: str) -> str:
-        """Return the run that came in a package; empty if none did."""
         return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
 
     def _room(self, grant: Grant, path: Path, length: int) -> int:
-        """Return the bytes that the token may still push; a package of ``length`` bytes fits."""
         kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
         begun = [
             one for one in self._parts.iterdir() if one.name.rpartition("-")[0] == grant.name and one != path

@@ -108,7 +108,6 @@ class _Families:
 
 
 def _groups(runs: Iterable[KnownRun]) -> Iterator[tuple[tuple[str, str], list[KnownRun]]]:
-    """Yield the runs of each program and site, the newest first."""
     found: dict[tuple[str, str], list[KnownRun]] = {}
     for run in runs:
         if run.program:  # profiles of another tool have none, and nothing else in common
@@ -117,7 +116,6 @@ def _groups(runs: Iterable[KnownRun]) -> Iterator[tuple[tuple[str, str], list[Kn
 
 
 def _savings(catalogue: Catalogue, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield the causes that the newest explained run has, with their largest saving in seconds per step."""
     for name in names:
         explanation = kept_explanation(catalogue.find(name), catalogue.store)
         if explanation is not None:
@@ -130,7 +128,6 @@ def _savings(catalogue: Catalogue, names: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _energy(store: Store, names: Sequence[str]) -> float | None:
-    """Return the energy of the newest run that has some, in joules."""
     for name in names if store.exists() else ():
         joules = [
             value for value in store.table(name, "energy").columns.get("energy_j", ()) if value is not None

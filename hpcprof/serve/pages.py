@@ -139,7 +139,6 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 def _heading(request: Request, sort: str, text: str, name: str, style: str, tooltip: str) -> Heading:
-    """Return a heading of the list; following it again turns the order round."""
     if not name:
         return Heading(text, style, tooltip, "", "")
     orders = {name: "ascending", f"-{name}": "descending"}
@@ -157,7 +156,6 @@ class Group:
 
 
 def _groups(shown: Sequence[KnownRun], chosen: Sequence[KnownRun], name: str) -> list[Group]:
-    """Return the runs of a page by a value of theirs; one group without a title if there is no ``name``."""
     if not name:
         return [Group("", shown)]
     value = SORTED_BY[name]
@@ -176,7 +174,6 @@ class Trend(msgspec.Struct, frozen=True):
 
 
 def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
-    """Return the trend of the step until a run, over the runs of its kind, if it has one."""
     if run.program is None or run.listed.step_ns is None:
         return None
     older = runs[runs.index(run) :]  # the newest first
@@ -192,7 +189,6 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
 
 
 def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
-    """Return the first finding of a run in a few words; empty if it was not explained, or has none."""
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
         return ""
     found = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
@@ -322,7 +318,6 @@ def home(request: Request) -> Response:
 
 
 def _place(request: Request, count: int, size: int) -> Pages:
-    """Return the part of a list that the parameter ``page`` of the address names, from 1."""
     text = request.query_params.get("page", "1")
     pages = max(1, -(-count // size))
     page = min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 10 else 1

@@ -177,7 +177,6 @@ def access_to(serving: Serving, listening: socket.socket) -> Access:
 
 
 def _in_address(host: str) -> str:
-    """Return a host as an address has it; one that means all of this machine's by the machine's name."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_unspecified:

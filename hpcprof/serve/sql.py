@@ -114,7 +114,6 @@ def query_turns() -> Turns:
 
 
 def _ended(exit_code: int) -> str:
-    """Return what is known of a process that ended without an answer."""
     if exit_code == -signal.SIGALRM:
         return f"the query took {SECONDS} s, the limit, and was ended."
     by = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"

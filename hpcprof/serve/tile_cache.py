@@ -63,7 +63,6 @@ class TileCache:
         os.utime(folder)
 
     def _bound(self, size: int) -> None:
-        """Remove the runs that were looked at least recently if the folder has become too large."""
         with self._lock:
             self._written += size
             if self._written < min(_CHECKED_BYTES, self._most_bytes // 8):

@@ -106,7 +106,6 @@ class RunTiles:
 
     @cached_property
     def _steps(self) -> dict[int, RankSteps]:
-        """The steps of each rank on the common clock."""
         found = steps_of_ranks(self._store.rank_events(self._run.id).values())
         clocks = self._clocks
         return {r: own.on_common_clock(r, clocks) for r, own in found.items() if r in clocks.clocks}
@@ -135,7 +134,6 @@ class RunTiles:
         return min(math.ceil(math.log2(parts)), self._extent.levels - 1)
 
     def _whole(self) -> tuple[int, int]:
-        """Return when the first event of any rank begins and the last one ends, where no steps are known."""
         extents = []
         for rank in self._windows.profiles:
             self._keep(rank)
@@ -197,7 +195,6 @@ class RunTiles:
         return run_communication(self._run, self._store)
 
     def _read_communication(self, rank: int) -> RankCommunication:
-        """Return what a rank has in common with others, on the clock of the tiles."""
         found = self._run_communication.of_rank(rank)
         return replace(found, start=self._clocks.to_common(rank, found.start) - self._extent.zero)
 
@@ -446,7 +443,6 @@ def encoded_tile(
 
 
 def _in_window(tracks: RankTracks, start: int, end: int) -> Iterator[Track]:
-    """Yield the tracks that have slices in a window, with these; one without length may lie in it too."""
     for track in tracks.tracks:
         own = track.slices
         rows = (own.start < end) & (np.maximum(own.end, own.start + 1) > start)
@@ -473,7 +469,6 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
 
 
 def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
-    """Return the numbers that texts have in a tile, which are given out as they are needed."""
     used, place = np.unique(values, return_inverse=True)
     known = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
     renumbered: Ints = np.array(known, np.int64)[place.reshape(-1)]

@@ -42,7 +42,6 @@ class Turns:
             self._advance()
 
     def _advance(self) -> None:
-        """Give the free places to the readers that have waited longest since their last turn."""
         while len(self._served) < self._places:
             waiting = [reader for reader in self._waiting if reader not in self._served]
             if not waiting:

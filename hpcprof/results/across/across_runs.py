@@ -108,7 +108,6 @@ def slowdown_over_pair(
 def _two_sides(
     runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[list[RunData], list[RunData]]:
-    """Gather the inputs of an analysis for both sides."""
     for side in (runs, against):
         ids = [run.id for run in side]
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
@@ -153,7 +152,6 @@ def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> Analysi
 def _with_losses(
     table: AnalysisTable, analysis: Analysis, runs: Sequence[Run], store: Store
 ) -> AnalysisTable:
-    """Say what the profiles of each run lack that touches the analysis."""
     ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
     losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
     return replace(table, losses=tuple(losses))
@@ -197,7 +195,6 @@ def check_comparable(runs: Sequence[RunData], force: str) -> None:
 
 
 def _landmarks(run: RunData) -> set[str]:
-    """Return the names of the kernels and of the steps of a run."""
     steps = run.tables["step_ranges"]
     return {*run.tables["kernels"]["name"], *steps["range"][steps["chosen"] == 1]}
 
@@ -229,7 +226,6 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
 
 
 def _repeated(manifest: Manifest) -> tuple[Job, str] | None:
-    """Return what repeats of a job have in common; None if the code that ran is unknown."""
     job, git = manifest.job, manifest.git
     same = msgspec.structs.replace(job, after=[], walltime=0, account="")
     if job.workload is not None:

@@ -160,7 +160,6 @@ def missing_removals(runs_dir: Path, db: str | None = None, kept: set[str] | Non
 def _without_baselines(
     run_ids: Sequence[str], runs_dir: Path, db: str | None, kept: set[str] | None
 ) -> set[str]:
-    """Return the runs that are in no baseline; ``kept`` gets the others."""
     baselined = baselined_runs(db, runs_dir).keys() & set(run_ids)
     if kept is not None:
         kept |= baselined
@@ -194,7 +193,6 @@ def page_path(runs_dir: Path, run_id: str) -> Path:
 
 
 def _remove_events(runs_dir: Path, run_id: str) -> None:
-    """Remove the page, the tags and the kept events of profiles of another tool."""
     try:
         tags_of_imported(run_id, runs_dir).unlink(missing_ok=True)
         page_path(runs_dir, run_id).unlink(missing_ok=True)
@@ -247,7 +245,6 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
 
 
 def _gc_missing(runs_dir: Path, db: str | None) -> str:
-    """Return the command that removes the rows of runs that are gone."""
     from hpcprof.results.collect.run_names import command_line
     from hpcprof.results.store.store import open_store
 
@@ -255,7 +252,6 @@ def _gc_missing(runs_dir: Path, db: str | None) -> str:
 
 
 def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
-    """Return the first job that has not ended, or may not have."""
     statuses = poll(jobs, LISTING_SECONDS)
     return next(((job, statuses[job.id]) for job in jobs if not statuses[job.id].state.ended), None)
 
@@ -265,7 +261,6 @@ def _ended(run: Run, status: JobStatus, stored: Mapping[str, StoredRun]) -> Remo
 
 
 def _own_rows(run: Run, stored: Mapping[str, StoredRun]) -> StoredRun | None:
-    """Return the rows of a run, unless they were collected from a copy that still exists."""
     row = stored.get(run.id)
     if row is None or (Path(row.path).exists() and not Path(row.path).samefile(run.path)):
         return None

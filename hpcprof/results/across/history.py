@@ -209,8 +209,6 @@ def _source(data: RunData, metric: str) -> str:
 
 
 class _Setup(msgspec.Struct, frozen=True):
-    """The facts and the arguments that the runs of a series have in common, in their order."""
-
     facts: tuple[tuple[str, str], ...]
     arguments: frozenset[tuple[str, str]]
     program_known: bool
@@ -234,7 +232,6 @@ def _setup(data: RunData) -> _Setup:
 
 
 def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
-    """Return the facts and arguments in which series differ, with the values of each series."""
     found: list[dict[str, str]] = [{} for _ in setups]
     for described in ([dict(one.facts) for one in setups], [dict(one.arguments) for one in setups]):
         for name in sorted({name for one in described for name in one}, key=_order):
@@ -250,7 +247,6 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
-    """Return a series in words."""
     words = [
         f"{value} rank{'s' if value != '1' else ''}" if name == "ranks" else value
         for name, value in setup.facts
@@ -272,7 +268,6 @@ def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) 
 
 
 def _recorded(run: Run, store: Store) -> datetime | None:
-    """Return when the first profile of a run began."""
     profiles = store.profiles(run.id).values() if store.exists() else ()
     starts = [profile.start_utc_ns for profile in profiles if profile.start_utc_ns is not None]
     return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
@@ -298,7 +293,6 @@ def _with_clocks(
 
 
 def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
-    """Return the points in the order of time, with the changes; those of unknown time come first."""
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
     for one in change_points([point.value for point in ordered]):

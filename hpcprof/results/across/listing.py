@@ -194,7 +194,6 @@ def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
 
 
 def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
-    """Return a run as it was listed where it comes from."""
     run = from_json(listed, ListedRun)
     times = {"step_ns": row.step_ns or run.step_ns, "step_p50_ns": row.step_p50_ns or run.step_p50_ns}
     return msgspec.structs.replace(run, **times, tags=tags.split(), path=row.path)
@@ -214,7 +213,6 @@ def _start(run: Run) -> datetime | None:
 
 
 def _duration_s(run: Run, status: JobStatus) -> float | None:
-    """Return how long job.sh has run, by the times of its state files: they are of one clock."""
     start = _written(run, "started")
     if start is None or status.state in (JobState.QUEUED, JobState.UNKNOWN):
         return None

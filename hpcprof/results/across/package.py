@@ -158,7 +158,6 @@ def _without_folder(origin: bytes) -> bytes:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who owns a file, and when it was written."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0
@@ -207,7 +206,6 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
 
 
 def _described(text: bytes) -> Described:
-    """Return the content of ``run.json``, which another program may have written."""
     try:
         described = from_json(text, Described)
         json.loads(text, object_pairs_hook=_no_name_twice)
@@ -341,7 +339,6 @@ class _Members:
 
 
 def _belongs(name: str, ranks: frozenset[int]) -> bool:
-    """Return whether a package of profiles of these ranks has a file of this name."""
     if found := _EVENTS.fullmatch(name):
         return found["table"] in event_schemas() and int(found["rank"]) in ranks
     if found := _ORIGINS.fullmatch(name):
@@ -352,7 +349,6 @@ def _belongs(name: str, ranks: frozenset[int]) -> bool:
 
 
 def _place(events: Path, run_id: str, name: str) -> Path:
-    """Return where a file of a package belongs in the dataset of a project."""
     if found := _EVENTS.fullmatch(name):
         return table_path(events, found["table"], run_id, int(found["rank"]))
     if found := _ORIGINS.fullmatch(name):
@@ -369,7 +365,6 @@ def _check_times(listed: ListedRun) -> None:
 
 
 def _check_events(place: Path, most_bytes: int) -> None:
-    """Check the columns of Parquet files, and how large they are in memory."""
     schemas = event_schemas()
     total = 0
     for file in sorted(place.rglob("*.parquet")):

@@ -158,7 +158,6 @@ def push_run(
 
 
 def _scrubbed(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
-    """Copy the profiles of a run without private data, and collect the copies into a store of their own."""
     copies = folder / "profiles"
     with readable(run) as (run_to_read, _):
         done = scrub_files(profiles_of(run_to_read), copies)
@@ -173,7 +172,6 @@ def _scrubbed(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
 
 
 def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
-    """Replace hosts and users in the names of copies, the same word by the same."""
     words = sorted({word for found in in_names.values() for word in found}, key=len, reverse=True)
     for path, found in in_names.items():
         name = path.name
