@@ -11,8 +11,12 @@ import pyarrow as pa
 import pytest
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.node import notify
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.readers.discovery import read_profile, reading_profile
+from hpcprof.profiles.readers.native_stacks import parse_native_stack
+from hpcprof.runs.directory import Run
+from hpcprof.submit.runs import failures
 
 
 @pytest.mark.parametrize("name", ["rank0_results.json", "rank0.xplane.pb", "rank0.unitrace.json"])
@@ -105,10 +109,13 @@ def test_memory_beyond_the_bound_of_a_file_is_refused_in_a_sentence_and_only_the
 def test_a_number_that_is_none_or_without_end_is_damage(number: str, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
-    for name in ("attempt", "finished"):
+    for name in ("attempt", "errors_before"):
         (state / name).write_text(number, encoding="utf-8", errors="surrogatepass")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.err").write_text("no\n")
     run = Run("r", tmp_path)
+    assert failures._launcher_errors(run) == ([] if len(number) == 12 else ["no"])
     assert run.attempt == 1 and run.profiled_attempt() == 1
     assert notify._number(number) is None
-    stack = f"Thread {number} (LWP {number})\n#0  f (x) at a.c:{number}\n  File \"a\", line {number} in f\n"
+    stack = f'Thread {number} (LWP {number})\n#0  f (x) at a.c:{number}\n  File "a", line {number} in f\n'
     assert parse_native_stack(stack) is None or len(number) == 12

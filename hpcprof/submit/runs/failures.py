@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import from_json, open_regular, read_text
+from hpcprof.common.decode import from_json, open_regular, parsed_count, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import named_ranks
@@ -317,10 +317,9 @@ def launch_failure(run: Run) -> str:
 
 
 def _launcher_errors(run: Run) -> list[str]:
-    before = run.state_file("errors_before") or ""
     try:
         with open_regular(run.path / "logs" / "job.err") as file:
-            file.seek(int(before) if before.isdigit() else 0)
+            file.seek(parsed_count(run.state_file("errors_before") or "") or 0)
             text = file.read(_LAUNCHER_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
