@@ -6,7 +6,7 @@ script writes them as text and never as markup.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.mpi import messages
 from hpcprof.report.page.kernel_charts import kernel_charts
-from hpcprof.report.page.step_charts import Chart, modes_chart, steps_chart
+from hpcprof.report.page.step_charts import Chart, bars, modes_chart, steps_chart
 from hpcprof.results.store.analysis_table import Row
 
 _TOP_CAUSES = 12
@@ -70,23 +70,19 @@ def _account(contents: Contents) -> Chart | None:
             note += " Exposed communication includes the waiting for others."
     if _has_more_steps(means, contents.table("step_kinds").rows):
         note += " The account of the run leaves out steps that have no end or that not all ranks have."
-    return {
-        "kind": "bars",
-        "id": "account",
-        "title": f"Time of a step by rank: {_said_of_own_time(own)}",
-        "note": note,
-        "unit": "ns",
-        "stacked": True,
-        "rows": [
-            {
-                "label": f"rank {rank}",
-                "rank": rank,
-                "detail": f"{format_ns(own[rank])} of its own",
-                "parts": [[name, round(means[rank][part])] for part, name in drawn],
-            }
-            for rank in shown
-        ],
-    }
+    rows = [
+        _of_rank(
+            rank,
+            [[name, round(means[rank][part])] for part, name in drawn],
+            detail=f"{format_ns(own[rank])} of its own",
+        )
+        for rank in shown
+    ]
+    return bars("account", f"Time of a step by rank: {_said_of_own_time(own)}", note, rows, stacked=True)
+
+
+def _of_rank(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", where: str = "") -> Row:
+    return {"label": f"rank {rank}{where}", "rank": rank, "detail": detail, "parts": parts}
 
 
 def _has_more_steps(means: Mapping[int, Mapping[str, float]], kinds: Sequence[Row]) -> bool:
@@ -169,24 +165,15 @@ def _breakdown(contents: Contents) -> Chart | None:
         return None
     names = dict(_PARTS)
     shown, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
-    return {
-        "kind": "bars",
-        "id": "account",
-        "title": "GPU time by rank",
-        "note": "The parts add up to the span from the first to the last GPU operation. "
+    drawn = (*_OWN, "exposed_comm")
+    return bars(
+        "account",
+        "GPU time by rank",
+        "The parts add up to the span from the first to the last GPU operation. "
         f"Communication includes waiting for peers, so a late rank has the least of it. {note}",
-        "unit": "ns",
-        "stacked": True,
-        "rows": [
-            {
-                "label": f"rank {rank}",
-                "rank": rank,
-                "detail": "",
-                "parts": [[names[part], rows[rank][f"{part}_ns"]] for part in (*_OWN, "exposed_comm")],
-            }
-            for rank in shown
-        ],
-    }
+        [_of_rank(rank, [[names[part], rows[rank][f"{part}_ns"]] for part in drawn]) for rank in shown],
+        stacked=True,
+    )
 
 
 def _phases(contents: Contents) -> Chart | None:
@@ -270,24 +257,20 @@ def _idle(contents: Contents) -> Chart | None:
         note += " The tick is the rank with the most."
     if len(top) < len(means):
         note += f" The {len(top)} largest of {len(means)} causes."
-    return {
-        "kind": "bars",
-        "id": "idle",
-        "title": f"Idle time: {100 * means[top[0]] / whole:.0f} % of {format_ns(whole)} a step is "
-        f"{_IDLE.get(cause, cause)}{f' in {visible(where)}' if where else ''}",
-        "note": note,
-        "unit": "ns",
-        "stacked": False,
-        "rows": [
-            {
-                "label": " · ".join(filter(None, (_cause(key[0]), visible(key[1])))),
-                "parts": [["idle", round(means[key])]],
-                "detail": _most(totals[key]) if len(ranks) > 1 else "",
-                "tick": max(totals[key].values()) if len(ranks) > 1 else None,
-            }
-            for key in top
-        ],
-    }
+    drawn = [
+        {
+            "label": " · ".join(filter(None, (_cause(key[0]), visible(key[1])))),
+            "parts": [["idle", round(means[key])]],
+            "detail": _most(totals[key]) if len(ranks) > 1 else "",
+            "tick": max(totals[key].values()) if len(ranks) > 1 else None,
+        }
+        for key in top
+    ]
+    title = (
+        f"Idle time: {100 * means[top[0]] / whole:.0f} % of {format_ns(whole)} a step is "
+        f"{_IDLE.get(cause, cause)}{f' in {visible(where)}' if where else ''}"
+    )
+    return bars("idle", title, note, drawn)
 
 
 _IDLE = {
@@ -323,30 +306,14 @@ def _memory(contents: Contents) -> Chart | None:
     note = "Peaks of PyTorch's allocator: what tensors occupied, and what it held beyond that."
     if len(largest) < len(rows):
         note += f" The {len(largest)} largest of {len(rows)}."
-    return {
-        "kind": "bars",
-        "id": "memory",
-        "title": f"Memory: {share:.0f} % of what {named_ranks([most['rank']])} reserves at most is unused",
-        "note": note,
-        "unit": "bytes",
-        "stacked": True,
-        "rows": [_memory_row(row, several) for row in _by_rank(largest)],
-    }
-
-
-def _by_rank(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["rank"], row["device"]))
-
-
-def _memory_row(row: Row, several: bool) -> dict[str, Any]:
-    used = row["allocated_max_bytes"]
-    device = f", {visible(row['device'])}" if several else ""
-    return {
-        "label": f"rank {row['rank']}{device}",
-        "rank": row["rank"],
-        "detail": "",
-        "parts": [["allocated", used], ["reserved beyond that", max(0, row["reserved_max_bytes"] - used)]],
-    }
+    title = f"Memory: {share:.0f} % of what {named_ranks([most['rank']])} reserves at most is unused"
+    drawn = []
+    for row in sorted(largest, key=lambda row: (row["rank"], row["device"])):
+        used, held = row["allocated_max_bytes"], row["reserved_max_bytes"]
+        device = f", {visible(row['device'])}" if several else ""
+        parts = [["allocated", used], ["reserved beyond that", max(0, held - used)]]
+        drawn.append(_of_rank(row["rank"], parts, where=device))
+    return bars("memory", title, note, drawn, unit="bytes", stacked=True)
 
 
 _MOST_SNAPSHOTS = 4

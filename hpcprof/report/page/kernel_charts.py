@@ -10,7 +10,7 @@ from hpcprof.common.units import counted, format_flops, format_ns, visible
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import labels, short_name
 from hpcprof.report.contents import Contents
-from hpcprof.report.page.step_charts import Chart
+from hpcprof.report.page.step_charts import Chart, bars
 from hpcprof.results.store.analysis_table import Row
 
 TOP_KERNELS = 12
@@ -51,23 +51,20 @@ def _families(rows: Sequence[Row]) -> Chart:
     sums = {of: sum(found.values()) for of, found in totals.items()}
     order = sorted(sums, key=lambda of: -sums[of])
     whole = sum(sums.values()) or 1
-    return {
-        "kind": "bars",
-        "id": "families",
-        "title": f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time",
-        "note": "The durations of all kernels, summed over steps and ranks; kernels that overlap both count. "
-        f"n = {_instances(rows)} on {_ranks(rows)}.",
-        "unit": "ns",
-        "stacked": False,
-        "rows": [
-            {
-                "label": of,
-                "parts": [[classes[of], sums[of]]],
-                "detail": f"{100 * sums[of] / whole:.1f} %, mostly {_longest(totals[of])}",
-            }
-            for of in order
-        ],
-    }
+    drawn = [
+        {
+            "label": of,
+            "parts": [[classes[of], sums[of]]],
+            "detail": f"{100 * sums[of] / whole:.1f} %, mostly {_longest(totals[of])}",
+        }
+        for of in order
+    ]
+    title = f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time"
+    note = (
+        "The durations of all kernels, summed over steps and ranks; kernels that overlap both count. "
+        f"n = {_instances(rows)} on {_ranks(rows)}."
+    )
+    return bars("families", title, note, drawn)
 
 
 def _kind(row: Row) -> str:
@@ -101,23 +98,18 @@ def _kernels(rows: Sequence[Row]) -> Chart:
     whole = sum(totals.values()) or 1
     every = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
     most = f"The {len(names)} kernels with the longest total time, of {len(totals):,}"
-    return {
-        "kind": "bars",
-        "id": "kernels",
-        "title": f"Kernels: {shown[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time",
-        "note": f"{every if len(names) == len(totals) else most}, summed over {_ranks(rows)}.",
-        "unit": "ns",
-        "stacked": False,
-        "rows": [
-            {
-                "label": shown[name],
-                "parts": [[classes[name], totals[name]]],
-                "detail": f"{_family(name, classes[name])}, {counted(instances[name], 'instance')}",
-                "full": name[:_LONGEST_NAME],
-            }
-            for name in names
-        ],
-    }
+    drawn = [
+        {
+            "label": shown[name],
+            "parts": [[classes[name], totals[name]]],
+            "detail": f"{_family(name, classes[name])}, {counted(instances[name], 'instance')}",
+            "full": name[:_LONGEST_NAME],
+        }
+        for name in names
+    ]
+    title = f"Kernels: {shown[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time"
+    note = f"{every if len(names) == len(totals) else most}, summed over {_ranks(rows)}."
+    return bars("kernels", title, note, drawn)
 
 
 def _family(name: str, kind: str) -> str:

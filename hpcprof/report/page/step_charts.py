@@ -9,6 +9,7 @@ from typing import Any
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.common.units import counted, format_ns
 from hpcprof.report.contents import Contents
+from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
 Chart = dict[str, Any]
@@ -30,6 +31,21 @@ _BOUND = {
     True: "the fastest matmuls and of the bytes over the links, each measured alone in turns with the modes",
     False: "the serial mode's matmuls and collectives",
 }
+
+
+def bars(
+    name: str, title: str, note: str, rows: Sequence[Row], *, unit: str = "ns", stacked: bool = False
+) -> Chart:
+    """Return a chart of bars; each row has a ``label``, and the name and length of its ``parts``."""
+    return {
+        "kind": "bars",
+        "id": name,
+        "title": title,
+        "note": note,
+        "unit": unit,
+        "stacked": stacked,
+        "rows": rows,
+    }
 
 
 def modes_chart(result: RankResult) -> Chart:
