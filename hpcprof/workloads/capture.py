@@ -21,7 +21,6 @@ The same calls work under every profiler and without one, so a program needs no 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,15 +32,16 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.node import step_lines
-from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx
+from hpcprof.node.hooks.torch_hook.step_windows import Nvtx, Roctx, Unitrace
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
-_RUNNERS: dict[RankProfiler, Nvtx | Roctx] = {
+_RUNNERS: dict[RankProfiler, Nvtx | Roctx | Unitrace] = {
     RankProfiler.NSYS: Nvtx(),
     RankProfiler.NCU: Nvtx(),
     RankProfiler.ROCPROFV3: Roctx(),
+    RankProfiler.UNITRACE: Unitrace(),
 }
 """Switches of the profilers that run the program."""
 
@@ -185,9 +185,6 @@ class Capture:
             self._torch_profile.start()
         elif self._profiler in _RUNNERS:
             _RUNNERS[self._profiler].resume()
-        elif self._profiler is RankProfiler.UNITRACE:
-            # unitrace records while this variable of the process is 1.
-            os.environ["PTI_ENABLE_COLLECTION"] = "1"
         synchronize()
         self._barrier()
 
@@ -226,8 +223,6 @@ class Capture:
             profile.stop()
         elif self._profiler in _RUNNERS:
             _RUNNERS[self._profiler].pause()
-        elif self._profiler is RankProfiler.UNITRACE:
-            os.environ["PTI_ENABLE_COLLECTION"] = "0"
         return profile
 
     def _export(self, profile: Any) -> None:

@@ -479,7 +479,7 @@ def test_a_unitrace_without_folders_of_results_cannot_read_counters(tmp_path: Pa
 STOPPING_NSYS = """#!/bin/sh
 [ "$*" != "export --help" ] || exit
 [ "$1" != export ] || {{ echo export >>{notes}; exit; }}
-for word in "$@"; do case $word in --duration=* | --kill=*) limited="$limited$word " ;; esac; done
+for word in "$@"; do case $word in --duration=*) limited="$limited$word " ;; esac; done
 echo "limit: $limited" >>{notes}
 while [ "$2" != -c ]; do shift; done
 if [ -z "$limited" ]; then "$@"; exit; fi
@@ -508,7 +508,7 @@ def test_nsys_stops_ahead_of_the_walltime_limit_and_exports_while_the_program_go
     assert (folder / "state/rank00003.exit").read_text() == "7\n"
     assert (folder / "logs/rank00003.out").read_text() == "out\n"
     if near:
-        assert notes.read_text() == "limit: --duration=1 --kill=none \nexport\nprogram a b\n"
+        assert notes.read_text() == "limit: --duration=1 \nexport\nprogram a b\n"
         assert (folder / "state/rank00003.stopped").read_text() == "and written\n"
         assert "the capture was stopped and written" in (folder / "logs/rank00003.err").read_text()
     else:
@@ -1051,3 +1051,69 @@ def test_a_folder_of_mps_that_is_not_this_user_s_is_left_alone(tmp_path: Path) -
         link.unlink()
     assert (tmp_path / "logs/rank00001.out").read_text() == "by none\n"
     assert [path.name for path in other.iterdir()] == ["control"]
+
+
+TORCH = """
+class Optimizer:
+    def __init__(self):
+        Optimizer.step = self.profile_hook_step(Optimizer.step)
+    def step(self):
+        pass
+    @staticmethod
+    def profile_hook_step(function):
+        return function
+"""
+"""What the hook needs of ``torch.optim``."""
+
+STEPPING = """
+import os, sys, time, torch
+optimizer, deadline = torch.optim.Optimizer(), time.time() + 30
+alone = os.environ["HPCPROF_RUN_DIR"] + "/state/alone/rank00003.json"
+for step in range(int(sys.argv[1])):
+    optimizer.step()
+    time.sleep(0.01 * (step > 30))
+    if os.path.exists(alone) or time.time() > deadline:
+        break
+"""
+
+SESSION_NSYS = """#!/bin/sh
+[ "$*" != "export --help" ] || exit
+echo "$1" >>{notes}
+case $1 in
+stop) : >"{notes}.${{2#--session=}}"; exit ;;
+export) for word in "$@"; do case $word in --output=*) : >"${{word#*=}}" ;; esac; done; exit ;;
+esac
+for word in "$@"; do case $word in --session-new=*) session=${{word#*=}} ;; esac; done
+while [ "$2" != -c ]; do shift; done
+"$@" &
+while kill -0 $! && [ ! -e "{notes}.$session" ]; do sleep 0.05; done 2>/dev/null
+"""
+"""Stands for nsys, which ends with its session and leaves the program running."""
+
+
+@pytest.mark.parametrize("steps", [100_000, 8])
+def test_by_default_nsys_records_a_window_and_a_program_that_ends_before_it_whole(
+    steps: int, tmp_path: Path
+) -> None:
+    folder, notes = tmp_path / "run", tmp_path / "notes"
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/optim.py").write_text(TORCH)
+    (tmp_path / "torch/__init__.py").write_text("from torch import compiler, cuda, optim\n")
+    for name in ("compiler", "cuda"):
+        (tmp_path / f"torch/{name}.py").write_text("is_available = is_initialized = lambda: False\n")
+    (tmp_path / "nsys").write_text(SESSION_NSYS.format(notes=notes))
+    (tmp_path / "nsys").chmod(0o755)
+    (tmp_path / "train.py").write_text(STEPPING)
+    program = (sys.executable, str(tmp_path / "train.py"), str(steps))
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    asked = job(profiler="nsys", arguments=[*program])
+    done = run_wrapper("dash", asked, folder, environment, *program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "walltime limit" not in (folder / "logs/rank00003.err").read_text()
+    called = notes.read_text().split()
+    if steps == 8:
+        assert called == ["profile", "export"] and not (folder / "state/window").exists()
+        return
+    assert called == ["profile", "stop", "export"] and (folder / "state/window").read_text() == "20\n"
+    first, second = json.loads((folder / "state/alone/rank00003.json").read_text())
+    assert (first["steps"], second["steps"]) == (4, 4) and first["elapsed_ns"] > 4e7

@@ -102,6 +102,9 @@ OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), ma
 HOOK = KnownRange("hpcprof", re.compile(r"hpcprof\.step"), marker=True)
 """The mark of the start-up hook between optimizer steps (`hpcprof.node.hooks.torch_hook.step_windows`)."""
 
+_WINDOW = "hpcprof.window"
+"""The mark of the hook before the window of a program that is recorded from its start on."""
+
 _SOURCES = (
     *dict.fromkeys(known.source for known in KNOWN),
     *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, LAUNCHES),
@@ -306,12 +309,20 @@ def resolve(timeline: Timeline, name: str) -> str:
     return next((one for one in (name, with_counter(name)) if one in names), name)
 
 
-def marking_rows(timeline: Timeline, name: str) -> Ints:
-    """Return the rows of the complete ranges that mark the steps if ``name`` is the step, by start."""
+def marking_rows(timeline: Timeline, name: str, *, warm_up: bool = False) -> Ints:
+    """Return the rows of the complete ranges that mark the steps if ``name`` is the step, by start.
+
+    The steps before a window of the start-up hook count only with ``warm_up``, or if it has hardly begun.
+    """
     ranges = timeline.ranges
     own = (ranges.one_thread != 0) | (known_range(name) in _ALWAYS)
-    rows = rows_named(timeline, name) & (ranges.closed == 1) & own
-    return one_after_another(ranges, np.flatnonzero(rows))
+    rows = one_after_another(ranges, np.flatnonzero(rows_named(timeline, name) & (ranges.closed == 1) & own))
+    if known_range(name) == HOOK and not warm_up:
+        begins = ranges.start[rows_named(timeline, _WINDOW)]
+        inside = ranges.start[rows] >= min(begins, default=0)
+        if np.count_nonzero(inside) > _MIN_MARKERS:
+            return rows[inside]
+    return rows
 
 
 def rows_named(timeline: Timeline, name: str) -> Mask:

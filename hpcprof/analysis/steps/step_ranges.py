@@ -150,7 +150,8 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not names.counted[family[0]]:
         known = known_range(names.names[family[0]])
         if known == HOOK and not timeline.origin.captured:
-            return places + 1
+            every = marking_rows(timeline, names.names[family[0]], warm_up=True)
+            return np.searchsorted(every, rows) + 1
         return _iteration_numbers(timeline, rows) if known in (ITERATION_RANGE, HOOK) else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP or names.executions[family[0]]:

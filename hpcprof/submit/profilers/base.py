@@ -22,6 +22,9 @@ NAME = "{name}"
 SCRATCH = "{scratch}"
 """Placeholder for a temporary folder of the rank on the node."""
 
+SESSION = "{session}"
+"""Placeholder for the name of that folder, which no other rank on the node has."""
+
 GPUS = "{gpus}"
 """Placeholder for the numbers of the GPUs that the rank sees."""
 
@@ -156,6 +159,8 @@ class Profiler:
     """The words between the command and the program, in any order; they may contain `OUTPUT` and `GPUS`."""
     time_limit: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
     """The flags that stop the capture after `SECONDS`, while the program goes on; empty for none."""
+    window: Callable[[Target, Settings], bool] = lambda target, settings: False
+    """True if the start-up hook ends the recording after a window of steps, while the program goes on."""
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     """The environment variables of the profiled ranks; they may contain `FOLDER`."""
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
@@ -213,6 +218,12 @@ def captures_range(target: Target, settings: Settings) -> bool:
     """Return whether only what the program marks is captured, by the setting ``capture``."""
     marks_steps = target.workload is not None or target.captures > 0
     return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+
+
+def records_window(target: Target, settings: Settings) -> bool:
+    """Return whether a program of the user's is recorded from its start to the end of a window of steps."""
+    by_default = settings["capture"] == "auto" and not captures_range(target, settings)
+    return by_default and not target.no_hook
 
 
 def no_trace(text: str) -> str:

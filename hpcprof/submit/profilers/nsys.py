@@ -14,6 +14,7 @@ from hpcprof.submit.profilers.base import (
     OUTPUT,
     SCRATCH,
     SECONDS,
+    SESSION,
     WITH_MPI,
     OnNode,
     PerfEvents,
@@ -25,6 +26,7 @@ from hpcprof.submit.profilers.base import (
     Word,
     captures_range,
     no_trace,
+    records_window,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
@@ -47,6 +49,9 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *_sampling(target, settings),
         "--cpuctxsw=none",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
+        # Where the session ends before the program, its hooks in CUDA's calls go. nsys would end the program.
+        *((f"--session-new={SESSION}",) if records_window(target, settings) else ()),
+        *(() if by_program else ("--kill=none",)),
         *((_GPU_METRICS,) if settings["gpu-metrics"] == "true" else ()),
         # Not for processes that the program leaves behind, as daemons.
         "--wait=primary",
@@ -159,7 +164,7 @@ NSYS = Profiler(
         ),
         "capture": Setting(
             "range: only between cudaProfilerStart and Stop; whole: everything; auto: range for hpcprof's "
-            "workloads, whole for other programs",
+            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
             "auto",
             ("auto", "range", "whole"),
         ),
@@ -172,10 +177,11 @@ NSYS = Profiler(
     },
     command=("nsys", "profile"),
     flags=_flags,
-    # nsys would also end the program. With a range it counts from the range's start, which nobody knows.
+    # With a range it counts from the range's start, which nobody knows.
     time_limit=lambda target, settings: (
-        () if captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
+        () if captures_range(target, settings) else (f"--duration={SECONDS}",)
     ),
+    window=records_window,
     # If only some ranks run under nsys, its tracking of MPI communicators waits for the others and the job
     # hangs; with this variable each rank tracks its own.
     environment=lambda target, settings: (

@@ -14,6 +14,7 @@ from hpcprof.submit.profilers.base import (
     Word,
     captures_range,
     kept_by,
+    records_window,
     traced,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
@@ -79,7 +80,7 @@ ROCPROFV3 = Profiler(
         "pmc": Setting("hardware counters of each kernel, joined by commas, as SQ_WAVES,GRBM_COUNT"),
         "capture": Setting(
             "range: only between roctxProfilerResume and Pause; whole: everything; auto: range for hpcprof's "
-            "workloads and with --capture-steps, else whole",
+            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
             "auto",
             ("auto", "range", "whole"),
         ),
@@ -95,6 +96,8 @@ ROCPROFV3 = Profiler(
     check=_check,
     command=("rocprofv3",),
     flags=_flags,
+    # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.
+    window=lambda target, settings: "marker" in settings["trace"] and records_window(target, settings),
     afterwards=kept_by(_KEEP, _WRITTEN),
     start_up=start_up_unless_refused,
     complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",

@@ -12,9 +12,12 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    captures_range,
     kept_by,
+    records_window,
     traced,
 )
+from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
 _TRACES = {
@@ -51,13 +54,13 @@ def _check(target: Target, settings: Settings) -> None:
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = traced(settings, _TRACES)
-    marks_steps = target.workload is not None
-    ranged = settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
-    paused = Versioned(("--start-paused", "--conditional-collection"))
+    ranged = captures_range(target, settings)
+    spellings = ("--conditional-collection", "--start-paused")
+    paused = Versioned(spellings[::-1] if ranged else spellings)
     group = settings["metrics"]
     return (
         *(Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
-        *((paused,) if ranged else ()),
+        *((paused,) if ranged or records_window(target, settings) else ()),
         # Only in a folder of their own have tables of counters names that tell their process.
         *((Versioned(("--result-dir",), f"{SCRATCH}/unitrace", joined=False),) if group else ()),
         *(_TRACES[name] for name in names if name not in _OPTIONAL),
@@ -75,7 +78,7 @@ UNITRACE = Profiler(
         ),
         "capture": Setting(
             "range: only while PTI_ENABLE_COLLECTION is 1; whole: everything; auto: range for hpcprof's "
-            "workloads, whole for other programs",
+            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
             "auto",
             ("auto", "range", "whole"),
         ),
@@ -91,6 +94,11 @@ UNITRACE = Profiler(
     check=_check,
     command=("unitrace",),
     flags=_flags,
+    window=records_window,
+    environment=lambda target, settings: (
+        {"PTI_ENABLE_COLLECTION": "1"} if records_window(target, settings) else {}
+    ),
+    start_up=start_up_unless_refused,
     afterwards=kept_by(_KEEP, SCRATCH),
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
     counters=lambda target, settings: bool(settings["metrics"]),

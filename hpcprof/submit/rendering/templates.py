@@ -36,6 +36,7 @@ from hpcprof.submit.profilers.base import (
     PULSE,
     SCRATCH,
     SECONDS,
+    SESSION,
     START_UP,
     WITH_MPI,
     OnNode,
@@ -64,6 +65,7 @@ from hpcprof.workloads import catalogue
 _PLACES = {
     OUTPUT: '"$output"',
     SCRATCH: '"$scratch"',
+    SESSION: '"${scratch##*/}"',
     FOLDER: '"$outputs"/profiles',
     NAME: '"$name"',
     SECONDS: '"$seconds"',
@@ -158,6 +160,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """True if some of these depend on the program's library of MPI."""
     profiler_time_limit: Sequence[str]
     """The words that let the profiler stop by itself."""
+    profiler_window: bool
+    """True if the recording ends after a window of steps, before the program does."""
     profiler_suffix: str
     """The suffix of the file that it leaves."""
     profiler_environment: Mapping[str, str]
@@ -263,6 +267,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         node_flags=[word for word in flags if isinstance(word, OnNode)],
         finds_mpi=any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
         profiler_time_limit=profiler.time_limit(target, job.profiler_options),
+        profiler_window=profiler.window(target, job.profiler_options),
         profiler_suffix=profiler.suffix_of(job.profiler_options),
         profiler_environment=profiler.environment(target, job.profiler_options),
         profiler_afterwards=[_found(words, tools) for words in afterwards],

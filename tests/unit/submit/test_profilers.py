@@ -321,7 +321,18 @@ def test_nsys_stops_by_itself_only_where_the_program_does_not_stop_the_capture(
 ) -> None:
     nsys = PROFILERS["nsys"]
     flags = nsys.time_limit(target, nsys.resolve(settings))
-    assert flags == (("--duration={seconds}", "--kill=none") if limited else ())
+    assert flags == (("--duration={seconds}",) if limited else ())
+
+
+@pytest.mark.parametrize("name", ["nsys", "rocprofv3", "unitrace"])
+def test_a_program_of_the_users_is_recorded_from_its_start_to_the_end_of_a_window(name: str) -> None:
+    profiler = PROFILERS[name]
+    auto, whole = profiler.resolve({}), profiler.resolve({"capture": "whole"})
+    assert profiler.window(USERS, auto) and profiler.start_up(USERS)
+    for target in (OURS, Target(None, ranks=4, captures=1), Target(None, ranks=4, no_hook=True)):
+        assert not profiler.window(target, auto)
+    assert not profiler.window(USERS, whole)
+    assert profiler.environment(USERS, whole).keys() <= {"NSYS_MPI_STORE_TEAMS_PER_RANK"}
 
 
 def rocprof_flags(target: Target, **settings: str) -> tuple[object, ...]:
@@ -432,6 +443,10 @@ def test_unitrace_starts_paused_for_programs_that_mark_steps() -> None:
     paused = Versioned(("--start-paused", "--conditional-collection"))
     ours, users = (unitrace.flags(target, unitrace.resolve({})) for target in (OURS, USERS))
     assert (paused in ours, paused in users) == (True, False)
+    # A variable of the environment has it record from the start on.
+    assert Versioned(paused.spellings[::-1]) in users
+    assert unitrace.environment(USERS, unitrace.resolve({})) == {"PTI_ENABLE_COLLECTION": "1"}
+    assert not unitrace.environment(OURS, unitrace.resolve({}))
     assert users[-2] == "--output-dir-path"
     assert Versioned(("--chrome-mpi-logging",), required=False) in users
     with pytest.raises(UsageError, match="unknown value 'cuda' of the profiler option trace"):

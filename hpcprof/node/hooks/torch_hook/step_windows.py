@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,17 @@ from typing import Any
 MARK = "hpcprof.step"
 """The name of the empty range between two steps; those who read profiles know it."""
 
+BEGIN = "hpcprof.window"
+"""The name of the empty range before the first step of a window, where steps before it are recorded too."""
+
+FIRST, FEWEST, MOST, LONGEST_S = 10, 3, 20, 10.0
+"""The first step of the window by default, its fewest and most steps, and its longest time if it has more."""
+
 _WARM_UP, _MOST_ALONE, _FEWEST_ALONE = 3, 40, 4
 """Steps before any that are timed alone, and the most and the fewest of these."""
+
+_KEPT = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
+"""The environment variables of a program that `Nvtx.end` starts."""
 
 _ALL_THREADS = 0
 _ROCTX = (None, "librocprofiler-sdk-roctx.so")
@@ -25,6 +34,8 @@ _ROCTX = (None, "librocprofiler-sdk-roctx.so")
 class Nvtx:
     """The switch of Nsight Systems and Compute, which record nothing until it is on, and marks for them."""
 
+    _ending: int | None = None
+
     def resume(self) -> None:
         """Have the profiler record."""
         self._call(lambda cuda: cuda.profiler.start())
@@ -32,6 +43,25 @@ class Nvtx:
     def pause(self) -> None:
         """Have the profiler record nothing more until the next `resume`."""
         self._call(lambda cuda: cuda.profiler.stop())
+
+    def end(self, session: str) -> None:
+        """Have Nsight Systems end a session, which has recorded from the program's start on."""
+        self.pause()  # It takes over what CUDA has recorded so far.
+        # It would otherwise be a program to trace.
+        environment = {name: value for name, value in os.environ.items() if name in _KEPT}
+        silent = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
+        with suppress(OSError):
+            command = ["nsys", "stop", f"--session={session}"]
+            self._ending = os.posix_spawnp(command[0], command, environment, file_actions=silent)
+
+    def has_ended(self) -> bool:
+        """Return whether the session has ended, and its hooks in CUDA's calls are gone."""
+        if self._ending is None:
+            return False
+        try:
+            return os.waitpid(self._ending, os.WNOHANG) != (0, 0)
+        except ChildProcessError:  # the program has waited for it
+            return True
 
     def mark(self, name: str) -> None:
         """Record an empty range."""
@@ -55,6 +85,10 @@ class Roctx:
         """Have rocprofv3 record nothing more until the next `resume`."""
         self._call("roctxProfilerPause", ctypes.c_uint64(_ALL_THREADS))
 
+    def end(self, _: str) -> None:
+        """Have rocprofv3 record nothing more."""
+        self.pause()
+
     def mark(self, name: str) -> None:
         """Record an empty range."""
         self._call("roctxRangePushA", name.encode())
@@ -68,18 +102,38 @@ class Roctx:
                 return
 
 
-class StepsAlone:
-    """Times the steps before the profiler records, in two halves, and notes them for the explanation.
+class Unitrace:
+    """The switch of unitrace, which records while a variable of the process is 1, and marks for it."""
 
-    The GPU is waited for where a half begins and ends: in the first steps of a program its host runs ahead.
-    Steps after a window do not count: the profiler's hooks in CUDA's calls stay, and slow them. ``first`` is
-    the first recorded step.
+    def resume(self) -> None:
+        """Have unitrace record, if the program runs under it."""
+        os.environ["PTI_ENABLE_COLLECTION"] = "1"
+
+    def pause(self) -> None:
+        """Have unitrace record nothing more until the next `resume`."""
+        os.environ["PTI_ENABLE_COLLECTION"] = "0"
+
+    def end(self, _: str) -> None:
+        """Have unitrace record nothing more."""
+        self.pause()
+
+    def mark(self, name: str) -> None:
+        """Record an empty range."""
+        with suppress(RuntimeError, AttributeError):
+            itt = sys.modules["torch"].profiler.itt
+            itt.range_push(name)
+            itt.range_pop()
+
+
+class StepsAlone:
+    """Times the steps that no profiler records, in spans, and notes them for the explanation.
+
+    The GPU is waited for where a span begins and ends, after the numbers of steps in ``bounds``: in the first
+    steps of a program its host runs ahead. The note is written with the second span, and with each after it.
     """
 
-    def __init__(self, first: int, synchronize: Callable[[], None], path: Path) -> None:
-        self._begin = max(_WARM_UP, first - _MOST_ALONE)
-        self._bounds = {self._begin, (self._begin + first) // 2, first}
-        self._last = first if first - self._begin >= _FEWEST_ALONE else -1
+    def __init__(self, bounds: Collection[int], synchronize: Callable[[], None], path: Path) -> None:
+        self._bounds = bounds
         self._synchronize = synchronize
         self._path = path
         self._mark: tuple[int, int] | None = None
@@ -87,17 +141,84 @@ class StepsAlone:
 
     def ended(self, steps: int) -> None:
         """Take the time once ``steps`` steps have ended."""
-        if steps > self._last or steps not in self._bounds:
+        if steps not in self._bounds:
             return
         self._synchronize()
         now = time.perf_counter_ns()
         if self._mark is not None:
             self._spans.append({"steps": steps - self._mark[0], "elapsed_ns": now - self._mark[1]})
         self._mark = steps, now
-        if steps == self._last:
+        if len(self._spans) > 1:
             with suppress(OSError):
                 self._path.parent.mkdir(exist_ok=True)
                 self._path.write_text(json.dumps(self._spans))
+
+
+class SessionWindow:
+    """The window of a program that is recorded from its start on: its end, and the steps after it.
+
+    A program that ends before the window is recorded whole. All ranks end with the same step, which the first
+    one chooses once the window has its fewest steps. ``switch`` ends the recording, ``note`` is a file of the
+    rank that says so, and ``chosen`` one that all ranks share. ``alone`` is where the steps after it are
+    noted; None where the profiler goes on to cost something.
+    """
+
+    def __init__(
+        self, switch: Any, note: Path, chosen: Path, synchronize: Callable[[], None], alone: Path | None
+    ) -> None:
+        self._switch = switch
+        self._note, self._chosen = note, chosen
+        self._synchronize = synchronize
+        self._path = alone
+        self._alone: StepsAlone | None = None
+        self._began = self._ended = self._settled = 0.0
+        self._last: int | None = None
+
+    def before(self, steps: int) -> None:
+        """Mark where the window begins, ahead of the mark of its first step."""
+        if steps == FIRST:
+            self._switch.mark(BEGIN)
+            self._began = time.monotonic()
+
+    def ended(self, steps: int) -> bool:
+        """Return whether steps are still recorded once ``steps`` steps have ended."""
+        if self._ended:
+            self._time_alone(steps)
+            return False
+        if steps == FIRST + FEWEST:
+            each = (time.monotonic() - self._began) / FEWEST
+            self._last = FIRST + self._agreed(min(MOST, max(FEWEST, int(LONGEST_S / max(each, 1e-6)))))
+        if steps != self._last:
+            return True
+        self._synchronize()
+        with suppress(OSError):
+            self._note.touch()
+        self._switch.end(self._note.parent.name)
+        self._ended = time.monotonic()
+        return False
+
+    def _agreed(self, steps: int) -> int:
+        """Return the number of steps that the first rank has chosen, which may be this one."""
+        own = self._chosen.with_name(f".{self._chosen.name}.{os.uname().nodename}.{os.getpid()}")
+        with suppress(OSError, ValueError):
+            own.write_text(f"{steps}\n")
+            with suppress(FileExistsError):
+                os.link(own, self._chosen)
+            own.unlink()
+            return int(self._chosen.read_text())
+        return steps
+
+    def _time_alone(self, steps: int) -> None:
+        """Time steps as soon as the recording of all ranks should have ended."""
+        if self._alone is not None:
+            self._alone.ended(steps)
+        elif self._path is not None and not self._settled:
+            if self._switch.has_ended():
+                # Other ranks may need longer, and this one waits for them.
+                self._settled = 2 * time.monotonic() - self._ended
+        elif self._path is not None and time.monotonic() >= self._settled:
+            bounds = [steps + 1 + more for more in (0, 4, 8, 20, _MOST_ALONE)]
+            self._alone = StepsAlone(bounds, self._synchronize, self._path)
 
 
 class StepWindows:
@@ -106,7 +227,8 @@ class StepWindows:
     A step that the program marks itself (`hpcprof.workloads.capture`) is left to it. ``spans`` are the first
     and the last step of each span, counted from 0; the whole program is recorded without any. ``switch``
     turns the profiler on and off, and marks (`Nvtx`, `Roctx`); ``marked`` returns what writes the steps that
-    the program marks itself, or None. ``alone`` is where the steps before the first span are noted.
+    the program marks itself, or None. ``alone`` is where steps without the profiler are noted. Without spans,
+    ``window`` has the notes of `SessionWindow`, of the rank and of all; None records the whole program.
     """
 
     def __init__(
@@ -116,6 +238,7 @@ class StepWindows:
         switch: Any,
         marked: Callable[[], object],
         alone: Path | None = None,
+        window: tuple[Path, Path] | None = None,
     ) -> None:
         self._torch = torch
         self._spans = list(spans)
@@ -126,7 +249,13 @@ class StepWindows:
         self._process = os.getpid()
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
-            self._alone = StepsAlone(min(self._spans)[0], self._synchronize, alone)
+            first = min(self._spans)[0]
+            begin = max(_WARM_UP, first - _MOST_ALONE)
+            if first - begin >= _FEWEST_ALONE:
+                self._alone = StepsAlone((begin, (begin + first) // 2, first), self._synchronize, alone)
+        self._window: SessionWindow | None = None
+        if window is not None and not self._spans:
+            self._window = SessionWindow(switch, *window, self._synchronize, alone)
 
     def optimizer_made(self) -> None:
         """Begin to record if the first step is chosen."""
@@ -138,11 +267,15 @@ class StepWindows:
         if not self._is_program():
             return
         self._steps += 1
+        if self._window is not None and self._records:
+            self._window.before(self._steps)
         if self._records:
             self._switch.mark(MARK)
         if self._alone is not None:
             self._alone.ended(self._steps)
-        if self._is_chosen() != self._records:
+        if self._window is not None:
+            self._records = self._window.ended(self._steps)
+        elif self._is_chosen() != self._records:
             self._turn()
 
     def _is_program(self) -> bool:
@@ -152,8 +285,9 @@ class StepWindows:
         return not self._spans or any(first <= self._steps <= last for first, last in self._spans)
 
     def _synchronize(self) -> None:
-        if self._torch.cuda.is_available() and self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
+        for device in (self._torch.cuda, getattr(self._torch, "xpu", None)):
+            if device is not None and device.is_available() and device.is_initialized():
+                device.synchronize()
 
     def _turn(self) -> None:
         # Work of the steps before must not be recorded, and that of the last one must be.

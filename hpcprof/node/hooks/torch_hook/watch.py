@@ -15,10 +15,10 @@ from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
 from .recorder import Recorder, chosen_spans
-from .step_windows import Nvtx, Roctx, StepWindows
+from .step_windows import Nvtx, Roctx, StepWindows, Unitrace
 
 _LOOK_S = 0.1
-_SWITCHES = {"nsys": Nvtx, "ncu": Nvtx, "rocprofv3": Roctx}
+_SWITCHES = {"nsys": Nvtx, "ncu": Nvtx, "rocprofv3": Roctx, "unitrace": Unitrace}
 """Profilers that run the program, which turns them on and off."""
 
 
@@ -69,12 +69,18 @@ def _is_launcher() -> bool:
     return str(getattr(main, "name", "")).startswith("torch.")
 
 
-def _alone_path() -> Path | None:
-    """Return where the rank notes its steps before nsys records, when it costs nothing; else None."""
+def _notes() -> tuple[Path | None, tuple[Path, Path] | None]:
+    """Return where the rank notes its steps alone, and the notes of its window; None for none.
+
+    nsys costs nothing before it records, or once its session has ended.
+    """
     run, rank = os.environ.get("HPCPROF_RUN_DIR"), os.environ.get("HPCPROF_RANK", "")
-    if not run or not rank.isdigit() or os.environ.get("HPCPROF_PROFILER") != "nsys":
-        return None
-    return Path(run, "state", "alone", f"rank{int(rank):05d}.json")
+    if not run or not rank.isdigit():
+        return None, None
+    window = os.environ.get("HPCPROF_WINDOW")
+    notes = (Path(window), Path(run, "state", "window")) if window else None
+    costs = os.environ.get("HPCPROF_PROFILER") != "nsys"
+    return None if costs else Path(run, "state", "alone", f"rank{int(rank):05d}.json"), notes
 
 
 def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
@@ -85,7 +91,7 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
         spans = chosen_spans(chosen, {}) if chosen else ()
-        windows = StepWindows(torch, spans, switch(), pulse.marked_steps, _alone_path())
+        windows = StepWindows(torch, spans, switch(), pulse.marked_steps, *_notes())
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         return None
     recorder = Recorder(torch, dict(os.environ))

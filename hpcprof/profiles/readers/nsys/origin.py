@@ -44,6 +44,10 @@ _HARMLESS = (
 )
 """Warnings that mean no loss, and whether only where the program starts the capture: nsys writes the first
 whenever events come from before the start."""
+_AT_END = re.compile(r"CUPTI buffers: \d+ of \d+|incomplete CUPTI events dropped")
+"""Warnings about the last events of a session, which come after the steps if the start-up hook ended it."""
+_WINDOW = "hpcprof.window"
+"""The mark of the hook where the steps begin after which it ends the session."""
 _NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
 _PID = 0xFFFFFF
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")
@@ -160,6 +164,7 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     column = "globalPid" if "globalPid" in source.columns else "NULL"
     messages = [row for row in source.rows(("severity", "text", column)) if isinstance(row[1], str)]
     started = any(_SELF_STARTED.search(text) for _, text, _ in messages)
+    ended = any(_AT_END.search(text) for _, text, _ in messages) and _has_window(export)
     counts: Counter[tuple[LossKind, str]] = Counter()
     for severity, text, process in messages:
         speaks = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
@@ -168,13 +173,20 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
         another = processes and owner & _PID and owner not in processes
         if not speaks or (another and _NOTHING.search(text)):
             continue
-        harmless = any(
+        harmless = (ended and _AT_END.search(text)) or any(
             pattern.search(text) and (started or not needs_start) for pattern, needs_start in _HARMLESS
         )
         # One line, without secrets, and of the paths only the names of the files.
         shown = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
         counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, shown] += 1
     return [Loss(kind, Subject.CAPTURE, count, None, text) for (kind, text), count in counts.items()]
+
+
+def _has_window(export: NsysExport) -> bool:
+    nvtx = export.table("NVTX_EVENTS")
+    if nvtx is None or "text" not in nvtx.columns:
+        return False
+    return next(nvtx.rows(["text"], "WHERE text = ?", [_WINDOW]), None) is not None
 
 
 def _text(export: NsysExport, table: str, name: str) -> str | None:

@@ -156,6 +156,14 @@ def test_the_marks_of_the_hook_lie_between_the_steps() -> None:
     assert chosen([*marks, *loop("my_step", count=8, length=50)]) == "my_step"
 
 
+def test_a_window_of_the_hook_leaves_out_the_steps_that_warm_up() -> None:
+    marks = [(i * 100, i * 100 + 1, "hpcprof.step") for i in range(1, 16)]
+    work = [(i * 100 + 15, i * 100 + 25, COMP, i * 100 + 15) for i in range(16)]
+    for begin, numbers in ((10, [10, 11, 12, 13, 14]), (13, [*range(1, 15)])):
+        steps = steps_of(timeline(work, [*marks, (begin * 100 - 5, begin * 100 - 4, "hpcprof.window")]))
+        assert steps.number.tolist() == numbers
+
+
 def test_a_single_marker_makes_a_step_of_its_own_range() -> None:
     trace = timeline([], [(10, 30, "DeepSpeedEngine.forward"), (40, 60, "backward")])
     assert not len(steps_of(trace))

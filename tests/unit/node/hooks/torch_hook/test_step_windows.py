@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcprof.analysis.steps.step_detection import HOOK
-from hpcprof.node.hooks.torch_hook.step_windows import MARK, Nvtx, Roctx, StepWindows
+from hpcprof.node.hooks.torch_hook.step_windows import BEGIN, MARK, Nvtx, Roctx, StepWindows, Unitrace
 
 CUDA = SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
 OPTIMIZER = object()
@@ -26,8 +26,13 @@ class Said(list[str]):
         self.append("pause")
 
     def mark(self, name: str) -> None:
-        assert name == MARK
-        self.append("mark")
+        self.append({MARK: "mark", BEGIN: "begin"}[name])
+
+    def end(self, session: str) -> None:
+        self.append(f"end {session}")
+
+    def has_ended(self) -> bool:
+        return "ended" in self
 
 
 def windows(said: Said, *spans: tuple[int, int], marked: object = None) -> StepWindows:
@@ -105,12 +110,41 @@ def test_too_few_steps_before_the_window_are_not_timed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 20), (1.0, 10), (60.0, 3)])
+def test_a_window_has_the_same_steps_on_all_ranks(
+    step_s: float, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    ranks = []
+    for rank in range(2):
+        said, note = Said(), tmp_path / f"scratch{rank}" / "window"
+        note.parent.mkdir()
+        notes = (note, tmp_path / "window")
+        made = StepWindows(SimpleNamespace(cuda=CUDA), [], said, lambda: None, tmp_path / "alone", notes)
+        for _ in range(10 + steps + 1):
+            clock.now += step_s * (1 + rank)
+            made.stepped(OPTIMIZER)
+        ranks.append(said)
+        # The second rank takes longer for its first steps, and ends with the first.
+        assert said[9:12] == ["begin", "mark", "mark"] and note.exists()
+        assert said[-1] == f"end scratch{rank}" and said.count("mark") == 10 + steps
+    assert not list(tmp_path.glob(".window*")) and not (tmp_path / "alone").exists()
+    ranks[1].append("ended")
+    for _ in range(30):
+        clock.now += step_s
+        made.stepped(OPTIMIZER)
+    assert sum(span["steps"] for span in json.loads((tmp_path / "alone").read_text())) >= 8
+
+
 def test_those_who_read_profiles_know_the_mark() -> None:
     assert HOOK.pattern.fullmatch(MARK)
 
 
-@pytest.mark.parametrize("switch", [Nvtx(), Roctx()])
-def test_without_the_profiler_nothing_happens(switch: Nvtx | Roctx, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("switch", [Nvtx(), Roctx(), Unitrace()])
+def test_without_the_profiler_nothing_happens(
+    switch: Nvtx | Roctx | Unitrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def raises(*_: object) -> None:
         raise RuntimeError("NVTX functions not installed.")
 
@@ -122,6 +156,7 @@ def test_without_the_profiler_nothing_happens(switch: Nvtx | Roctx, monkeypatch:
     )
     torch = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setenv("PTI_ENABLE_COLLECTION", "1")
     switch.resume()
     switch.mark(MARK)
     switch.pause()

@@ -231,6 +231,22 @@ def test_warnings_of_nsys_are_losses_without_secrets_and_folders(export: Path) -
     ]
 
 
+@pytest.mark.parametrize(("mark", "kind"), [("hpcprof.window", LossKind.NOTE), ("x", LossKind.DIAGNOSTIC)])
+def test_events_that_are_missing_after_a_window_are_no_loss(mark: str, kind: LossKind, export: Path) -> None:
+    text = (
+        "Number of CUPTI events produced: 67474, CUPTI buffers: 48 of 50. Some CUPTI events might be missing."
+    )
+    change(
+        export,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 0, 0, 1, '{text}', NULL)",
+        f"UPDATE NVTX_EVENTS SET text = '{mark}' WHERE start = (SELECT min(start) FROM NVTX_EVENTS)",
+    )
+    losses = read(export).origin.losses
+    assert [loss.kind for loss in losses if loss.detail == text] == [kind]
+
+
 def test_a_capture_that_lost_its_kernels_keeps_the_warnings_of_all_processes(tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
     generated_exports.write(path, 1)
