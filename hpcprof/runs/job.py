@@ -50,6 +50,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: str = ""
     on_timeout: str = "report"
     leftover_grace: int = 30
+    reference: bool = False
 
     @property
     def ranks(self) -> int:

@@ -1117,3 +1117,23 @@ def test_by_default_nsys_records_a_window_and_a_program_that_ends_before_it_whol
     assert called == ["profile", "stop", "export"] and (folder / "state/window").read_text() == "20\n"
     first, second = json.loads((folder / "state/alone/rank00003.json").read_text())
     assert (first["steps"], second["steps"]) == (4, 4) and first["elapsed_ns"] > 4e7
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_reference_runs_the_program_first_without_the_profiler_in_a_folder_of_its_own(
+    code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    standin_nsys(tmp_path / "bin/nsys")
+    program = f'echo "$HPCPROF_PROFILER $HPCPROF_RANK"; [ "$HPCPROF_PROFILER" = nsys ] || exit {code}'
+    shape = {"nodes": 1, "ranks_per_node": 1, "profiler": "nsys"}
+    asked = job(**shape, arguments=["sh", "-c", program], reference=True)
+    folder = tmp_path / "run"
+    script = start_job(folder, asked, [], PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert script.wait(60) == 0
+    for path, profiler in ((folder, "nsys"), (folder / "reference", "none")):
+        assert (path / "logs/rank00000.out").read_text() == f"{profiler} 0\n"
+        began, ended = map(float, (path / "state/rank00000.times").read_text().split())
+        assert 0 < began <= ended
+    assert (folder / "reference/state/rank00000.exit").read_text() == f"{code}\n"
+    assert (folder / "state/finished").read_text() == "0\n"

@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 IMPORT = re.compile(r"^ *from (hpcprof[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 """A module, and the names that are imported from it."""
 NOT_MODULES = {
-    *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step"),
+    *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step", "hpcprof.window"),
     # Entry points.
     *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),
     *("hpcprof.causes", "hpcprof.kernel_families"),

@@ -175,15 +175,16 @@ class StepKind:
 HOOK, CAPTURE = "hook", "capture"
 """The sources of steps that the start-up hook noted, and of a step that is the whole capture."""
 
-GIVEN, MEASURED, TYPICAL = "given", "measured", "typical"
-"""Sources of a step alone: the user, steps of the same run before it was recorded, and other programs."""
+GIVEN, MEASURED, REFERENCE, TYPICAL = "given", "measured", "reference", "typical"
+"""Sources of a step alone: the user, steps of the run that were not recorded, the program once more without a
+profiler (``--reference``), and other programs."""
 
 
 @dataclass(frozen=True)
 class StepAlone:
     """The elapsed time of a step without the profiler, in ns, and its interval.
 
-    ``source`` is `GIVEN`, `MEASURED`, or `TYPICAL` where it is unknown.
+    ``source`` is `GIVEN`, `MEASURED`, `REFERENCE`, or `TYPICAL` where it is unknown.
     """
 
     value: int

@@ -19,7 +19,6 @@ from hpcprof.analysis.explain.explanation import (
     CAUSES,
     GIVEN,
     HOOK,
-    MEASURED,
     Explanation,
     Finding,
     NotJudged,
@@ -30,7 +29,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
-from hpcprof.common.decode import from_json, read_file
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
@@ -41,6 +40,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.results import read_results
+from hpcprof.results.ask.step_alone import step_alone
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
@@ -153,9 +153,7 @@ def explain(
         kept = kept_explanation(run, store)
         if kept is not None and given in (None, kept.step.alone_ns):
             return now(kept)
-        found, is_kept = _compute(
-            run, store, progress, executor, given or _given_before(run, store) or _noted_alone(run)
-        )
+        found, is_kept = _compute(run, store, progress, executor, given or step_alone(run, store))
         if is_kept:
             return now(found)
 
@@ -229,43 +227,6 @@ def _of_noted_steps(
     series = single_steps(noted)
     newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
     return explain_noted(newest, ranks, rows, files)
-
-
-def _noted_alone(run: Run) -> StepAlone | None:
-    """Return the step alone that the ranks of a run noted before they were recorded, on the slowest rank.
-
-    Its interval reaches from the quicker to the slower half of these steps.
-    """
-    ranks = []
-    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
-        with suppress(OSError, msgspec.MsgspecError):
-            halves = from_json(read_file(path), list[_TimedSteps])
-            times = [half.elapsed_ns / half.steps for half in halves if half.steps > 0]
-            if times:
-                whole = sum(half.elapsed_ns for half in halves) / sum(half.steps for half in halves)
-                ranks.append((whole, min(times), max(times)))
-    if not ranks:
-        return None
-    value, low, high = map(round, max(ranks))
-    return StepAlone(value, low, high, MEASURED)
-
-
-class _TimedSteps(msgspec.Struct):
-    """Steps that were timed together."""
-
-    steps: int
-    elapsed_ns: int
-
-
-def _given_before(run: Run, store: Store) -> StepAlone | None:
-    """Return the step alone that a user has given with an earlier explanation, also of another version."""
-    kept = store.explanation(run.id) if store.exists() else None
-    if kept is None:
-        return None
-    alone = None
-    with suppress(msgspec.MsgspecError, KeyError):
-        alone = msgspec.convert(from_json(kept.explanation)["step"]["alone_ns"], StepAlone)
-    return alone if alone is not None and alone.source == GIVEN else None
 
 
 def _compute(

@@ -109,6 +109,10 @@ def check_job(job: Job, site: Site) -> None:
         other, field = ("--no-hook", "no_hook") if job.no_hook else (f"--profiler {job.profiler}", "profiler")
         sentence = f"--capture-when records programs that no profiler watches: leave out {other}."
         raise UsageError(sentence, "capture_when", field)
+    if job.reference and not job.profiled_ranks:
+        raise UsageError(
+            "--reference compares with a profiled run: give --profiler.", "reference", "profiler"
+        )
     if job.notify and scheduler.runs_in_image:
         sentence = f"--notify: jobs of site {site.name} run in an image, which has none of your files."
         raise UsageError(sentence, "notify", "site")

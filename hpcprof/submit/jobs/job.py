@@ -260,6 +260,9 @@ class JobSpec:
         metavar="[FOLDER]",
         alone="active",
     )
+    reference: bool | None = _option(
+        "Run the program without the profiler first, in the same job, for what its steps take alone."
+    )
     no_hook: bool | None = _option(
         "Leave Python programs alone: no step times without a profiler, less evidence of a stall."
     )

@@ -6,13 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, CallCost, Explanation, StepAlone
+from hpcprof.analysis.explain.explanation import (
+    GIVEN,
+    MEASURED,
+    REFERENCE,
+    CallCost,
+    Explanation,
+    StepAlone,
+)
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -24,6 +32,7 @@ from hpcprof.results.ask.explanation import (
     kept_explanation,
     what_if,
 )
+from hpcprof.results.ask.step_alone import step_alone
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -145,6 +154,37 @@ def test_the_steps_that_ranks_noted_before_they_were_recorded_are_those_alone(
     (folder / "rank00002.json").write_text("[{")
     explain(run, store)
     assert [one.alone for one in graph.inputs] == [StepAlone(10, 9, 11, MEASURED)]
+
+
+@pytest.mark.parametrize("by_hook", [True, False])
+def test_the_program_without_the_profiler_tells_the_step_alone(
+    by_hook: bool, run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = run.path / "reference" / "state"
+    (state / "steps").mkdir(parents=True)
+    line = {"time": 1.0, "step": 29, "steps": 15, "wall_ns": 30_000_000, "max_ns": 30_000_000}
+    lines = [{**line, "step": 14}, {**line, "wall_ns": 20_000_000}]
+    (state / "steps" / "rank00000.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (state / "rank00000.times").write_text("100.00 180.00\n")
+    (run.path / "state").mkdir(exist_ok=True)
+    (run.path / "state" / "rank00000.times").write_text("300.00 390.00\n")
+    tables = {
+        "step_ranges": [{"chosen": True, "source": "hpcprof" if by_hook else "launches"}],
+        "step_kinds": [{"elapsed_ns": 30_000_000, "steps": 1000}],
+    }
+    kept = SimpleNamespace(
+        explanation=lambda _: None,
+        exists=lambda: True,
+        table=lambda _, name: SimpleNamespace(rows=tables[name]),
+    )
+    alone = step_alone(run, cast(Store, kept))
+    if by_hook:
+        assert alone == StepAlone(22_500_000, 20_000_000, 25_000_000, REFERENCE)
+    else:
+        # nsys takes 0.2 to 1.5 s of the 10 s once.
+        assert alone == StepAlone(20_600_000, 20_200_000, 21_500_000, REFERENCE)
+        tables["step_kinds"] = [{"elapsed_ns": 30_000_000, "steps": 100}]
+        assert step_alone(run, cast(Store, kept)) is None
 
 
 def test_a_changed_profile_is_explained_anew(run: Run, store: Store, graph: Graph) -> None:

@@ -1,0 +1,110 @@
+"""The step of a run without its profiler: as a user gave it, as ranks noted it, or of another start."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, REFERENCE, StepAlone
+from hpcprof.analysis.steps.step_detection import HOOK
+from hpcprof.common.decode import from_json, read_file, read_text
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import noted_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcprof.results.store.store import Store
+
+_WARM_UP = 10
+"""Steps of a reference that do not count."""
+
+_START_NS = (200e6, 600e6, 1_500e6)
+"""Least, usual and most time that nsys takes once to start and to end in a program."""
+
+_MOST_UNCERTAIN = 0.1
+"""Maximum share of a step that this may leave uncertain."""
+
+
+def step_alone(run: Run, store: Store) -> StepAlone | None:
+    """Return the step of a run without its profiler; None if nothing tells it."""
+    return _given_before(run, store) or _noted(run) or _of_reference(run, store)
+
+
+def _of_reference(run: Run, store: Store) -> StepAlone | None:
+    """Return the step of the program's run without the profiler.
+
+    Its ranks have noted steps if the start-up hook knows them. Else there are as many as in the profile of
+    the whole program, and what the two runs take longer or shorter is theirs.
+    """
+    path = run.path / "reference"
+    if not path.is_dir():
+        return None
+    ranges = store.table(run.id, "step_ranges").rows
+    if any(row["chosen"] and row["source"] == HOOK.source for row in ranges):
+        walls = [*map(max, zip(*noted_steps(Run(run.id, path)), strict=False))][_WARM_UP:]
+        halves = [half for half in (walls[: len(walls) // 2], walls[len(walls) // 2 :]) if half]
+        if len(halves) < 2:
+            return None
+        means = [*map(fmean, halves)]
+        return StepAlone(round(fmean(walls)), round(min(means)), round(max(means)), REFERENCE)
+    kinds = store.table(run.id, "step_kinds").rows[:1]
+    times = _elapsed(path), _elapsed(run.path)
+    if not kinds or None in times or (run.path / "state" / "window").exists():
+        return None
+    recorded, steps = kinds[0]["elapsed_ns"], kinds[0]["steps"]
+    more = (times[1] or 0) - (times[0] or 0)
+    low, value, high = (min(recorded, recorded - (more - once) / steps) for once in _START_NS)
+    if low <= 0 or high - low > _MOST_UNCERTAIN * recorded:
+        return None
+    return StepAlone(round(value), round(low), round(high), REFERENCE)
+
+
+def _elapsed(path: Path) -> float | None:
+    """Return the time in ns that the program took on its slowest rank; None if it was not noted."""
+    found = []
+    for note in (path / "state").glob("rank*.times"):
+        with suppress(OSError, ValueError):
+            began, ended = map(float, read_text(note).split())
+            found.append((ended - began) * 1e9)
+    return max(found, default=None)
+
+
+def _noted(run: Run) -> StepAlone | None:
+    """Return the step alone that the ranks of a run noted while no profiler recorded, on the slowest rank.
+
+    Its interval reaches from the quickest to the slowest span of these steps.
+    """
+    ranks = []
+    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            spans = from_json(read_file(path), list[_TimedSteps])
+            times = [span.elapsed_ns / span.steps for span in spans if span.steps > 0]
+            if times:
+                whole = sum(span.elapsed_ns for span in spans) / sum(span.steps for span in spans)
+                ranks.append((whole, min(times), max(times)))
+    if not ranks:
+        return None
+    value, low, high = map(round, max(ranks))
+    return StepAlone(value, low, high, MEASURED)
+
+
+class _TimedSteps(msgspec.Struct):
+    """Steps that were timed together."""
+
+    steps: int
+    elapsed_ns: int
+
+
+def _given_before(run: Run, store: Store) -> StepAlone | None:
+    """Return the step alone that a user has given with an earlier explanation, also of another version."""
+    kept = store.explanation(run.id) if store.exists() else None
+    if kept is None:
+        return None
+    alone = None
+    with suppress(msgspec.MsgspecError, KeyError):
+        alone = msgspec.convert(from_json(kept.explanation)["step"]["alone_ns"], StepAlone)
+    return alone if alone is not None and alone.source == GIVEN else None
