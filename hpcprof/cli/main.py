@@ -50,7 +50,7 @@ SECTIONS = {
     },
     "Studies": {"study": "Run a program several times under profilers, and analyze the runs together."},
     "Share and export": {
-        "serve": "Show runs and their results in a browser, read-only.",
+        "serve": "Show runs and their results in a browser.",
         "mcp": "Answer an agent's questions about runs, over standard input and output.",
         "push": "Send results and kept events of runs to a hub.",
         "scrub": "Copy profiles with private data removed.",

@@ -15,8 +15,8 @@ from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
 from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
-from hpcprof.common.errors import UsageError
-from hpcprof.common.units import format_ns
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.report.contents import Contents
@@ -88,9 +88,9 @@ def command(
 
     store = open_store(db, runs_dir)
     collect = partial(collect_first, store=store)
-    plain = (len(runs), analysis, against, html, threshold) == (1, None, (), None, None)
+    plain = (len(runs), analysis, against, threshold, scrub) == (1, None, (), None, False)
     if plain and len(members := find_sweep(runs[0], runs_dir)) > 1:
-        _show_sweep(form, members, store)
+        _show_sweep(form, members, store, html)
         return
     _check(analysis, html, scrub, threshold)
     across = find_analysis_across_runs(analysis, bool(against))
@@ -142,23 +142,26 @@ def _show(made: Contents, form: str, everything: bool) -> None:
         show_report(made, everything)
 
 
-def _show_sweep(form: str, members: Sequence[Run], store: Store) -> None:
-    from hpcprof.results.across.sweeps import sweep_points
+def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | None) -> None:
+    from hpcprof.results.across.sweeps import HEADERS, sweep_points, sweep_sentence
     from hpcprof.results.collect.missing import collect_missing
+    from hpcprof.runs.directory import sweep_of
 
     collect_missing(members, store, partial(collect_first, store=store))
     points = sweep_points(members, store)
     if form != "table":
-        rows = [(one.run, one.parameters, one.elapsed_ns, one.is_best) for one in points]
-        write_rows(form, ("run", "parameters", "elapsed_per_step_ns", "best"), rows)
-        return
-    shown = [
-        (one.parameters, format_ns(one.elapsed_ns), f"{one.ratio:.2f} x", "best" * one.is_best, one.run)
-        if one.elapsed_ns and one.ratio
-        else (one.parameters, "–", "", "", one.run)
-        for one in points
-    ]
-    show(shown, ("parameters", "elapsed per step", "of the best", "", "run"))
+        rows = [(p.run, p.parameters, p.elapsed_ns, p.duration_s, p.is_best) for p in points]
+        write_rows(form, ("run", "parameters", "elapsed_per_step_ns", "duration_s", "best"), rows)
+    else:
+        show([(*point.cells, point.run) for point in points], (*HEADERS, "run"))
+        if sentence := sweep_sentence(points):
+            echo(sentence)
+    if html is not None:
+        from hpcprof.report.page.sweep_page import html_sweep
+
+        with writing(html):
+            write_atomically(html, html_sweep(sweep_of(members[0].id) or "", points))
+        echo(f"wrote {html}", err=form != "table")
 
 
 def collect_first(run: Run, store: Store) -> None:

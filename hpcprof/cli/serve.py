@@ -82,10 +82,11 @@ def command(
     unix: Path | None,
     https: bool,
 ) -> None:
-    """Show runs and their results in a browser, read-only.
+    """Show runs and their results in a browser.
 
     Open the printed address; if it has a token, the token is needed only the first time. Ctrl-C ends the
-    server. It never submits, collects or deletes anything, and can run beside all other commands.
+    server. It never submits, collects or deletes anything, and can run beside all other commands. Tags and
+    notes of runs can be edited where a token is needed.
 
     With --accept it also takes runs that others push. The folder of runs then has a folder of each project.
     """

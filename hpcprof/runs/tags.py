@@ -1,4 +1,4 @@
-"""The tags of a run, one per line in its file ``tags``; those of imported runs are in the folder of runs."""
+"""The tags (one per line) and the note of a run, in its folder; of imported runs in the folder of runs."""
 
 import re
 from collections.abc import Iterable
@@ -10,30 +10,41 @@ from hpcprof.common.decode import read_text
 from hpcprof.common.errors import UsageError, writing
 from hpcprof.runs.directory import Run
 
-_FILE = "tags"
-_IMPORTED = ".tags"
-"""Folder in the folder of runs with a file for each imported run that has tags."""
+_TAGS, _NOTE = "tags", "note"
+MOST_TAGS = 100
+LONGEST_NOTE = 2_000
+"""Maximum length of a note in characters."""
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 
 
 def read_tags(run: Run, runs_dir: Path) -> list[str]:
     """Return the tags of a run, sorted."""
     with suppress(OSError):
-        return sorted(read_text(_file(run, runs_dir)).split())
+        return sorted(read_text(_file(run, runs_dir, _TAGS)).split())
     return []
 
 
-def _file(run: Run, runs_dir: Path) -> Path:
-    return tags_of_imported(run.id, runs_dir) if run.manifest is None else run.path / _FILE
+def read_note(run: Run, runs_dir: Path) -> str:
+    """Return the note of a run; empty without one."""
+    with suppress(OSError):
+        return read_text(_file(run, runs_dir, _NOTE))
+    return ""
 
 
-def tags_of_imported(run_id: str, runs_dir: Path) -> Path:
-    """Return the file with the tags of an imported run."""
-    return runs_dir / _IMPORTED / run_id
+def _file(run: Run, runs_dir: Path, name: str) -> Path:
+    return runs_dir / f".{name}" / run.id if run.manifest is None else run.path / name
+
+
+def files_of_imported(run_id: str, runs_dir: Path) -> list[Path]:
+    """Return the files with the tags and the note of an imported run."""
+    return [runs_dir / f".{name}" / run_id for name in (_TAGS, _NOTE)]
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Check that tags are single words."""
+    """Check that tags are single words, and not too many."""
+    tags = list(tags)
+    if len(tags) > MOST_TAGS:
+        raise UsageError(f"a run has at most {MOST_TAGS} tags.")
     for tag in tags:
         if not _VALID.fullmatch(tag):
             sentence = f"tag {tag!r}: a tag has 1 to 64 letters, digits or characters of . : = / + @ - _."
@@ -44,11 +55,20 @@ def change_tags(run: Run, runs_dir: Path, tags: Iterable[str], remove: bool = Fa
     """Add tags to a run, or remove them from it, and return all its tags."""
     before = set(read_tags(run, runs_dir))
     after = sorted(before.difference(tags) if remove else before.union(tags))
-    path = _file(run, runs_dir)
+    _write(_file(run, runs_dir, _TAGS), "".join(f"{tag}\n" for tag in after))
+    return after
+
+
+def annotate(run: Run, runs_dir: Path, tags: Iterable[str], note: str) -> None:
+    """Replace the tags and the note of a run."""
+    _write(_file(run, runs_dir, _TAGS), "".join(f"{tag}\n" for tag in tags))
+    _write(_file(run, runs_dir, _NOTE), note)
+
+
+def _write(path: Path, text: str) -> None:
     with writing(path):
-        if after:
+        if text:
             path.parent.mkdir(exist_ok=True)
-            write_atomically(path, "".join(f"{tag}\n" for tag in after))
+            write_atomically(path, text)
         else:
             path.unlink(missing_ok=True)
-    return after

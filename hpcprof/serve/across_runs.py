@@ -14,10 +14,12 @@ from hpcprof.common.units import format_ns
 from hpcprof.report.comparison import Comparison, compare_runs
 from hpcprof.report.comparison_page import html_comparison
 from hpcprof.report.page.history_page import html_history
+from hpcprof.report.page.sweep_page import html_sweep
 from hpcprof.results.across.history import ANY_STEP, METRICS, History, histories
 from hpcprof.results.across.named_baselines import named_baselines
+from hpcprof.results.across.sweeps import sweep_points
 from hpcprof.runs.directory import Run
-from hpcprof.serve.catalogue import Catalogue, Listing
+from hpcprof.serve.catalogue import Catalogue, Listing, UnknownRun
 from hpcprof.serve.context import as_html, as_json, run_address, served
 
 MOST_RUNS = 16
@@ -65,6 +67,18 @@ def _histories(catalogue: Catalogue, program: str, metric: str, tag: str) -> tup
     skipped: list[str] = []
     tags = (tag,) if tag else ()
     return histories(catalogue.store, catalogue.runs_dir, program or None, metric, tags, skipped), skipped
+
+
+def sweep_page(request: Request) -> Response:
+    """Show the runs of a sweep by parameter, the best one marked."""
+    catalogue = served(request).catalogue
+    sweep = request.path_params["sweep"]
+    members = catalogue.listing().sweep(sweep)
+    if not members:
+        raise UnknownRun(sweep)
+    points = sweep_points([catalogue.open(run.listed) for run in members], catalogue.store)
+    parent = "report/sweep.html.j2"
+    return as_html(html_sweep(sweep, points, "serve/report.html.j2", parent=parent, run_page=run_address))
 
 
 def compare_page(request: Request) -> Response:
@@ -134,6 +148,7 @@ def compare_address(baseline: Sequence[str], candidate: str) -> str:
 
 PAGES: dict[str, Callable[[Request], Response]] = {
     "/history": history_page,
+    "/sweeps/{sweep}": sweep_page,
     "/compare": compare_page,
     "/api/history": history,
     "/api/compare": compare,

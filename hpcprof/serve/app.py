@@ -21,7 +21,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.paths import packaged, user_cache
 from hpcprof.profiles.timeline import Origin
 from hpcprof.results.store.store import open_store
-from hpcprof.serve import across_runs, api, pages
+from hpcprof.serve import across_runs, annotations, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
@@ -39,9 +39,14 @@ _LEAST_BYTES = 2048
 
 
 def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
-    """Return the application over a folder of runs and a results database, neither of which it changes."""
+    """Return the application over a folder of runs and a results database.
+
+    It changes the tags and notes of runs, and those only if readers have to show a token.
+    """
     # Outside of everything else, so that its headers are on every answer.
-    return Guard(pages_of(runs_dir, db), access)
+    app = pages_of(runs_dir, db)
+    app.state.editable = access.token is not None
+    return Guard(app, access)
 
 
 def pages_of(
@@ -62,12 +67,14 @@ def pages_of(
                 for path, endpoint in (pages.PAGES | across_runs.PAGES | api.READS).items()
             ),
             Route("/api/sql", api.ask_sql, methods=["POST"]),
+            Route("/runs/{run}/note", annotations.keep_note, methods=["POST"]),
             Route("/metrics", metrics),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
         lifespan=few_threads,
     )
+    app.state.editable = False
     app.state.running_energy = RunningEnergy()
     app.state.served = Served(catalogue, tiles, SqlDesk(runs_dir, db, tiles, turns=turns), page_templates())
     return app

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.collect.run_names import stored_run
 from hpcprof.results.store.store import Store
-from hpcprof.runs.directory import MANIFEST, Run, open_run
+from hpcprof.runs.directory import MANIFEST, Run, open_run, sweep_of
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0
@@ -75,6 +75,11 @@ class KnownRun(msgspec.Struct, frozen=True):
         return self.listed.submitted or self.listed.started
 
     @property
+    def sweep(self) -> str | None:
+        """The id of the sweep of the run, if it is a member of one."""
+        return sweep_of(self.listed.run)
+
+    @property
     def kind(self) -> tuple[str | None, int | None, str | None, str | None]:
         """The program, number of ranks, site and profiler: steps of other kinds say nothing of this run's."""
         listed = self.listed
@@ -114,10 +119,11 @@ SORTED_BY: Mapping[str, Callable[[KnownRun], Any]] = {
     "ranks": lambda run: run.listed.ranks,
     "site": lambda run: run.listed.site,
     "profiler": lambda run: run.listed.profiler,
+    "sweep": lambda run: run.sweep,
 }
 """The values that a list can be sorted by."""
 
-GROUPED_BY = ("program", "site", "state", "profiler", "ranks")
+GROUPED_BY = ("program", "site", "state", "profiler", "ranks", "sweep")
 """Those that it can be grouped by."""
 
 
@@ -154,6 +160,11 @@ class Listing(msgspec.Struct, frozen=True):
             else:
                 found.add(run.program if name == "program" else getattr(run.listed, name))
         return sorted(value for value in found if value)
+
+    def sweep(self, sweep: str) -> list[KnownRun]:
+        """Return the members of a sweep, in its order."""
+        members = [run for run in self.runs if run.sweep == sweep]
+        return sorted(members, key=lambda run: int(run.listed.run.rpartition(".")[2]))
 
     def alike(self, run_id: str) -> tuple[set[str], str | None]:
         """Return the runs like a run, and the newest one of them before it, if possible of the same command.
@@ -225,7 +236,7 @@ class Catalogue:
         for older_than in (FRESH_SECONDS, _AT_ONCE_SECONDS):
             for known in self.listing(older_than).runs:
                 if known.listed.run == run_id:
-                    return self._open(known.listed)
+                    return self.open(known.listed)
         raise UnknownRun(run_id)
 
     def status(self, run: Run) -> JobStatus | None:
@@ -237,7 +248,8 @@ class Catalogue:
                 return JobStatus(JobState(known.listed.state), known.listed.reason)
         return None
 
-    def _open(self, listed: ListedRun) -> Run:
+    def open(self, listed: ListedRun) -> Run:
+        """Return the run of a line of the list."""
         path = Path(listed.path)
         if (path / MANIFEST).is_file():
             return open_run(path)

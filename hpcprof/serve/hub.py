@@ -16,7 +16,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, Condition, Lock
-from urllib.parse import parse_qs, parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from anyio import CapacityLimiter
@@ -42,7 +42,7 @@ from hpcprof.results.across.package import checksum, keep_package, unpacked
 from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow
-from hpcprof.runs.tags import check_tags
+from hpcprof.serve.annotations import sent_annotation, sent_form
 from hpcprof.serve.app import THREADS, answer, few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
@@ -57,8 +57,6 @@ _STATIC = "/static/"
 _PUSH = "/api/push/"
 _SESSION_SECONDS = 7 * 24 * 3600
 _MOST_SESSIONS = 10_000
-_MOST_FIELDS, _MOST_TAGS = 10, 100
-_LONGEST_NOTE = 2_000
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -148,7 +146,7 @@ class Hub:
 
     async def sign_in(self, request: Request) -> Response:
         """Begin a session with the token of a form, and go on to the page that the reader came for."""
-        grant = self.grants.of_token((await _form(request)).get("token", "").strip())
+        grant = self.grants.of_token((await sent_form(request)).get("token", "").strip())
         wanted = request.query_params.get("next", "/runs")
         if grant is None:
             return RedirectResponse(f"{_SIGN_IN}?{urlencode({'wrong': '', 'next': wanted})}", 303)
@@ -196,12 +194,8 @@ class Hub:
         grant = request.scope["grant"]
         if grant.may != PUSH:
             return _READ_ONLY
-        form = await _form(request)
-        tags, note = sorted({*form.get("tags", "").split()}), form.get("note", "").strip()[:_LONGEST_NOTE]
         try:
-            if len(tags) > _MOST_TAGS:
-                raise UsageError(f"a run has at most {_MOST_TAGS} tags.")
-            check_tags(tags)
+            tags, note = await sent_annotation(request)
         except UsageError as error:
             return as_json({"error": str(error)}, 400)
         project = await run_in_threadpool(self.project, grant.project)
@@ -327,16 +321,6 @@ def _wanted(scope: Scope) -> str:
     path = scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1")
     wanted = f"{path}?{left}" if left else path
     return wanted if len(wanted) <= MOST_ADDRESS_BYTES // 4 else "/runs"
-
-
-async def _form(request: Request) -> dict[str, str]:
-    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
-        return {}
-    try:
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
-    except ValueError:
-        raise HTTPException(400, f"a form has at most {_MOST_FIELDS} fields.") from None
-    return {name: values[0] for name, values in fields.items()}
 
 
 def _number(request: Request, header: str) -> int:

@@ -1,12 +1,12 @@
 """The HTML pages: the list of runs, a run, a table of it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,7 +26,10 @@ from hpcprof.results.across.listing import Coverage
 from hpcprof.results.ask import event_query, query
 from hpcprof.results.ask.explanation import kept_explanation
 from hpcprof.results.ask.tables import RunTables
-from hpcprof.runs.directory import Run
+from hpcprof.results.store.tables import PushedRow
+from hpcprof.runs.directory import Run, sweep_of
+from hpcprof.runs.tags import read_note
+from hpcprof.serve import annotations
 from hpcprof.serve.across_runs import change, comparisons
 from hpcprof.serve.catalogue import GROUPED_BY, SORTED_BY, Catalogue, Filters, KnownRun, shown_filters
 from hpcprof.serve.context import as_html, contents_of, run_address, served
@@ -90,6 +93,7 @@ def list_page(request: Request) -> Response:
     here = served(request)
     store = here.catalogue.store
     grant = request.scope.get("grant")
+    pushed = store.pushed() if grant else {}
     return here.page(
         "runs",
         title="Runs",
@@ -98,8 +102,9 @@ def list_page(request: Request) -> Response:
         grouped_by=GROUPED_BY,
         lines={run.listed.run: _trend(run, listing.runs) for run in shown},
         findings={run.listed.run: _first_finding(run, here.catalogue) for run in shown},
-        pushed=store.pushed() if grant else {},
-        may_edit=grant is not None and grant.may == PUSH,
+        pushed=pushed,
+        notes={run.listed.run: _note(run, pushed, here.catalogue) for run in shown},
+        may_edit=grant.may == PUSH if grant else annotations.may_edit(request),
         place=place,
         filters=asdict(filters),
         choices=shown_filters(listing),
@@ -188,6 +193,13 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
     return Trend(points, f"{said}, between {format_ns(low)} and {format_ns(high)}")
 
 
+def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) -> str:
+    """Return the note of a run: at a hub that of its push."""
+    if run.listed.run in pushed:
+        return pushed[run.listed.run].note
+    return read_note(catalogue.open(run.listed), catalogue.runs_dir)
+
+
 def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
         return ""
@@ -196,16 +208,6 @@ def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
     if found is None or first is None:
         return ""
     return f"{named(first, found)}, {format_ns(first.saving_ns)}" if first.saving_ns else named(first, found)
-
-
-def note_page(request: Request) -> Response:
-    """Offer to edit the tags and the note of a run that was pushed."""
-    here = served(request)
-    run = here.catalogue.find(request.path_params["run"])
-    row = here.catalogue.store.pushed().get(run.id)
-    if row is None:
-        raise HTTPException(404)
-    return here.page("note", title=f"Tags and note: {run.id}", row=row, address=run_address(run.id))
 
 
 def run_page(request: Request) -> Response:
@@ -232,6 +234,7 @@ def run_page(request: Request) -> Response:
         address=address,
         comparisons=comparisons(here.catalogue, run),
         change=change(here.catalogue, run),
+        sweep_address=f"/sweeps/{quote(sweep)}" if (sweep := sweep_of(run.id)) else "",
     )
     return as_html(page)
 
@@ -343,7 +346,7 @@ PAGES: dict[str, Callable[[Request], Response]] = {
     "/runs/{run}": run_page,
     "/runs/{run}/tables/{table}": table_page,
     "/runs/{run}/live": live_page,
-    "/runs/{run}/note": note_page,
+    "/runs/{run}/note": annotations.note_page,
     "/sql": sql_page,
     "/static/{name}": static_file,
 }

@@ -123,8 +123,8 @@ def unexplained_waiting(
     """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
 
     ``wall`` is the time of a step in ns, ``pipeline`` tells whether ranks send each other messages, and
-    ``loose`` ranks have clocks that are not aligned with the others. What ranks wait in the steps ``once``
-    is not counted.
+    ``loose`` ranks have clocks that are not aligned with the others. The waits of ranks in the steps ``once``
+    are not counted.
     """
     account = inputs.tables["step_account"]
     for one in once:

@@ -25,7 +25,7 @@ from hpcprof.runs.directory import (
     sweep_of,
     typed_name,
 )
-from hpcprof.runs.tags import read_tags, tags_of_imported
+from hpcprof.runs.tags import files_of_imported, read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
@@ -194,8 +194,8 @@ def page_path(runs_dir: Path, run_id: str) -> Path:
 
 def _remove_events(runs_dir: Path, run_id: str) -> None:
     try:
-        tags_of_imported(run_id, runs_dir).unlink(missing_ok=True)
-        page_path(runs_dir, run_id).unlink(missing_ok=True)
+        for path in (*files_of_imported(run_id, runs_dir), page_path(runs_dir, run_id)):
+            path.unlink(missing_ok=True)
         remove_events_among(runs_dir, run_id)
     except OSError as error:
         raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None

@@ -213,13 +213,17 @@ def _start(run: Run) -> datetime | None:
 
 
 def _duration_s(run: Run, status: JobStatus) -> float | None:
-    start = _written(run, "started")
-    if start is None or status.state in (JobState.QUEUED, JobState.UNKNOWN):
+    if status.state in (JobState.QUEUED, JobState.UNKNOWN):
         return None
+    return job_seconds(run, time.time() if status.state is JobState.RUNNING else None)
+
+
+def job_seconds(run: Run, now: float | None = None) -> float | None:
+    """Return the time from the start of job.sh to its end, or to ``now``; None if one is unknown."""
+    start = _written(run, "started")
     # `ended` is of the supervisor on this machine: it also knows the end of a job that was killed.
-    ended = _written(run, "finished") or _written(run, "ended")
-    end = time.time() if status.state is JobState.RUNNING else ended
-    return None if end is None or end < start else round(end - start, 3)
+    end = now or _written(run, "finished") or _written(run, "ended")
+    return None if start is None or end is None or end < start else round(end - start, 3)
 
 
 def _written(run: Run, name: str) -> float | None:

@@ -1,10 +1,12 @@
-"""The runs of a sweep: the step time by the values of its parameters."""
+"""The runs of a sweep: the step, or else the whole job, by the values of its parameters."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from hpcprof.analysis.comparison.compare import ELAPSED, OWN_ELAPSED, step_metrics
+from hpcprof.common.units import format_ns
+from hpcprof.results.across.listing import job_seconds
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -13,33 +15,60 @@ from hpcprof.runs.directory import Run
 class SweepPoint(msgspec.Struct, frozen=True):
     """A run of a sweep.
 
-    ``parameters`` has the words of its command that differ between the runs, ``elapsed_ns`` the elapsed time
-    per step in ns and ``ratio`` that to the shortest of the sweep, both None if it is unknown.
+    ``parameters`` has the words of its command that differ between the runs. ``elapsed_ns`` is the elapsed
+    time per step in ns, ``duration_s`` the time of the ended job, and ``ratio`` the step, or the job if no
+    run of the sweep has steps, over the shortest. All are None if unknown.
     """
 
     run: str
     parameters: str
     elapsed_ns: float | None
+    duration_s: float | None
     ratio: float | None
 
     @property
     def is_best(self) -> bool:
-        """True for the shortest step of the sweep."""
+        """True for the shortest step, or job, of the sweep."""
         return self.ratio == 1.0
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The values under `HEADERS`."""
+        step = format_ns(self.elapsed_ns) if self.elapsed_ns else "–"
+        job = format_ns(1e9 * self.duration_s) if self.duration_s else "–"
+        ratio = f"{self.ratio:.2f} x" if self.ratio else ""
+        return self.parameters, step, job, ratio, "best" * self.is_best
+
+
+HEADERS = ("parameters", "elapsed per step", "job", "of the best", "")
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
     """Return the points of a sweep, in the order of its runs."""
-    times = []
+    steps = []
     for run in runs:
         metrics = step_metrics(run_data(run, store))
-        times.append(metrics.get(ELAPSED, metrics.get(OWN_ELAPSED)))
-    shortest = min((time for time in times if time is not None), default=None)
+        steps.append(metrics.get(ELAPSED, metrics.get(OWN_ELAPSED)))
+    jobs = [job_seconds(run) for run in runs]
+    compared = steps if any(steps) else jobs
+    shortest = min(filter(None, compared), default=1.0)
     words = differing_words([run.submission.job.words for run in runs])
     return [
-        SweepPoint(run.id, text, time, time / shortest if time and shortest else None)
-        for run, text, time in zip(runs, words, times, strict=True)
+        SweepPoint(run.id, text, step, job, time / shortest if time else None)
+        for run, text, step, job, time in zip(runs, words, steps, jobs, compared, strict=True)
     ]
+
+
+def sweep_sentence(points: Sequence[SweepPoint]) -> str:
+    """Return the comparison that a table of points makes, or why it makes none."""
+    if any(point.elapsed_ns for point in points):
+        return ""
+    if any(point.ratio for point in points):
+        return (
+            "No run has step times, so whole jobs are compared, with their start. "
+            "A profiler (--profiler) or marks in the program record steps."
+        )
+    return "No run has ended, so there is nothing to compare yet."
 
 
 def differing_words(commands: Sequence[Sequence[str]]) -> list[str]:

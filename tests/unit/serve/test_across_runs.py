@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -154,3 +155,45 @@ def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
     assert earlier == ("the earlier run run03", "/compare?baseline=run03&candidate=run01")
     listed[0] = msgspec.structs.replace(listed[0], state="running")
     assert comparisons(Catalogue(tmp_path, None, store), made[0]) == []
+
+
+def test_a_sweep_is_one_table_by_parameter_with_its_best_point(tmp_path: Path) -> None:
+    for size, step_ns in ((4, 3_000_000), (8, 1_000_000)):
+        run = timed(tmp_path, size, step_ns, arguments=("--size", str(size)))
+        member = run.path.rename(tmp_path / f"20261121-020000-train-0abc.{size}")
+        manifest = member / "run.json"
+        manifest.write_text(manifest.read_text().replace(run.id, member.name))
+    app = serve_store(tmp_path, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        page = client.get("/sweeps/20261121-020000-train-0abc").text
+        grouped = client.get("/runs?group=sweep").text
+        assert client.get("/sweeps/none").status_code == 404
+    best, other = sorted(re.findall(r"<tr><td>.*?</tr>", page), key=len, reverse=True)
+    assert "<strong>size=8</strong>" in best and "<strong>best</strong>" in best
+    assert "size=4" in other and "3.00 x" in other
+    assert 'href="/runs/20261121-020000-train-0abc.8"' in best
+    assert 'href="/sweeps/20261121-020000-train-0abc"' in grouped
+
+
+def test_only_readers_with_the_token_of_a_server_edit_tags_and_notes(tmp_path: Path) -> None:
+    run = timed(tmp_path, 1, 1_000_000)
+    form = {"tags": "slow b", "note": "<b>before</b> the upgrade"}
+    address = f"/runs/{run.id}/note"
+    hosts = all_names(LOCAL_NAMES)
+    with TestClient(serve_store(tmp_path, None, Access(hosts)), base_url="http://127.0.0.1") as client:
+        refused = client.post(address, data=form)
+        assert (refused.status_code, "hpcprof serve --token" in refused.text) == (403, True)
+        assert client.get(address).status_code == 403
+        assert "edit</a>" not in client.get("/runs").text
+    with TestClient(
+        serve_store(tmp_path, None, Access(hosts, token="t")), base_url="http://127.0.0.1"
+    ) as client:
+        assert client.post(address, data=form).status_code == 401
+        client.get("/runs?token=t")
+        assert client.post(address, data=form, headers={"Origin": "http://evil.example"}).status_code == 403
+        assert client.post(address, data={"tags": "a;b"}).status_code == 400
+        shown = client.post(address, data=form).text
+        assert "&lt;b&gt;before&lt;/b&gt; the upgrade" in shown and "edit</a>" in shown
+        assert client.get("/api/runs?tag=slow").json()["runs"][0]["tags"] == ["b", "slow"]
+        assert 'value="b slow"' in client.get(address).text
+    assert (run.path / "tags").read_text() == "b\nslow\n"

@@ -56,7 +56,7 @@ class CollectiveRecord(NamedTuple):
     even: bool
     peer: int
     start: int = 0
-    """The start of a kernel, by which those of one CUDA graph are ordered."""
+    """The start of a kernel, which orders the kernels of a CUDA graph."""
 
 
 def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:

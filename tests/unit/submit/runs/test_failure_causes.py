@@ -18,6 +18,8 @@ MEANINGS = {
     "host_memory_numpy": "out of host memory: 8.00 PiB asked",
     "data_loader": "a worker of its data loader is killed by signal: Killed",
     "nccl_watchdog": "NCCL timed out in collective 4, ALLREDUCE, which other ranks had not ended",
+    "torch_teardown": "a thread still ran when the program ended, after its work: "
+    "a PyTorch program has to call destroy_process_group() first",
     "gloo_timeout": "it waited 3000 ms for another rank in a collective",
     "gloo_mismatch": "gloo received 16 bytes where it expected 8: "
     "ranks entered different collectives or sizes",
@@ -79,3 +81,9 @@ def test_other_versions_of_a_scheduler_say_it_in_other_words(line: str, name: st
 @pytest.mark.parametrize("where", ["exception", "errors", "job_errors", "job_end", "launch"])
 def test_an_ordinary_error_has_no_cause(where: str) -> None:
     assert find_cause(where, "ValueError: no such batch\nretrying after a timeout of NCCL") is None  # type: ignore[arg-type]
+
+
+def test_an_abort_after_the_work_of_a_program_names_the_missing_call() -> None:
+    cause = find_cause("errors", "work done\nterminate called without an active exception")
+    assert cause is not None and "destroy_process_group" in cause.meaning
+    assert find_cause("errors", "terminate called after throwing an instance of 'std::bad_alloc'") is None
