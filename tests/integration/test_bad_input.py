@@ -451,3 +451,13 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_too(run: Path, tmp_path: Pat
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "cannot use the results database" in sentences(done.stderr)[-1]
+
+
+def test_a_run_whose_profiles_cannot_be_read_is_not_said_to_need_a_collect(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    path = tmp_path / "observer.json"
+    path.write_text('{"schema": "1.1.1", "nodes": []}')
+    done = hpcprof("explain", str(path))
+    assert done.returncode == 1 and "has no list of traceEvents" in done.stderr
+    assert done.stderr.rstrip().endswith("could be collected: its profiles cannot be read.")

@@ -137,6 +137,8 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
 
 def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     """Compare the idle time of the GPU by cause, range and API call, as the mean over ranks and runs."""
+    if not all(len(run.tables["step_times"]) for run in (*runs, *against)):
+        return no_rows("the idle time of runs without steps is unknown")
     a, b = (_idle(side) for side in (against, runs))
     rows = []
     for key in dict.fromkeys((*a, *b)):

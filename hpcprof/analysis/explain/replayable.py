@@ -161,7 +161,10 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 
 def _without_steps(steps: Mapping[int, Sized]) -> str:
     without = [rank for rank, of_rank in steps.items() if not len(of_rank)]
-    return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges" if without else ""
+    if not without:
+        return ""
+    naming = "name their range (hpcprof collect --step-range NAME), or mark them"
+    return f"{named_ranks(without)}: no steps are known; {naming}"
 
 
 def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:

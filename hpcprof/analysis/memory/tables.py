@@ -117,6 +117,7 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
             (rank, series, run.steps.get(rank, ()))
             for rank in sorted(node.ranks)
             if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
+            and series.values.any()
         ]
         grown = [_growth(series, marks) for _, series, marks in found]
         growing = [one for one in grown if one.grows]

@@ -70,6 +70,8 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             and (profiles_of(run) or host_of(run) or uncollected)
         ):
             collect(run)
+            if not host_of(run) and profiles_of(run) and not store.has_run(run.id):
+                raise HpcprofError(f"nothing of {run.id} could be collected: its profiles cannot be read.")
 
 
 def _store_what_was_sampled(run: Run, store: Store) -> None:

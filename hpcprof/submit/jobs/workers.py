@@ -20,6 +20,7 @@ from hpcprof.submit.sites.model import Site
 WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric")
 """Launchers that start the workers of one node, and need all of it."""
 
+_PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
 
 _OF_HPCPROF = {
@@ -112,6 +113,13 @@ def within_program(job: Job) -> Iterator[tuple[str, Command]]:
 def launcher_remarks(job: Job, site: Site) -> list[str]:
     """Return what a user should know of launchers within the program, as sentences without a full stop."""
     sentences = []
+    programs = commands(job.arguments, job.directory) if job.workload is None else ()
+    words = {PurePath(word).name for command in programs for word in (*command.before, command.name)}
+    for name in sorted(words.intersection(_PROFILERS)):
+        sentences.append(
+            f"hpcprof collects no profile of the {name} in the program, whose ranks may write the same file: "
+            f"leave it out, and give --profiler {name}"
+        )
     if job.workers:
         each = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
         names = (launcher_of(command) for command in commands(job.workers, job.directory))

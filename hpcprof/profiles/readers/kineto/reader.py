@@ -188,6 +188,8 @@ def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
         stream = TraceStream(file)
         for batch in stream.batches():
             events.add(batch)
+        if not events.count and "schemaVersion" not in stream.properties:
+            raise NotATrace("has no events, so nothing was recorded.")
         if events.foreign and "schemaVersion" not in stream.properties:
             raise NotATrace(
                 "is a Chrome trace, but not one of the PyTorch profiler: "

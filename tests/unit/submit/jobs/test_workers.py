@@ -131,6 +131,10 @@ def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
             "dask-mpi needs 3 ranks, as it makes rank 0 the scheduler and rank 1 the client: give",
         ),
         ("torchrun a.py", "torchrun starts the workers of a node itself, and would run 2 times on each"),
+        (
+            "nsys profile -o report python a.py",
+            "hpcprof collects no profile of the nsys in the program, .* give --profiler nsys",
+        ),
         ("python a.py", ""),
     ],
 )

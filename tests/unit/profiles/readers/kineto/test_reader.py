@@ -289,6 +289,8 @@ def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: 
         DamagedInput, match=r"host\.trace\.json is a Chrome trace, but not one of the PyTorch"
     ):
         read(path)
+    with pytest.raises(DamagedInput, match="has no events, so nothing was recorded"):
+        read(write(path))
     assert len(read(write(path, event, schemaVersion=1)).kernels) == 0
     assert len(read(write(path, event, {**event, "cat": "cpu_op"})).kernels) == 0
 
