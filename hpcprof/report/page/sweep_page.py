@@ -22,6 +22,7 @@ def html_sweep(
         [],
         {},
         (),
+        None,
         sweep=sweep,
         points=points,
         headers=HEADERS,

@@ -4,13 +4,13 @@ import difflib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
-from hpcprof.runs.job_name import script_of
+from hpcprof.runs.job_name import runs_python, script_of
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.linked_libraries import is_python, lacks, program_file
@@ -58,10 +58,13 @@ def check_present(site: Site, job: Job) -> None:
         raise UsageError(f"{script}: there is no such file in {job.directory}.")
 
 
-def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> str:
+def profiler_at(
+    site: Site, name: str, able: Callable[[], Collection[str]], program: Sequence[str] = ()
+) -> str:
     """Return the profiler that ``name`` means at a site.
 
-    ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine.
+    ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine that
+    takes the ``program``.
     ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
     """
     if name != AUTO:
@@ -73,14 +76,16 @@ def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> s
         advice = f"write profiler in its site file, or give --profiler {' or '.join(others)}"
         sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
         raise UsageError(sentence, "profiler", "site")
-    tools = {one.name: one.needs or one.command[0] for one in OF_PROGRAMS_AS_THEY_ARE if one.name in others}
+    in_python = runs_python(program)
+    fitting = [one for one in OF_PROGRAMS_AS_THEY_ARE if one.runs_python or not in_python]
+    tools = {one.name: one.needs or one.command[0] for one in fitting if one.name in others}
     _, path = _search_path(site)
     present = next((one for one, tool in tools.items() if shutil.which(tool, path=path)), None)
     if present is None:
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
             "load scorep), install one (apt-get install eztrace, spack install scorep), or write profiler in "
-            "the site file.",
+            f"the site file{'. PyTorch has its own: --profiler torch' if in_python else ''}.",
             *("profiler", "site"),
         )
     return present

@@ -131,7 +131,8 @@ def _with_workers(site: Site, job: Job) -> Job:
 
 def _profiler(site: Site, spec: JobSpec) -> str:
     if not spec.inspector:
-        return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site))
+        program = spec.program if spec.workload is None else ("python",)
+        return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site), program)
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
         sentence = f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out."
         raise UsageError(sentence, "inspector", "profiler")

@@ -189,6 +189,8 @@ class Profiler:
     """The program that must be on the PATH; by default that of ``command``."""
     becomes_program: bool = False
     """True if the process of ``command`` becomes the program's: a signal to it reaches the program."""
+    runs_python: bool = True
+    """False if ``auto`` takes it for no program in Python."""
     vendors: tuple[Vendor, ...] = ()
     """The vendors of the GPUs that it can profile; empty for any."""
     capabilities: tuple[str, ...] = ()

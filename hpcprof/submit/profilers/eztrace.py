@@ -62,4 +62,5 @@ EZTRACE = Profiler(
     command=("eztrace",),
     flags=_flags,
     becomes_program=True,
+    runs_python=False,  # it looks for the name of the file behind python3, a link, and aborts
 )

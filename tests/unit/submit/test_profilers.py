@@ -399,6 +399,8 @@ def test_auto_takes_a_profiler_of_programs_as_they_are_that_is_here(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert make_job(LOCAL, arguments=["a.out"], profiler="auto").profiler == profiler
+    in_python = make_job(LOCAL, arguments=["python3", "etl.py"], profiler="auto").profiler
+    assert in_python == (profiler if profiler == "nsys" else "scorep-preload")
 
 
 def test_auto_says_what_to_load_where_no_profiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,6 +408,8 @@ def test_auto_says_what_to_load_where_no_profiler_is(monkeypatch: pytest.MonkeyP
     says = r"none of nsys, eztrace, scorep-preload-init is on the PATH; load a module \(module load scorep\)"
     with pytest.raises(UsageError, match=f"--profiler auto: {says}"):
         make_job(LOCAL, arguments=["a.out"], profiler="auto")
+    with pytest.raises(UsageError, match=r"none of nsys, scorep-preload-init .* --profiler torch"):
+        make_job(LOCAL, arguments=["python3", "etl.py"], profiler="auto")
     there = msgspec.structs.replace(LOCAL, host="login.example")
     with pytest.raises(UsageError, match="--profiler auto: site local names no profiler; write profiler"):
         make_job(there, arguments=["a.out"], profiler="auto")
