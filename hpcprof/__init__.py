@@ -49,8 +49,8 @@ def __getattr__(name: str) -> type[Exception | JobSpec]:
     if not name.startswith("_") and name in __all__:
         from hpcprof.common import errors
 
-        found: type[Exception] = getattr(errors, name)
-        return found
+        error_type: type[Exception] = getattr(errors, name)
+        return error_type
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -22,8 +22,8 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     the run and exits with 1. A run that has already ended is left alone. An array sweep means all its
     runs.
     """
-    found = find_jobs(runs, runs_dir)
-    connect(found)
-    states = cancel_and_wait(found)
-    for run in found:
+    jobs = find_jobs(runs, runs_dir)
+    connect(jobs)
+    states = cancel_and_wait(jobs)
+    for run in jobs:
         echo(f"{run.id} {states[run.id].state.value}")

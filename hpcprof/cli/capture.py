@@ -26,14 +26,14 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     with the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run.
     The exit status is 1 if a rank could not record, for example because the program runs the profiler itself.
     """
-    found = find_jobs((run,), runs_dir)
-    if len(found) != 1:
-        raise UsageError(f"{run} means {counted(len(found), 'run')}: name one.")
-    request, asked = request_capture(found[0], steps, ranks)
+    jobs = find_jobs((run,), runs_dir)
+    if len(jobs) != 1:
+        raise UsageError(f"{run} means {counted(len(jobs), 'run')}: name one.")
+    request, asked = request_capture(jobs[0], steps, ranks)
     last = request.first + request.steps - 1
     echo(f"recording steps {request.first} to {last} on {counted(len(asked), 'rank')}", err=True)
-    answers = await_capture(found[0], request, asked)
+    answers = await_capture(jobs[0], request, asked)
     last = min(answer.last for answer in answers.values())
-    name = typed_name(found[0].path)
+    name = typed_name(jobs[0].path)
     echo(f"recorded steps {request.first} to {last} on {counted(len(asked), 'rank')}")
     echo(f"hpcprof collect {name} && hpcprof explain {name}")

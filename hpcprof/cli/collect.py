@@ -365,13 +365,13 @@ def collect_and_tell(
             return not any("skipped: " in sentence for sentence in said)
     if is_unprofiled(run, store):
         collect(run, store, program=program)
-        known = describe_live_steps(run) or "no step times were noted"
+        live_steps = describe_live_steps(run) or "no step times were noted"
         there = (
             "only its nodes, memory and files were collected"
             if store.has_run(run.id)
             else "there is nothing to collect"
         )
-        echo(f"{run.id}: not profiled, so {there}; {known}", err=aside)
+        echo(f"{run.id}: not profiled, so {there}; {live_steps}", err=aside)
         return True
     jobs = cpus or usable_cpus()
     with (

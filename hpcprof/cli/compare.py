@@ -115,7 +115,7 @@ def command(
             raise UsageError("name the candidates: hpcprof compare --baseline NAME RUN…, without --a.")
     elif (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
-    told = _targets(notify)
+    targets = _targets(notify)
     from hpcprof.report.ci import artifact_sentence
     from hpcprof.report.comparison import compare_runs, regression_reasons
     from hpcprof.results.across.named_baselines import baseline_runs
@@ -131,7 +131,7 @@ def command(
     collect = partial(collect_first, store=store)
     baselines, candidates = find_collected_sides((before, after), store, runs_dir, collect)
     compared = compare_runs(baselines, candidates, store, margin, force, gates)
-    if compared.regressed and (told or form in ("github", "junit")):
+    if compared.regressed and (targets or form in ("github", "junit")):
         reasons = [*regression_reasons(compared, store), artifact_sentence(html, os.environ)]
         compared = replace(compared, reasons=[sentence for sentence in reasons if sentence])
     _write(form, compared, store)
@@ -144,7 +144,7 @@ def command(
     if conclusion := compared.conclusion():
         echo(conclusion, err=True)
     if compared.regressed:
-        _tell(told, compared)
+        _tell(targets, compared)
     if fail_on_regression and compared.regressed:
         sys.exit(_REGRESSION_EXIT)
 

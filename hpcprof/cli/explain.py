@@ -60,9 +60,9 @@ def command(
 
     gates = [parse_gate(text) for text in fail_on]
     store = open_store(db, runs_dir)
-    found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
+    collected_run = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
     with ExplainingLine() as progress:
-        explanation = explain(found, store, progress, on_all_cpus, as_recorded=as_recorded)
+        explanation = explain(collected_run, store, progress, on_all_cpus, as_recorded=as_recorded)
     if form == "json":
         echo(json.dumps(explanation.in_short().as_json(), indent=1))
     else:
@@ -70,7 +70,7 @@ def command(
         from hpcprof.report.explanation import explanation_text
 
         out = console()
-        in_full = partial(command_line, store, "report", found.id, "--analysis")
+        in_full = partial(command_line, store, "report", collected_run.id, "--analysis")
         out.print(explanation_text(explanation, out.width, in_full), crop=False)
     if _broken(gates, explanation):
         sys.exit(_FINDING_EXIT)

@@ -117,18 +117,18 @@ def command(
         sys.exit(_REGRESSION_EXIT)
 
 
-def _show(found: Sequence[History]) -> None:
+def _show(histories: Sequence[History]) -> None:
     from hpcprof.report.history import in_words, sparkline, told_apart
 
     out = console()
     whole = False
-    if apart := told_apart(found):
+    if apart := told_apart(histories):
         out.print(apart, end="\n\n")
-    for history in found:
+    for history in histories:
         if whole:
             echo()
         # One run is no course.
-        whole = len(history.points) > 1 or len(found) == 1
+        whole = len(history.points) > 1 or len(histories) == 1
         for sentence in in_words(history):
             out.print(sentence)
         if whole:

@@ -22,10 +22,10 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
 
     The job script's output comes first, then the rank's; secrets that are recognized are masked.
     """
-    found = find_job(run, runs_dir)
-    for sentence in refresh(found):
+    job = find_job(run, runs_dir)
+    for sentence in refresh(job):
         echo(f"hpcprof: {sentence}", err=True)
-    for path in log_files(found, rank):
+    for path in log_files(job, rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):
             echo(f"==> {path.name}")
             click.echo("\n".join(masked(line) for line in text.removesuffix("\n").split("\n")))

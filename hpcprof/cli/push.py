@@ -53,9 +53,9 @@ def command(
 
     hub = hub_address(url, token_file)
     store = open_store(db, runs_dir)
-    found = find_known_runs(runs or ("last",), runs_dir, store)
-    collect_missing(found, store, partial(collect_first, store=store))
-    if not push_each(hub, found, store, scrub):
+    known_runs = find_known_runs(runs or ("last",), runs_dir, store)
+    collect_missing(known_runs, store, partial(collect_first, store=store))
+    if not push_each(hub, known_runs, store, scrub):
         sys.exit(1)
 
 

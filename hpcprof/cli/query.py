@@ -101,8 +101,8 @@ def _ask_events(
     limit = f"{parse_memory(memory, '--memory')}iB" if memory else MEMORY
     runs = find_known_runs(references or ("last",), runs_dir, store)
     with ProgressBar() as progress:
-        found = find_events(runs, store, Processes(len(os.sched_getaffinity(0)), PRELOAD), progress)
-    for sentence in found.missing:
+        events = find_events(runs, store, Processes(len(os.sched_getaffinity(0)), PRELOAD), progress)
+    for sentence in events.missing:
         echo(f"hpcprof: {sentence}", err=True)
-    with asking(sql, found, limit) as asked:
+    with asking(sql, events, limit) as asked:
         write_rows(form, asked.columns, asked.rows)

@@ -170,15 +170,15 @@ def list_(runs_dir: Path, form: str) -> None:
 
     rows = [
         (
-            one.name,
-            one.project,
-            one.may,
-            format_bytes(one.quota_bytes),
-            "token" if one.sha256 else "proxy",
-            one.created,
-            one.expires or "–",
+            grant.name,
+            grant.project,
+            grant.may,
+            format_bytes(grant.quota_bytes),
+            "token" if grant.sha256 else "proxy",
+            grant.created,
+            grant.expires or "–",
         )
-        for one in read_grants(runs_dir)
+        for grant in read_grants(runs_dir)
     ]
     write_rows(form, ("name", "project", "may", "quota", "by", "created", "expires"), rows)
 

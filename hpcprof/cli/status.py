@@ -51,19 +51,19 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
         sentence = "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
         raise UsageError(sentence)
     address = pushing_to(hub)
-    found = find_jobs(runs or ("last",), runs_dir)
-    connect(found)
-    for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
-        show_states(found, states)
-    for run in found:
+    jobs = find_jobs(runs or ("last",), runs_dir)
+    connect(jobs)
+    for states in watch(jobs) if watching else [poll(jobs, LISTING_SECONDS)]:
+        show_states(jobs, states)
+    for run in jobs:
         if staged := describe_staging(run):
             echo(f"{run.id}: environment: {staged}")
         if old := describe_old_pythons(run):
             echo(f"{run.id}: Python {old}")
         if failed := not_told(run):
             echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
-    pushed = address is None or push_ended(address, found, runs_dir)
-    if watching and any(map(ended_by_stall, found)):
+    pushed = address is None or push_ended(address, jobs, runs_dir)
+    if watching and any(map(ended_by_stall, jobs)):
         sys.exit(STALL_EXIT_CODE)
     if not pushed:
         sys.exit(1)

@@ -105,14 +105,14 @@ def network(request: JobSpec, db: str | None) -> None:
         (
             op,
             where,
-            f"{one.bytes:,.0f}" if one is not segments[-1] else "",
-            one.algorithm,
-            f"{one.latency / 1e3:.2f}",
-            f"{1 / one.per_byte:.2f}" if one.per_byte else "",
+            f"{segment.bytes:,.0f}" if segment is not segments[-1] else "",
+            segment.algorithm,
+            f"{segment.latency / 1e3:.2f}",
+            f"{1 / segment.per_byte:.2f}" if segment.per_byte else "",
         )
         for where, fits in (("one node", study.network.segments), ("across nodes", study.network.across))
         for op, segments in fits.items()
-        for one in segments
+        for segment in segments
     ]
     show(rows, ["operation", "ranks on", "up to bytes", "hops", "latency us", "GB/s"])
     echo(f"Typical error of the fit: {100 * study.network.error:.0f} %. Kept with the site: {study.path}")

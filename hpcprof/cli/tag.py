@@ -26,6 +26,6 @@ def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> No
     from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 
-    for found in find_known_runs([run], runs_dir, open_store(None, runs_dir)):
-        after = change_tags(found, runs_dir, tags, remove)
-        echo(f"{found.id}: {' '.join(after) or 'no tags'}")
+    for known_run in find_known_runs([run], runs_dir, open_store(None, runs_dir)):
+        after = change_tags(known_run, runs_dir, tags, remove)
+        echo(f"{known_run.id}: {' '.join(after) or 'no tags'}")

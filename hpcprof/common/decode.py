@@ -52,8 +52,8 @@ def decode(model: type[ModelT], data: object, where: str, lines: Mapping[str, in
 def _explain(
     message: str, model: type[msgspec.Struct], data: object, where: str, lines: Mapping[str, int]
 ) -> UsageError:
-    found = _PATH.search(message)
-    general = found["path"].lstrip(".") if found else ""
+    match = _PATH.search(message)
+    general = match["path"].lstrip(".") if match else ""
     text = _PATH.sub("", message)
     node = _type_at(model, general)
     field = _UNKNOWN.match(text)
@@ -71,7 +71,7 @@ def _explain(
     for name, plain in _TYPE_NAMES.items():
         text = text.replace(f"`{name}`", plain)
     shown = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
-    place = ("a key under " if found and found["key"] else "") + (path or "the file")
+    place = ("a key under " if match and match["key"] else "") + (path or "the file")
     return UsageError(f"{where}: {place}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
 
 

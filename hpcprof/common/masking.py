@@ -144,10 +144,10 @@ def _masked_values(text: str, names: re.Pattern[str], mask: Callable[[str], str]
     """Mask the values of secret names; the value of another name may itself contain a secret."""
     parts: list[str] = []
     end = 0
-    while found := names.search(text, end):
-        parts.append(text[end : found.end()])
-        end = found.end()
-        if is_secret(found["name"]) and (value := _VALUE.match(text, end)):
+    while match := names.search(text, end):
+        parts.append(text[end : match.end()])
+        end = match.end()
+        if is_secret(match["name"]) and (value := _VALUE.match(text, end)):
             parts.append(value[0] if _MASKED.fullmatch(value[0]) else mask(value[0]))
             end = value.end()
     return "".join((*parts, text[end:]))

@@ -153,7 +153,7 @@ class Tools:
         lines += [" | ".join(map(str, one.values())) for one in compared.table.rows[:6]]
         lines += _rendered(compared.explanation(self._store, _WIDTH))
         words = [word for one in before for word in ("--a", typed_run(one))]
-        words += [word for one in candidates for word in ("--b", typed_run(one))]
+        words += [word for candidate in candidates for word in ("--b", typed_run(candidate))]
         rest = [f"All metrics: {self._typed('compare', *words)}"]
         return answer(head, lines, "the profiles of the runs", rest)
 

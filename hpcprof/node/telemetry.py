@@ -643,9 +643,9 @@ class SampledSource:
 def paced(sources: List[SampledSource], left: float) -> None:
     """Set how often sources are read within a share of a core; expensive ones share what cheap ones leave."""
     for place, source in enumerate(sorted(sources, key=lambda one: one.load)):
-        own = min(source.load, left / (len(sources) - place))
-        left -= own
-        source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / own if own else 0.0)
+        load = min(source.load, left / (len(sources) - place))
+        left -= load
+        source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / load if load else 0.0)
 
 
 def ticking(written: int, fastest: float, waking: float) -> float:

@@ -56,14 +56,14 @@ def describe(error: BaseException) -> dict[str, Any]:
 def _place(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return {"file": error.filename, "line": error.lineno, "function": "<module>"}
-    own = last = None
+    place = last = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         last = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
-        own = own if _LIBRARIES.search(code.co_filename) else last
+        place = place if _LIBRARIES.search(code.co_filename) else last
         trace = trace.tb_next
-    return own or last
+    return place or last
 
 
 class ExceptionWatch:

@@ -122,9 +122,9 @@ class MpiFunction(NamedTuple):
 
 def mpi_function(name: str) -> MpiFunction | None:
     """Return the operation that a function of MPI begins (``MPI_Iallreduce``), None for all others."""
-    found = _MPI_CALL.fullmatch(name)
-    called = _MPI.get(found[2].lower()) if found else None
-    return MpiFunction(called, bool(found[1]), bool(found[3])) if found and called else None
+    match = _MPI_CALL.fullmatch(name)
+    called = _MPI.get(match[2].lower()) if match else None
+    return MpiFunction(called, bool(match[1]), bool(match[3])) if match and called else None
 
 
 def carries(kernel: str | None, called: str) -> bool:

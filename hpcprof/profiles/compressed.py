@@ -70,17 +70,17 @@ def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
         place = tempfile.gettempdir()
         raise DamagedInput(f"cannot unpack into {place}: {error.strerror}; set TMPDIR.") from None
     with folder as place:
-        found = Unpacked()
+        unpacked = Unpacked()
         for number, file in enumerate(files):
             # Files of several folders may have the same name.
             target = Path(place) / str(number) / file.stem
             try:
                 _unpack(file, target)
-                found.files[file] = target
+                unpacked.files[file] = target
             except DamagedInput as damage:
                 target.unlink(missing_ok=True)
-                found.skipped.append(str(damage))
-        yield found
+                unpacked.skipped.append(str(damage))
+        yield unpacked
 
 
 def _unpack(file: Path, target: Path) -> None:

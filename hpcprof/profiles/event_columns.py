@@ -50,7 +50,7 @@ _AXES = ("x", "y", "z")
 def timeline_tables() -> dict[str, type[Table]]:
     """Return the tables of a timeline by the name of its field."""
     kinds = get_type_hints(Timeline)
-    found = {one.name: kinds[one.name] for one in fields(Timeline)}
+    found = {field.name: kinds[field.name] for field in fields(Timeline)}
     return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Table)}
 
 

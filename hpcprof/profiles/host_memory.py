@@ -49,5 +49,5 @@ def host_memory(labels: Iterable[str | None]) -> HostMemory:
 
 def host_memory_of_name(name: str) -> HostMemory:
     """Return the kind that PyTorch writes into a name such as ``Memcpy HtoD (Pageable -> Device)``."""
-    found = _NAME.fullmatch(name)
-    return host_memory(label for label in found.groups() if label) if found else HostMemory.UNKNOWN
+    match = _NAME.fullmatch(name)
+    return host_memory(label for label in match.groups() if label) if match else HostMemory.UNKNOWN

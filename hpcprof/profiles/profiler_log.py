@@ -55,9 +55,9 @@ def logged_warnings(profile: Path, kind: str, rank: int) -> list[Loss]:
     except OSError:
         return []
     alike: dict[str, list[str]] = {}
-    for found in line.finditer(text):
-        if not harmless.search(found[1]):
-            alike.setdefault(_NUMBER.sub("#", found[1]), []).append(found[1])
+    for match in line.finditer(text):
+        if not harmless.search(match[1]):
+            alike.setdefault(_NUMBER.sub("#", match[1]), []).append(match[1])
     return [
         Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, len(texts), None, visible(masked(texts[0].strip())))
         for texts in alike.values()

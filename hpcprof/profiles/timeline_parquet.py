@@ -304,11 +304,11 @@ def _timeline(described: Mapping[str, Any], read: Callable[[str, type[Table]], _
 
 
 def _tables(read: Callable[[str, type[Table]], _Columns | None], number: Mapping[str, int]) -> dict[str, Any]:
-    found = {}
+    tables = {}
     for field, kind in timeline_tables().items():
         columns = read(field, kind)
-        found[field] = kind.empty() if columns is None else table_of(kind, columns, number)
-    return found
+        tables[field] = kind.empty() if columns is None else table_of(kind, columns, number)
+    return tables
 
 
 def _texts(values: Sequence[str]) -> NDArray[np.object_]:

@@ -39,12 +39,12 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     """
     # NO_NAME is -1 and so selects the last element.
     of_call = np.array([*map(_kind, strings), UNKNOWN], np.int8)[calls.name]
-    known = np.flatnonzero(of_call != UNKNOWN)
-    known = known[calls.correlation[known] != NO_CORRELATION]
-    waits, telling = pair_keys((process, correlation), (calls.process[known], calls.correlation[known]))
+    rows = np.flatnonzero(of_call != UNKNOWN)
+    rows = rows[calls.correlation[rows] != NO_CORRELATION]
+    waits, telling = pair_keys((process, correlation), (calls.process[rows], calls.correlation[rows]))
     row, found = matches(waits, telling)
     kind = np.full(len(process), UNKNOWN)
-    kind[row] = of_call[known[found]]
+    kind[row] = of_call[rows[found]]
     return kind
 
 
@@ -64,5 +64,5 @@ def waits_for_stream(name: str) -> bool:
 
 
 def _kind(name: str) -> int:
-    found = _CALL.fullmatch(name)
-    return _KINDS.get(found[1] + found[2], UNKNOWN) if found else UNKNOWN
+    match = _CALL.fullmatch(name)
+    return _KINDS.get(match[1] + match[2], UNKNOWN) if match else UNKNOWN

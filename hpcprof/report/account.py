@@ -111,12 +111,12 @@ def _causes_by_kind(contents: Contents) -> dict[int, list[_IdleTime]]:
     """Return the idle time of the steps of each kind."""
     steps = _columns(contents, "step_account", "rank", "step", "kind")
     kinds = {(rank, step): kind for rank, step, kind in steps}
-    found: dict[int, list[_IdleTime]] = defaultdict(list)
+    causes_by_kind: dict[int, list[_IdleTime]] = defaultdict(list)
     times = _columns(contents, "step_idle_causes", "rank", "step", "cause", "range", "idle_ns")
     for rank, step, cause, name, ns in times:
         if kind := kinds.get((rank, step)):
-            found[kind].append((cause, name, ns))
-    return found
+            causes_by_kind[kind].append((cause, name, ns))
+    return causes_by_kind
 
 
 def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
@@ -146,12 +146,12 @@ def _idle(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float,
     total = sum(sum(ranges.values()) for ranges in sums.values())
     if not total:
         return [("idle", idle_ns, "")]
-    found = []
+    idle = []
     for cause, ranges in sums.items():
         own = sum(ranges.values())
         most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MOST_RANGES]
-        found.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * own / total, " and ".join(most)))
-    return sorted(found, key=lambda part: -part[1])
+        idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * own / total, " and ".join(most)))
+    return sorted(idle, key=lambda part: -part[1])
 
 
 def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[AccountPart]:

@@ -120,8 +120,8 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
     own = round(float(graph.own[row, column]))
     content = _number(_ID, node.number) + _text(NAME, str(values["name"]))
     content += _number(TYPE, _TYPES[values["kind"]])
-    content += b"".join(_number(_CONTROL, one) for one in node.control)
-    content += b"".join(_number(_DATA, one) for one in node.data)
+    content += b"".join(_number(_CONTROL, control) for control in node.control)
+    content += b"".join(_number(_DATA, datum) for datum in node.data)
     content += _number(START, start // 1000) + _number(DURATION, own // 1000)
     host = values["kind"] in ("host", "wait")
     content += _nested(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))
@@ -139,7 +139,7 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
             content += _nested(ATTRIBUTE, _text(1, "pg_name") + _text(STRING_VAL, group))
         else:
             mine = int(values["rank"])
-            other = next((one for one in ranks if one != mine), int(values["peer"]))
+            other = next((rank for rank in ranks if rank != mine), int(values["peer"]))
             sends = values["kind"] == "send"
             numbers |= {
                 "comm_src": mine if sends else other,

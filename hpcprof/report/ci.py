@@ -78,11 +78,11 @@ def markdown_summary(compared: Comparison, job: str = "") -> str:
     """Return the comparison in Markdown, for the summary of a job; of addresses, only ``job`` is a link."""
     verdict = verdict_sentence(compared)
     lines = [f"## {_TITLE}", "", job.join(map(_cell, verdict.split(job))) if job else _cell(verdict), ""]
-    found = compared.waterfall
-    if found is not None:
+    waterfall = compared.waterfall
+    if waterfall is not None:
         lines += ["| part of a step | difference |", "|---|---:|"]
-        lines += [f"| {_cell(name)} | {_change(change)} |" for name, change in found.parts.items()]
-        lines += [f"| **step** | **{_change(found.difference_ns)}** |", ""]
+        lines += [f"| {_cell(name)} | {_change(change)} |" for name, change in waterfall.parts.items()]
+        lines += [f"| **step** | **{_change(waterfall.difference_ns)}** |", ""]
     rows = compared.rows("kernel_difference")[:_KERNELS] if compared.differences else []
     if rows:
         names = ("count", "shape", "duration")

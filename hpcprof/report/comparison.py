@@ -157,18 +157,18 @@ class Comparison(InNotebooks):
     def is_open(self) -> bool:
         """True if neither a change nor its absence is shown."""
         verdicts = [row["verdict"] for row in self.table.rows[:1]]
-        return all(one == INCONCLUSIVE or one.endswith(NO_STATISTICS) for one in verdicts)
+        return all(verdict == INCONCLUSIVE or verdict.endswith(NO_STATISTICS) for verdict in verdicts)
 
     def other_clocks(self) -> str:
         """Return that a candidate that is worse ran at other clocks, in a sentence; empty if it did not."""
         if not self.regressed:
             return ""
-        said = next((one for one in remarks(self.table) if one.startswith(CLOCKS_DIFFER)), "")
+        said = next((remark for remark in remarks(self.table) if remark.startswith(CLOCKS_DIFFER)), "")
         return f"{said[:1].upper()}{said[1:].partition('; ')[0]}. " if said else ""
 
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
-        said = [part for one in remarks(self.table) for part in one.split("; ")]
+        said = [part for remark in remarks(self.table) for part in remark.split("; ")]
         lacking = "".join(f"Not judged: {part}. " for part in said if part.startswith(NOT_MEASURED))
         return f"{lacking}{self._of_metrics()}".rstrip()
 

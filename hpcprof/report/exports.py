@@ -128,14 +128,14 @@ class _StepTimelines(Timelines):
 
 def _spans(option: str, text: str) -> list[tuple[int, int]]:
     """Return the spans of numbers that a user wrote, such as ``0,3-5``."""
-    found = []
+    spans = []
     for part in text.split(",") if text else ():
         match = _SPAN.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise UsageError(f"{option} {text}: give numbers and ranges, such as 0,3-5.")
-        found.append((first, last))
-    return found
+        spans.append((first, last))
+    return spans
 
 
 def _among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Run) -> list[int]:
@@ -169,7 +169,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     tables = {name: (ANALYSES[name].columns, one.columns) for name, one in stored.items()}
     steps = {name: str(one.steps) for name, one in stored.items() if one.steps is not None}
     for name, columns, rows in (("reasons", _REASONS, reasons), ("losses", _LOSSES, losses)):
-        tables[name] = columns, {one.name: [row[at] for row in rows] for at, one in enumerate(columns)}
+        tables[name] = columns, {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -144,7 +144,7 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
     if not checks:
         return []
     wrong = sorted({rank for rank, check in checks if not check.passed})
-    _, worst = max(checks, key=lambda found: _severity(found[1]))
+    _, worst = max(checks, key=lambda check: _severity(check[1]))
     verdict = f"wrong on {named_ranks(wrong)}"
     return [
         (

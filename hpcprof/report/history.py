@@ -76,7 +76,7 @@ def in_words(history: History) -> Iterator[str]:
 
 def regression_sentence(found: Sequence[History]) -> str:
     """Return what became worse in some histories; with other clocks, these come first."""
-    last = [[one for one in history.points if one.change_pct is not None][-1] for history in found]
+    last = [[point for point in history.points if point.change_pct is not None][-1] for history in found]
     clocks = "".join(dict.fromkeys(_first_said(one.clocks) for one in last))
     names = ", ".join(f"{one.metric} from {point.run} on" for one, point in zip(found, last, strict=True))
     return f"{clocks}Regression: {visible(names)}."

@@ -64,7 +64,7 @@ def _by_name(
     column = measure(analysis)
     unit = column.rpartition("_")[2]
     values = _by_key(*_once_a_rank(table, keys, column))
-    found: list[Row] = [
+    rows: list[Row] = [
         {
             **dict(zip(keys, key, strict=True)),
             **{f"{label}_{unit}": _quantile(ordered, q) for label, q in _QUANTILES.items()},
@@ -72,13 +72,13 @@ def _by_name(
         }
         for key, ordered in values.items()
     ]
-    found.sort(key=lambda row: -abs(row[f"p50_{unit}"]))
+    rows.sort(key=lambda row: -abs(row[f"p50_{unit}"]))
     columns = (
         *(Column(key, kinds[key]) for key in keys),
         *(Column(f"{label}_{unit}", kinds[column]) for label in _QUANTILES),
         Column("ranks", Kind.INT),
     )
-    return replace(analysis, columns=columns, main_columns=()), found
+    return replace(analysis, columns=columns, main_columns=()), rows
 
 
 def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row]]:

@@ -77,7 +77,7 @@ def pipeline_text(prediction: PipelinePrediction) -> str:
 
 def score_text(checks: Sequence[Kept]) -> str:
     """Return a sentence about how earlier predictions did."""
-    scored = [one for one in checks if one.beats_both is not None]
+    scored = [check for check in checks if check.beats_both is not None]
     if not scored:
         return "No prediction of this run has been checked yet (hpcprof predict --check RUN)."
     wins = sum(bool(one.beats_both) for one in scored)
@@ -111,6 +111,6 @@ def kept_table(predictions: Sequence[Kept]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in KEPT_COLUMNS:
         table.add_column(name, justify="left" if name == "Run" else "right", overflow="fold")
-    for one in predictions:
-        table.add_row(*kept_cells(one))
+    for prediction in predictions:
+        table.add_row(*kept_cells(prediction))
     return table

@@ -260,10 +260,10 @@ class Results(InNotebooks):
         DamagedInput
             If the profile cannot be read.
         """
-        found = find_timelines(self.run)
-        if rank not in found.paths:
-            raise unknown("rank", str(rank), map(str, found.paths), f" of {self.run.path}")
-        return found.read(rank)
+        timelines = find_timelines(self.run)
+        if rank not in timelines.paths:
+            raise unknown("rank", str(rank), map(str, timelines.paths), f" of {self.run.path}")
+        return timelines.read(rank)
 
     def show_timeline(self, height: int = 640) -> RunTimeline:
         """Return the timeline of all ranks as a notebook shows it, ``height`` pixels high.

@@ -121,9 +121,9 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
     found = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
     # Runs of a baseline may be of another program, or no longer there.
     return found + [
-        (f"baseline {one.name}", compare_address(one.runs, run.id))
-        for one in (named_baselines(store) if alike else ())
-        if alike.issuperset(one.runs) and len(one.runs) <= MOST_RUNS
+        (f"baseline {named_baseline.name}", compare_address(named_baseline.runs, run.id))
+        for named_baseline in (named_baselines(store) if alike else ())
+        if alike.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MOST_RUNS
     ]
 
 

@@ -79,7 +79,7 @@ def create_grant(
 def remove_grant(folder: Path, name: str) -> None:
     """Remove a grant from a hub."""
     with _changing(folder) as grants:
-        names = [one.name for one in grants]
+        names = [grant.name for grant in grants]
         if name not in names:
             raise unknown("token", name, names)
         del grants[names.index(name)]

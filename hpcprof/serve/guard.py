@@ -96,8 +96,8 @@ class Access:
 def host_name(host: str) -> str:
     """Return the host of a Host header without port and IPv6 brackets; any other text as it is."""
     host = host.strip().lower()
-    found = _HOST.fullmatch(host)
-    return (found["address"] or found["name"]) if found else host
+    match = _HOST.fullmatch(host)
+    return (match["address"] or match["name"]) if match else host
 
 
 class Guard:

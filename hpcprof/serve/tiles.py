@@ -288,7 +288,7 @@ class Tiles:
         profiles = self._store.profiles(run.id) if self._store.exists() else {}
         if not profiles:
             raise HpcprofError(f"{run.id} has no timeline: it has not been collected.")
-        sums = ((rank, f"{one.sha256} {one.analysis_version}") for rank, one in profiles.items())
+        sums = ((rank, f"{profile.sha256} {profile.analysis_version}") for rank, profile in profiles.items())
         key = tile_key(LAYOUT, run.id, str(run.path), profiles=sums)
         self._keys[run.id] = key, time.monotonic()
         return key
@@ -444,10 +444,10 @@ def encoded_tile(
 
 def _in_window(tracks: RankTracks, start: int, end: int) -> Iterator[Track]:
     for track in tracks.tracks:
-        own = track.slices
-        rows = (own.start < end) & (np.maximum(own.end, own.start + 1) > start)
+        slices = track.slices
+        rows = (slices.start < end) & (np.maximum(slices.end, slices.start + 1) > start)
         if rows.any():
-            yield replace(track, slices=own.take(rows))
+            yield replace(track, slices=slices.take(rows))
 
 
 def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:

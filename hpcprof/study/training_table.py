@@ -49,11 +49,11 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     groups = list(metrics.groupby(list(_KERNEL), sort=False))
     measured = [(str(name), str(grid), str(block), i) for i, ((name, grid, block), _) in enumerate(groups)]
     launches = [_typical(group) for _, group in groups]
-    known = KernelLookup(measured)
+    kernel_lookup = KernelLookup(measured)
     used: set[int] = set()
     rows: list[dict[str, Any]] = []
     for row in compared.to_dict("records"):
-        found = known.find(row["name"], row["grid"], row["block"])
+        found = kernel_lookup.find(row["name"], row["grid"], row["block"])
         if found is not None:
             used.add(found)
         rows.append(

@@ -185,14 +185,14 @@ def _possible(program: Sequence[str], ranks: int) -> list[str]:
     from hpcprof.workloads.ddp.faults import FAULTS, parse_fault
     from hpcprof.workloads.ddp.options import parse
 
-    found = []
+    possible = []
     for name in FAULTS:
         try:
             parse((*program, "--fault", name)).validate(ranks)
         except UsageError:
             continue
-        found.append(parse_fault(name).text)
-    return found
+        possible.append(parse_fault(name).text)
+    return possible
 
 
 def _complete(
@@ -219,8 +219,8 @@ def _validate(
     from hpcprof.study.validation_table import Validation
     from hpcprof.workloads.ddp.faults import parse_fault
 
-    costs = _costs((one for one in record.runs if not one.profiled), runs_dir)
-    found = []
+    costs = _costs((run for run in record.runs if not run.profiled), runs_dir)
+    validate = []
     for planned in record.runs:
         if not planned.profiled:
             continue
@@ -230,8 +230,8 @@ def _validate(
         except HpcprofError as error:
             runs.tell(f"{planned.faults[0]}: {error}", MessageKind.WARNING)
         fault = parse_fault(planned.faults[0])
-        found.append(Validation(fault, costs[fault.text], explanation, planned.job.ranks))
-    return found
+        validate.append(Validation(fault, costs[fault.text], explanation, planned.job.ranks))
+    return validate
 
 
 def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:

@@ -300,7 +300,7 @@ def _cpu_bind(site: Site, job: Job, written: Callable[[Sequence[str]], str]) -> 
 
 def _in_slurm(cores: Sequence[str]) -> str:
     """Return the cores of each rank as srun takes them: only masks can name several for one rank."""
-    if all(one.isdigit() for one in cores):
+    if all(core.isdigit() for core in cores):
         return f"map_cpu:{','.join(cores)}"
     return f"mask_cpu:{','.join(f'0x{sum(1 << core for core in core_numbers(one)):x}' for one in cores)}"
 

@@ -56,8 +56,8 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
     """Return the jobs for workers that collect runs; ``folder`` is for their logs."""
     site, job = _site_and_job(runs, place)
     scheduler = find_scheduler(site.scheduler)
-    known = scheduler.dask_jobs
-    if known is None or scheduler.arrays is None:
+    dask_jobs = scheduler.dask_jobs
+    if dask_jobs is None or scheduler.arrays is None:
         raise UsageError(
             f"--executor dask: site {site.name} uses {scheduler.title}, but Dask starts workers in jobs of "
             "PBS and Slurm; leave out --site and --nodes for workers on this machine."
@@ -84,12 +84,12 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
         "memory": "1GiB",
         "worker_extra_args": ["--memory-limit", "0", "--no-dashboard"],
         "job_name": _NAME,
-        "job_directives_skip": list(known.replaced),
-        "job_extra_directives": [line for line in directives if not line.startswith(tuple(known.kept))],
+        "job_directives_skip": list(dask_jobs.replaced),
+        "job_extra_directives": [line for line in directives if not line.startswith(tuple(dask_jobs.kept))],
         "job_script_prologue": [*modules, *site.setup, *variables, *temporary, _WITHOUT_PROFILE],
         "log_directory": str(folder),
     }
-    return WorkerJobs(site.scheduler, known.cluster, options, place.nodes, workers)
+    return WorkerJobs(site.scheduler, dask_jobs.cluster, options, place.nodes, workers)
 
 
 def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Job]:

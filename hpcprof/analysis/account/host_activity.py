@@ -125,7 +125,7 @@ def executed(calls: ApiCalls, rows: Ints) -> StepFunction:
 
 def divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Divide disjoint intervals, sorted by start, where a function changes: the interval, start and end."""
-    moments = np.sort(np.concatenate([one.changes_inside(start, end) for one in functions]))
+    moments = np.sort(np.concatenate([function.changes_inside(start, end) for function in functions]))
     low = np.searchsorted(moments, start, side="right")
     count = np.searchsorted(moments, end) - low + 1
     owner = np.repeat(np.arange(len(start)), count)

@@ -204,9 +204,9 @@ def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
 
 
 def _totals(number: Ints, values: Ints) -> Ints:
-    found = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-    np.add.at(found, number, values)
-    return found
+    totals = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    np.add.at(totals, number, values)
+    return totals
 
 
 def _cause_names(cause: Ints) -> NDArray[np.object_]:

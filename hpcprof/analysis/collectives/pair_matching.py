@@ -88,7 +88,7 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     chosen, sends, partner, rank = chosen[kept], sends[kept], partner[kept], rank[kept]
     sender, receiver = np.where(sends, rank, partner), np.where(sends, partner, rank)
     profiled = np.isin(partner, distinct(rows["rank"].to_numpy(np.int64)))
-    found = []
+    pairs = []
     columns = _columns(rows, chosen) | {"alone": alone, "sends": sends}
     keys = (communicator[chosen], sender, receiver)
     for (c, a, b), places in rows_by_key(*keys) if len(chosen) else []:
@@ -98,8 +98,8 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
         if isinstance(pair, str):
             problems.append(pair)
         else:
-            found.append(pair)
-    return found, problems
+            pairs.append(pair)
+    return pairs, problems
 
 
 def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:

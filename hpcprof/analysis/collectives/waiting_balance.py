@@ -71,7 +71,7 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
 
     Each gets its part of the error probability, so that all intervals hold together.
     """
-    judged = {key: one for key, one in costs.items() if len(one.cost) >= MIN_STEPS}
+    judged = {key: cost for key, cost in costs.items() if len(cost.cost) >= MIN_STEPS}
     found: dict[SeriesT, tuple[float, float]] = {}
     for steps in sorted({len(one.cost) for one in judged.values()}):
         alike = [key for key, one in judged.items() if len(one.cost) == steps]
@@ -116,10 +116,10 @@ def rank_intervals(
     if usual is None:
         usual = _usual(common_correlation(late), ranks, steps)
     assumed = _assumptions(steps)
-    own = np.maximum(correlation_with_next(late), correlation_with_next(series))
-    own = expected_correlation(own, 1, steps, _ASSUMED_STEPS, usual, assumed.own_errors)
+    maximum = np.maximum(correlation_with_next(late), correlation_with_next(series))
+    maximum = expected_correlation(maximum, 1, steps, _ASSUMED_STEPS, usual, assumed.own_errors)
     confidence = 1 - (1 - assumed.confidence) / judged
-    low, high = series_interval(series, confidence, np.maximum(usual, own))
+    low, high = series_interval(series, confidence, np.maximum(usual, maximum))
     if steps >= MIN_VALUES:
         _, correlation, *errors = _TWO_LEVELS
         low = np.maximum(low, lower_bound(series, late, confidence, _ASSUMED_STEPS, correlation, errors))
@@ -169,10 +169,10 @@ def message_waits(
     if not ends:
         none: pd.DataFrame = pd.DataFrame(columns=["rank", "start", "wait", "clock", "last"])
         return none
-    columns = {name: np.concatenate([one[name] for one in ends], axis=None) for name in ends[0]}
+    columns = {name: np.concatenate([end[name] for end in ends], axis=None) for name in ends[0]}
     kernels = pd.DataFrame(columns, copy=False).groupby(["rank", "start"])
-    found: pd.DataFrame = kernels[["wait", "clock"]].max().assign(last=kernels["last"].min()).reset_index()
-    return found
+    frame: pd.DataFrame = kernels[["wait", "clock"]].max().assign(last=kernels["last"].min()).reset_index()
+    return frame
 
 
 def partner_waits(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
@@ -208,8 +208,8 @@ def exposed_by_step(rows: pd.DataFrame) -> pd.DataFrame:
     inside = rows[(rows["part"] == 0) & rows["step"].notna()]
     columns = {"rank": np.int64, "step": np.int64, "exposed_ns": np.float64}
     inside = inside[list(columns)].astype(columns)
-    found: pd.DataFrame = inside.groupby(["rank", "step"], as_index=False)["exposed_ns"].sum()
-    return found
+    frame: pd.DataFrame = inside.groupby(["rank", "step"], as_index=False)["exposed_ns"].sum()
+    return frame
 
 
 def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:
@@ -227,7 +227,7 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     times = np.full((len(steps), len(ranks)), np.nan)
     times[step, rank] = inside["exposed_ns"]
     first = np.array([lowest[one] for one in ranks.tolist()], np.int64)
-    found: dict[int, StepCosts] = {}
+    step_costs: dict[int, StepCosts] = {}
     for group in np.unique(first).tolist():
         together = np.flatnonzero(first == group)
         known = ~np.isnan(times[:, together])
@@ -240,5 +240,5 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
             continue
         less: Floats = -later_than_others(complete)
         for one, of_rank in zip(ranks[often].tolist(), less.T, strict=True):
-            found[one] = StepCosts(of_rank, np.maximum(of_rank, 0), of_rank, np.zeros_like(of_rank))
-    return found
+            step_costs[one] = StepCosts(of_rank, np.maximum(of_rank, 0), of_rank, np.zeros_like(of_rank))
+    return step_costs

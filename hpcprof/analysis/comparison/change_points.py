@@ -190,8 +190,8 @@ def _log_of_sum(terms: Floats) -> Floats:
     most = terms.max(axis=-1, keepdims=True)
     most[np.isneginf(most)] = 0.0
     with np.errstate(divide="ignore"):
-        found: Floats = np.log(np.exp(terms - most).sum(axis=-1)) + most[..., 0]
-    return found
+        log_of_sum: Floats = np.log(np.exp(terms - most).sum(axis=-1)) + most[..., 0]
+    return log_of_sum
 
 
 def _noise(series: Floats) -> Floats:
@@ -246,11 +246,11 @@ def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:
     weight = variance / _USUAL_CHANGE**2
     rate = scale + (square - level**2 / (weight + known)).clip(min=0) / 2
     after = shape + np.arange(n + 1) / 2
-    found: Floats = (
+    segments: Floats = (
         (gammaln(after) - gammaln(shape))[count]
         + shape * np.log(scale)
         - after[count] * np.log(rate)
         + 0.5 * np.log(of_first * weight / (weight + known))
         - count / 2 * np.log(2 * np.pi)
     )
-    return found
+    return segments

@@ -33,12 +33,12 @@ def differences(
 
     ``expected`` are the names of facts in which the sides differ on purpose.
     """
-    found = [
+    difference = [
         Difference(name, tuple(_values(a, name)), tuple(_values(b, name)))
         for name in _names(a, b)
         if name not in expected
     ]
-    return [one for one in found if one.a and one.b and one.a != one.b]
+    return [one for one in difference if one.a and one.b and one.a != one.b]
 
 
 def describe_differences(
@@ -58,8 +58,8 @@ def describe_differences(
         mixed = [name for name in names if len(_values(side, name)) > 1]
         if mixed:
             said.append(f"the repeats in {label} differ in {', '.join(mixed)}")
-    for one in differences(a, b, expected):
-        said.append(f"{one.name} differs: {one.said(*labels)}")
+    for difference in differences(a, b, expected):
+        said.append(f"{difference.name} differs: {difference.said(*labels)}")
     return said
 
 

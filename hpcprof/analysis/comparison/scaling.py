@@ -137,7 +137,7 @@ def _step_ns(run: RunData) -> float | None:
 def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
     """Return POP's factors of some runs in percent, the geometric mean where there are several."""
     names = ("parallel_efficiency", "load_balance", "communication_efficiency")
-    found = {f"{name}_pct": _mean([one.pop(name) for one in runs]) for name in names}
+    mean = {f"{name}_pct": _mean([run.pop(name) for run in runs]) for name in names}
     useful, of_reference = (
         _mean([None if (own := one.pop(names[0])) is None else own * one.step_ns for one in side])
         for side in (runs, reference)
@@ -147,9 +147,9 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
         strong = kind is ScalingKind.STRONG
         before, now = (side[0].setup.ranks if strong else 1 for side in (reference, runs))
         scaled = of_reference * before / (useful * now)
-    parallel = found["parallel_efficiency_pct"]
+    parallel = mean["parallel_efficiency_pct"]
     whole = scaled * parallel if scaled is not None and parallel is not None else None
-    every = {**found, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
+    every = {**mean, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
     every |= _parts_of_computation(scaled, *(_rates(side) for side in (runs, reference)))
     return {name: None if value is None else round(100 * value, 2) for name, value in every.items()}
 
@@ -167,9 +167,9 @@ def _parts_of_computation(
 
 def _rates(runs: Sequence[_Timed]) -> Floats | None:
     """Return the instructions and the cycles per ns of useful time; None if a run did not count them."""
-    found = [one.rates for one in runs]
-    known = [one for one in found if one is not None]
-    return np.mean(known, axis=0) if known and len(known) == len(found) else None
+    rates = [run.rates for run in runs]
+    known = [one for one in rates if one is not None]
+    return np.mean(known, axis=0) if known and len(known) == len(rates) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -199,8 +199,8 @@ def _text(values: Mapping[str, Any]) -> str:
 def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
     """Return the rows of a series, the reference first."""
     same: dict[tuple[int, int], list[_Timed]] = {}
-    for one in runs:
-        same.setdefault((one.setup.ranks, one.setup.nodes or 0), []).append(one)
+    for run in runs:
+        same.setdefault((run.setup.ranks, run.setup.nodes or 0), []).append(run)
     reference = same[min(same)]
     return [_row(series, same[where], reference) for where in sorted(same)]
 
@@ -211,7 +211,7 @@ def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Tim
     faster = math.exp(of_reference.mean() - logs.mean())
     more = first.setup.ranks / reference[0].setup.ranks
     work = more if series.kind is ScalingKind.WEAK else 1.0
-    names = dict.fromkeys(one.workload for one in runs if one.workload is not None)
+    names = dict.fromkeys(run.workload for run in runs if run.workload is not None)
     row: dict[str, Any] = {
         "program": first.program,
         "workload": ", ".join(names) or None,
@@ -304,7 +304,7 @@ def _model_row(
 
 def _parts(runs: Sequence[_Timed]) -> dict[str, float]:
     """Return the parts of a step of some runs with the same ranks in ns, by name; the mean over the runs."""
-    parts = [_parts_of_run(one) for one in runs]
+    parts = [_parts_of_run(run) for run in runs]
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: sum(part[name] for part in parts) / len(parts) for name in names}
 

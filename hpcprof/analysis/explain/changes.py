@@ -102,10 +102,10 @@ def parse_changes(texts: Sequence[str]) -> list[Change]:
 def _parsed(text: str) -> Change:
     kind = _kind(text)
     if kind == "ideal":
-        found = _IDEAL.fullmatch(text)
-        if found is None:
+        match = _IDEAL.fullmatch(text)
+        if match is None:
             raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
-        return Change(kind, found["which"] or "", float(found["but"] == "!"))
+        return Change(kind, match["which"] or "", float(match["but"] == "!"))
     if kind == "rank":
         return _like_the_others(text)
     if (added := _ADDED.fullmatch(text)) and kind in _RANGES:
@@ -129,10 +129,10 @@ def _kind(text: str) -> ChangeKind:
 
 
 def _like_the_others(text: str) -> Change:
-    found = re.fullmatch(r"rank:(\d+)=median", text)
-    if found is None:
+    match = re.fullmatch(r"rank:(\d+)=median", text)
+    if match is None:
         raise UsageError(f"{text!r} does not say what changes: write it as in rank:2=median.")
-    return Change("rank", "", 1.0, rank=int(found[1]), median=True)
+    return Change("rank", "", 1.0, rank=int(match[1]), median=True)
 
 
 def _name(text: str, kind: ChangeKind, target: str) -> str:

@@ -87,9 +87,9 @@ def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
 def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Counter[_Line | None]:
     """Return the time in ns of each line in the host work of a finding; None stands for other code."""
     steps, functions = step_intervals(timeline), timeline.functions
-    found: Counter[_Line | None] = Counter()
+    counter: Counter[_Line | None] = Counter()
     if not len(steps.start):
-        return found
+        return counter
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
     inside = np.array([*(is_inside(text, where) for text in places.texts), not where], bool)
     working = {*working_threads(timeline), marking_thread(timeline)}
@@ -107,8 +107,8 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
             kept &= calling.at(start) != NONE
         row, length = function.at(start[kept]), (end - start)[kept]
         for one in np.unique(row).tolist():
-            found[_line(timeline, own, one)] += int(length[row == one].sum())
-    return found
+            counter[_line(timeline, own, one)] += int(length[row == one].sum())
+    return counter
 
 
 def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes) -> StepFunction:
@@ -263,7 +263,7 @@ def with_culprits(
         return replace(
             finding,
             remedy=remedy_for(stack, finding),
-            evidence_text=tuple(_said(finding, one, tables, on_host) for one in finding.evidence),
+            evidence_text=tuple(_said(finding, evidence, tables, on_host) for evidence in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
         )

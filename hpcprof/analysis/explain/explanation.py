@@ -149,7 +149,7 @@ class Finding(InNotebooks):
         """Return the finding changed, and so those that are alternatives to it or go together with it."""
         return replace(
             change(self),
-            alternatives=tuple(one.changed(change) for one in self.alternatives),
+            alternatives=tuple(alternative.changed(change) for alternative in self.alternatives),
             together=tuple(one.changed(change) for one in self.together),
         )
 
@@ -394,11 +394,11 @@ class Explanation(InNotebooks):
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self), enc_hook=str))
-        for finding in found["findings"]:
+        json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self), enc_hook=str))
+        for finding in json["findings"]:
             for one in (finding, *finding["alternatives"], *finding["together"]):
                 del one["cost_ns"], one["limits_after"]
-        return found
+        return json
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Explanation:

@@ -56,7 +56,7 @@ class HostSteps:
 
 def common_steps(steps: Mapping[int, HostSteps]) -> Ints:
     """Return the numbers of the steps that all ranks have."""
-    return reduce(np.intersect1d, (one.number for one in steps.values()))
+    return reduce(np.intersect1d, (step.number for step in steps.values()))
 
 
 def mpi_graph(

@@ -106,13 +106,13 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     # Calls that exchange messages with one rank pass nothing on.
     count, thread = len(calls), calls.thread
     exchange = np.isin(received * count + sent, sent * count + received)
-    known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
-    came, target = received[last[known]], rank[received[known]]
+    rows = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
+    came, target = received[last[rows]], rank[received[rows]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    at_once = calls.start[sent[known]] - calls.end[received[last[known]]] <= _NEAR_NS
-    source = np.where(answers | at_once, target, rank[sent[last[known]]])
-    return np.column_stack((source, rank[sent[known]], target))
+    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= _NEAR_NS
+    source = np.where(answers | at_once, target, rank[sent[last[rows]]])
+    return np.column_stack((source, rank[sent[rows]], target))
 
 
 def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
@@ -136,9 +136,9 @@ class MpiNeeds:
         self._real = known[np.lexsort((calls.start[known], calls.thread[known]))]
         node = np.full(len(run.calls) + 1, NONE)
         node[row[known]] = known
-        found = run.operations
-        receives, held = found.matched_receives, blocked_sends(run)
-        sends = found.matched_sends
+        operations = run.operations
+        receives, held = operations.matched_receives, blocked_sends(run)
+        sends = operations.matched_sends
         partner = run.operations.partner
         self._received, self._sent, *_ = self._pairs(run, node, receives, partner[receives])
         blocked = [(held, partner[held])]
@@ -153,17 +153,17 @@ class MpiNeeds:
         joined: list[tuple[Ints, Ints]] = []
         gathered: list[tuple[Ints, Ints]] = []
         for op, rows in collective_tables(run):
-            name = found.ops[op]
-            begin, done = node[found.begin[rows]], node[found.completes[rows]]
+            name = operations.ops[op]
+            begin, done = node[operations.begin[rows]], node[operations.completes[rows]]
             here = np.all((begin != NONE) & (done != NONE), axis=1)
             rows, begin, done = rows[here], begin[here], done[here]
-            is_root = found.rank[rows] == found.root[rows][:, :1]
+            is_root = operations.rank[rows] == operations.root[rows][:, :1]
             one_root = is_root.sum(axis=1) == 1
             if run.waits_for_all(op, rows):
                 joined += zip(begin, done, strict=True)
             elif name in PREFIX:
                 own, other = needed_before(run, rows)
-                rooted.append((node[found.begin[other]], node[found.completes[own]]))
+                rooted.append((node[operations.begin[other]], node[operations.completes[own]]))
             elif name in FROM_ROOT:
                 rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
                 others = rows.shape[1] - 1
@@ -185,8 +185,8 @@ class MpiNeeds:
         self._groups = [*joined, *gathered]
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
-        found = run.operations
-        own, other = node[found.completes[rows]], node[found.begin[partner]]
+        operations = run.operations
+        own, other = node[operations.completes[rows]], node[operations.begin[partner]]
         here = (own != NONE) & (other != NONE) & (own != other)
         return own[here], other[here], partner[here]
 

@@ -65,7 +65,7 @@ def _account(table: pd.DataFrame) -> _Account | None:
         for name in ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns")
     }
     whole = columns["wall_ns"].dropna().index
-    values = {name: one.loc[whole].to_numpy(float) for name, one in columns.items()}
+    values = {name: column.loc[whole].to_numpy(float) for name, column in columns.items()}
     if not len(whole):
         return None
     return _Account(

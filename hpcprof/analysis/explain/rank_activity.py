@@ -190,7 +190,7 @@ def _calls(
     owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
     kept, every = kept[order], thread
     start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
-    found = HostCalls(
+    host_calls = HostCalls(
         row=kept,
         start=start,
         end=finish,
@@ -203,7 +203,7 @@ def _calls(
         before=predecessors(start, finish, thread),
         others=_others_before(kept, np.flatnonzero((kind == CallKind.OTHER) & working[every]), every, calls),
     )
-    return found, owner
+    return host_calls, owner
 
 
 def _others_before(kept: Ints, others: Ints, thread: Ints, calls: NamedSpans) -> Ints:

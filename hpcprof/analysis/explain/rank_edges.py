@@ -149,7 +149,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     behind &= signalled == EARLIEST
     late[behind] = 0
     first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
-    found = [
+    device_edges = [
         edges_of(
             np.where(slow, nodes.call_end(work.call), nodes.call_start(work.call))[seen],
             nodes.work_start(seen),
@@ -180,7 +180,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
         ),
         edges_of(nodes.work_start(every), nodes.work_end(every), work.end - work.start, EdgeKind.RUN, every),
     ]
-    return found, int(late.sum())
+    return device_edges, int(late.sum())
 
 
 def _median(values: Ints, default: int) -> int:
@@ -225,10 +225,10 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
     thread, count = calls.thread[of_mpi], len(calls) + 1
     call = (blocking.target - 1) // 2
     after = np.searchsorted(thread * count + of_mpi, calls.thread[call] * count + call)
-    known = np.flatnonzero(after < len(of_mpi))
-    known = known[thread[after[known]] == calls.thread[call[known]]]
-    following = of_mpi[after[known]]
-    return edges_of(blocking.source[known], nodes.call_start(following), 0, EdgeKind.WAIT, following)
+    rows = np.flatnonzero(after < len(of_mpi))
+    rows = rows[thread[after[rows]] == calls.thread[call[rows]]]
+    following = of_mpi[after[rows]]
+    return edges_of(blocking.source[rows], nodes.call_start(following), 0, EdgeKind.WAIT, following)
 
 
 def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edges:

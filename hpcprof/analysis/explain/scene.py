@@ -59,7 +59,7 @@ class Scene:
     def candidates(self) -> list[Candidate]:
         """Return the candidates of all causes that take at least one percent of a step by themselves."""
         declared = (find_cause(name) for name in cause_names())
-        every = (one for cause in declared if cause.candidates for one in cause.candidates(self))
+        every = (candidate for cause in declared if cause.candidates for candidate in cause.candidates(self))
         return [candidate for candidate in every if candidate.own_ns >= self.least]
 
     def once(self, compute: Callable[[Scene], _Computed]) -> _Computed:

@@ -139,7 +139,7 @@ class _Changer:
         return self._of_mpi.communication(times, rows, change.factor)
 
     def _places(self, name: str) -> list[str]:
-        places = [one for one in self.graph.places if one == name or one.endswith(f"/{name}")]
+        places = [place for place in self.graph.places if place == name or place.endswith(f"/{name}")]
         if not places:
             raise unknown("range", name, sorted(self.graph.places))
         return places

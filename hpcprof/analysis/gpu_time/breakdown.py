@@ -38,7 +38,7 @@ def device_breakdown(timeline: Timeline) -> Outcome:
         return none_in(timeline, "CUDA kernels or memory operations")
     idle = [device.device for device in devices if not device.span]
     why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
-    return Outcome(columns_of([{"device": one.device} | _divided([one]) for one in devices]), why)
+    return Outcome(columns_of([{"device": device.device} | _divided([device]) for device in devices]), why)
 
 
 def _divided(devices: list[DeviceTime]) -> dict[str, int | float | None]:

@@ -188,12 +188,12 @@ class _Judge:
         if not frames:
             # Autograd's own threads run no Python.
             return "backward" if self._has_stacks else "other"
-        inner = next((at for at, one in enumerate(frames) if one.function in _CALLS), len(frames))
-        if any(_OPTIMIZER.search(one.file) for one in frames):
+        inner = next((at for at, frame in enumerate(frames) if frame.function in _CALLS), len(frames))
+        if any(_OPTIMIZER.search(frame.file) for frame in frames):
             return "optimizer"
-        if any(_COMMUNICATION.search(one.file) for one in frames[:inner]):
+        if any(_COMMUNICATION.search(frame.file) for frame in frames[:inner]):
             return "communication"
-        passes = next((one.function for one in frames if one.function in ("forward", "backward")), "")
+        passes = next((frame.function for frame in frames if frame.function in ("forward", "backward")), "")
         if passes == "backward":
             return "backward"
         if passes or module or inner < len(frames):
@@ -203,8 +203,8 @@ class _Judge:
         return "other"
 
     def _makes_parameters(self, frames: tuple[CodeLine, ...]) -> bool:
-        moved = any(_MODULE.search(one.file) and one.function in _MOVES for one in frames)
-        return moved or any("torch" in one.file and one.function == "__init__" for one in frames)
+        moved = any(_MODULE.search(frame.file) and frame.function in _MOVES for frame in frames)
+        return moved or any("torch" in frame.file and frame.function == "__init__" for frame in frames)
 
 
 def line_of(frames: tuple[CodeLine, ...]) -> str:

@@ -162,7 +162,7 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
     source, peaks = _peaks(tables)
     if len(peaks) < 2:
         return
-    rank = max(peaks, key=lambda one: peaks[one])
+    rank = max(peaks, key=lambda peak: peaks[peak])
     others = statistics.median(peak for one, peak in peaks.items() if one != rank)
     more = peaks[rank] - others
     if peaks[rank] < _MUCH_MORE * others or more < _LEAST_BYTES:

@@ -161,10 +161,10 @@ def _last(series: Series, marks: Sequence[StepMark] = ()) -> float:
 
     It is zero when the processes have ended, and small as long as only the shell that started them is left.
     """
-    known = series.values[series.values > 0]
-    inside = series.values[(series.values > 0) & (series.times <= marks[-1].time)] if marks else known
-    known = inside if len(inside) else known
-    return float(known[-1]) if len(known) else 0.0
+    values = series.values[series.values > 0]
+    inside = series.values[(series.values > 0) & (series.times <= marks[-1].time)] if marks else values
+    values = inside if len(inside) else values
+    return float(values[-1]) if len(values) else 0.0
 
 
 def _row(
@@ -259,11 +259,11 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
     """Compute the tables about the memory of a run, by their names."""
     looked: list[_Looked] = []
     damaged = 0
-    for one in run.snapshots:
-        if one.snapshot is None:
+    for snapshot in run.snapshots:
+        if snapshot.snapshot is None:
             damaged += 1
         else:
-            looked += _looked_at(one.rank, one.file, one.snapshot)
+            looked += _looked_at(snapshot.rank, snapshot.file, snapshot.snapshot)
     reason = f"{counted(damaged, 'snapshot')} could not be read" if damaged else ""
     lines = [row for rank, own in sorted(run.lines.items()) for row in _line_rows(rank, own)]
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
@@ -335,16 +335,16 @@ def _failed_line(snapshot: MemorySnapshot, memory: DeviceMemory) -> str | None:
     return line_of(snapshot.stacks[failed[-1].stack]) if failed else None
 
 
-def _series_rows(found: MemoryInUse, total: Ints) -> Iterator[dict[str, Any]]:
+def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, Any]]:
     """Yield the moments of a snapshot with the bytes of each kind; of near ones, that with the most."""
-    times = found.times_us
+    times = memory_in_use.times_us
     span = max(1, int(times[-1] - times[0]))
     group = (times - times[0]) * _MOST_MOMENTS // (span + 1)
     order = np.lexsort((-total, group))
     chosen = np.sort(order[np.unique(group[order], return_index=True)[1]])
     for at in chosen.tolist():
-        held = dict(zip(KINDS, found.by_kind[:, at].tolist(), strict=True))
-        held[FRAGMENTATION] = max(0, int(found.reserved[at] - total[at]))
+        held = dict(zip(KINDS, memory_in_use.by_kind[:, at].tolist(), strict=True))
+        held[FRAGMENTATION] = max(0, int(memory_in_use.reserved[at] - total[at]))
         yield {"time_ns": int(times[at]) * 1000, **{f"{kind}_bytes": size for kind, size in held.items()}}
 
 

@@ -33,8 +33,8 @@ def useful_counters(timeline: Timeline) -> Outcome:
     found: list[dict[str, str | int | None]] = []
     groups = [(("run", ""), np.array([first]), np.array([last]))]
     groups += [
-        ((scope, name), starts[own], ends[own])
-        for (scope, name), own in regions.groupby(["scope", "name"], sort=False).indices.items()
+        ((scope, name), starts[index], ends[index])
+        for (scope, name), index in regions.groupby(["scope", "name"], sort=False).indices.items()
     ]
     for (scope, name), begin, end in groups:
         useful = difference(union(begin, end), of_mpi)

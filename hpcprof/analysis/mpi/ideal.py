@@ -60,35 +60,35 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
 
 
 def _plan(run: RunMpi) -> _Plan:
-    found = run.operations
-    receives = found.matched_receives
+    operations = run.operations
+    receives = operations.matched_receives
     messages = np.concatenate([receives, blocked_sends(run)])
-    waiting, awaited = [found.completes[messages]], [found.begin[found.partner[messages]]]
+    waiting, awaited = [operations.completes[messages]], [operations.begin[operations.partner[messages]]]
     coming, joined = [_NO_ROWS], [_NO_ROWS]
     size = len(run.calls)
     for op, rows in collective_tables(run):
-        name = found.ops[op]
-        is_root = found.rank[rows] == found.root[rows[:, :1]]
+        name = operations.ops[op]
+        is_root = operations.rank[rows] == operations.root[rows[:, :1]]
         if name in FROM_ROOT:
             rows, is_root = rows[is_root.any(axis=1)], is_root[is_root.any(axis=1)]
-            waiting.append(found.completes[rows[~is_root]])
-            awaited.append(np.repeat(found.begin[rows[is_root]], rows.shape[1] - 1))
+            waiting.append(operations.completes[rows[~is_root]])
+            awaited.append(np.repeat(operations.begin[rows[is_root]], rows.shape[1] - 1))
         for_all = run.waits_for_all(op, rows)
         if name in PREFIX and not for_all:
             own, other = needed_before(run, rows)
-            waiting.append(found.completes[own])
-            awaited.append(found.begin[other])
+            waiting.append(operations.completes[own])
+            awaited.append(operations.begin[other])
         if name in TO_ROOT:
             own, other = blocked_givers(run, rows[is_root.any(axis=1)])
-            waiting.append(found.completes[own])
-            awaited.append(found.begin[other])
+            waiting.append(operations.completes[own])
+            awaited.append(operations.begin[other])
         elif not for_all:
             continue
         number = np.broadcast_to((size + np.arange(len(rows)))[:, None], rows.shape)
         who = np.ones(rows.shape, bool) if for_all else is_root
-        waiting.append(found.completes[rows[who]])
+        waiting.append(operations.completes[rows[who]])
         awaited.append(number[who])
-        coming.append(found.begin[rows].ravel())
+        coming.append(operations.begin[rows].ravel())
         joined.append(number.ravel())
         size += len(rows)
     return _Plan(

@@ -93,8 +93,8 @@ def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:
     if not len(pop):
         return pop
     keys = zip(rows["scope"], rows["name"], rows["parallel_efficiency_pct"], strict=True)
-    found = [_branches(times, scope, name, parallel) for scope, name, parallel in keys]
-    return Outcome({**rows, **columns_of(found)}, pop.reason)
+    branches = [_branches(times, scope, name, parallel) for scope, name, parallel in keys]
+    return Outcome({**rows, **columns_of(branches)}, pop.reason)
 
 
 def _branches(times: pd.DataFrame, scope: str, name: str, parallel: float | None) -> dict[str, float | None]:

@@ -56,8 +56,8 @@ def _texts(timeline: Timeline, ids: Ints, *, ranges: bool = False) -> list[str |
     names = timeline.names(used)
     if ranges:
         names = [shown_name(timeline, name) for name in names]
-    found: list[str | None] = object_array(names)[number].tolist()
-    return found
+    texts: list[str | None] = object_array(names)[number].tolist()
+    return texts
 
 
 def mpi_operation_list(timeline: Timeline) -> Outcome:

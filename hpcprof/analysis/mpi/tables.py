@@ -44,7 +44,7 @@ def mpi_tables(
     if not lists.ranks:
         return {}
     apart = [] if len(lists.ranks) == 1 else [rank for rank in lists.ranks if rank not in clocks]
-    found = Efficiencies(regions)
+    efficiencies = Efficiencies(regions)
     sums = _Sums(aligned=not apart)
     unmatched = Unmatched()
     for window in lists.windows():
@@ -52,7 +52,7 @@ def mpi_tables(
         unmatched += run.unmatched
         sums.add(run)
         if not apart:
-            found.add(run, last=window.last)
+            efficiencies.add(run, last=window.last)
     reasons = unmatched.problems()
     alone = [name for name in _PARTNERLESS if name in sums.names]
     if alone:
@@ -68,7 +68,7 @@ def mpi_tables(
         "mpi_matrix": Outcome(matrix, reason or ("" if matrix else "no messages between ranks")),
         "mpi_waits": Outcome(waits, none),
         "mpi_delays": Outcome(delays, none),
-        "pop": no_rows(reason) if apart else Outcome(columns_of(found.rows()), reason),
+        "pop": no_rows(reason) if apart else Outcome(columns_of(efficiencies.rows()), reason),
     }
 
 
@@ -119,10 +119,10 @@ class _Sums:
     def _add_calls(self, run: RunMpi, waits: Waits | None) -> None:
         calls, found = run.calls, run.operations
         size = np.full(len(calls), NONE)
-        known = np.maximum(found.sent, found.received)
-        rows = np.flatnonzero(known >= 0)
+        maximum = np.maximum(found.sent, found.received)
+        rows = np.flatnonzero(maximum >= 0)
         size[found.begin[rows]] = 0
-        np.add.at(size, found.begin[rows], known[rows])
+        np.add.at(size, found.begin[rows], maximum[rows])
         kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
         wait = np.zeros(len(calls), np.int64)
         if waits is not None:
@@ -142,10 +142,10 @@ class _Sums:
         # Medians need every length: 4 bytes a call, unless one lasts longer than 4 s.
         lengths = _shortened(calls.length[own][order])
         parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
-        for (rank, name, which), some, part in zip(keys.tolist(), totals, parts, strict=True):
+        for (rank, name, which), total, part in zip(keys.tolist(), totals, parts, strict=True):
             key = rank, calls.names[name], which
             self._lengths.setdefault(key, []).append(part)
-            self._calls[key] = self._calls.get(key, 0) + some
+            self._calls[key] = self._calls.get(key, 0) + total
         for (rank,), places in rows_by_key(calls.rank[own]) if len(own) else []:
             low, high = self._extent.get(rank, (_FAR, -_FAR))
             start, end = calls.own_start[own[places]].min(), calls.own_end[own[places]].max()
@@ -195,8 +195,8 @@ class _Sums:
         totals = np.column_stack(
             [np.bincount(group), *(sums(group, values, len(keys)) for values in (size, transfer))]
         )
-        for (sender, receiver), some in zip(keys.tolist(), totals, strict=True):
-            self._messages[sender, receiver] = self._messages.get((sender, receiver), 0) + some
+        for (sender, receiver), total in zip(keys.tolist(), totals, strict=True):
+            self._messages[sender, receiver] = self._messages.get((sender, receiver), 0) + total
 
     def matrix(self, nodes: Mapping[int, str | None]) -> dict[str, Values]:
         """Return the rows of ``mpi_matrix``; ``nodes`` has the host of each rank."""
@@ -251,15 +251,15 @@ class _Sums:
         """Return the rows of ``mpi_delays``."""
         if not self._delays:
             return {}
-        whole = sum(one.wait_ns for one in self._delays.values())
-        found = self._delays.values()
+        whole = sum(delay.wait_ns for delay in self._delays.values())
+        delays = self._delays.values()
         return {
             "delaying_rank": [None if rank == NONE else rank for rank, _ in self._delays],
             "delaying_range": [place for _, place in self._delays],
-            "ranks": [len(one.ranks) for one in found],
-            "waits": [one.waits for one in found],
-            "wait_ns": [one.wait_ns for one in found],
-            "share_pct": [round(100 * one.wait_ns / whole, 2) for one in found],
+            "ranks": [len(one.ranks) for one in delays],
+            "waits": [one.waits for one in delays],
+            "wait_ns": [one.wait_ns for one in delays],
+            "share_pct": [round(100 * one.wait_ns / whole, 2) for one in delays],
         }
 
 

@@ -51,13 +51,13 @@ def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
     """
     table, work = timeline.operators, timeline.host_collectives
     carried = {tuple(key): rows for key, rows in _by_thread(work)}
-    found = []
+    computing_threads = []
     for key, rows in _by_thread(table):
         own = work.take(carried.get(tuple(key), np.empty(0, np.int64)))
         outside = difference(_extent(table.take(rows)), _extent(own))
         if len(outside[0]):
-            found.append((key, rows))
-    return found
+            computing_threads.append((key, rows))
+    return computing_threads
 
 
 def _by_thread(table: Operators | Collectives) -> list[tuple[list[int], Ints]]:

@@ -67,10 +67,10 @@ def costs(values: str | None) -> dict[str, float]:
     if values is None or not values.startswith("{"):
         return {}
     try:
-        found = json.loads(values)
+        loads = json.loads(values)
     except (ValueError, RecursionError):
         return {}
-    return {key: float(value) for key, value in found.items() if type(value) in (int, float)}
+    return {key: float(value) for key, value in loads.items() if type(value) in (int, float)}
 
 
 def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iterable[str]) -> float | None:

@@ -99,11 +99,11 @@ class Network:
         """Return what an operation takes in ns, 0 if nothing is known of it."""
         far = self.across.get(op) if ranks > self.ranks_per_node else None
         segments = far or self.segments.get(op, ())
-        return next((one.time(op, size, ranks) for one in segments if size <= one.bytes), 0.0)
+        return next((segment.time(op, size, ranks) for segment in segments if size <= segment.bytes), 0.0)
 
     def over(self, other: Network) -> Network:
         """Return this network, with the operations that only another one knows from there."""
-        missing = {op: one for op, one in other.segments.items() if op not in self.across}
+        missing = {op: segment for op, segment in other.segments.items() if op not in self.across}
         return replace(self, segments={**missing, **self.segments})
 
     def drawn(self, generator: np.random.Generator) -> Network:
@@ -114,8 +114,8 @@ class Network:
         def draw(segments: Sequence[Segment]) -> list[Segment]:
             latency, per_byte = np.exp(self.error * generator.standard_normal(2)).tolist()
             return [
-                replace(one, latency=latency * one.latency, per_byte=per_byte * one.per_byte)
-                for one in segments
+                replace(segment, latency=latency * segment.latency, per_byte=per_byte * segment.per_byte)
+                for segment in segments
             ]
 
         near, far = ({op: draw(one) for op, one in part.items()} for part in (self.segments, self.across))
@@ -138,8 +138,8 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
     """
     segments, source = {}, "run"
     unclear: list[tuple[str, list[Sample]]] = []
-    for op in sorted({one.op for one in samples}):
-        rows = [one for one in samples if one.op == op]
+    for op in sorted({sample.op for sample in samples}):
+        rows = [sample for sample in samples if sample.op == op]
         columns = _columns(op, rows, algorithm)
         sizes = columns[:, 1] / columns[:, 0]
         if sizes.max() < 1.5 * sizes.min():
@@ -148,16 +148,16 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
         segments[op] = [_segment(op, rows, algorithm)[0]]
     measured = [one.latency for (one,) in segments.values()]
     for op, rows in unclear:
-        typical, ranks = float(np.median([one.own_ns for one in rows])), rows[0].ranks
+        typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
         latency = (share or 0.0) * typical / steps
         if share is None:
             start = float(np.median(measured)) if measured else _START_LATENCY_NS
             source = source if measured else "literature"
             latency = min(start, typical / steps)
-            if op == "Barrier" or 0 < max(one.bytes for one in rows) <= _SMALL:
+            if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL:
                 latency = typical / steps
-        size = max(float(np.median([one.bytes for one in rows])), 1.0)
+        size = max(float(np.median([row.bytes for row in rows])), 1.0)
         per_byte = (typical - latency * steps) / (size * volume(op, ranks))
         segments[op] = [Segment(_ANY_SIZE, latency, per_byte, algorithm)]
     return Network(segments, source)
@@ -169,12 +169,12 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
     The break points and the algorithm are those with the least value of Schwarz's criterion (1978).
     """
     op = samples[0].op
-    sizes = sorted({one.bytes for one in samples})
+    sizes = sorted({sample.bytes for sample in samples})
     fewest = min(_FEWEST_SIZES, len(sizes))
 
     @cache
     def fit(first: int, last: int) -> tuple[Segment, float]:
-        rows = [one for one in samples if sizes[first] <= one.bytes <= sizes[last - 1]]
+        rows = [sample for sample in samples if sizes[first] <= sample.bytes <= sizes[last - 1]]
         return min((_segment(op, rows, name, _ROUNDS) for name in (TREE, RING)), key=lambda pair: pair[1])
 
     best: tuple[float, list[Segment], float] = (np.inf, [], 0.0)
@@ -195,7 +195,7 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
 
 def _columns(op: str, rows: Sequence[Sample], algorithm: str) -> Floats:
     return np.array(
-        [[hops(op, one.ranks, algorithm), max(one.bytes, 1.0) * volume(op, one.ranks)] for one in rows]
+        [[hops(op, row.ranks, algorithm), max(row.bytes, 1.0) * volume(op, row.ranks)] for row in rows]
     )
 
 
@@ -207,16 +207,16 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -
     from scipy.optimize import nnls
 
     columns = _columns(op, rows, algorithm)
-    own = np.maximum([one.own_ns for one in rows], 1.0)
-    weight, missed = 1 / own, np.zeros(len(own))
+    maximum = np.maximum([row.own_ns for row in rows], 1.0)
+    weight, missed = 1 / maximum, np.zeros(len(maximum))
     norm = columns.max(axis=0)
     parameters = norm
     for _ in range(rounds):
-        parameters = nnls(columns / norm * weight[:, None], own * weight)[0] / norm
+        parameters = nnls(columns / norm * weight[:, None], maximum * weight)[0] / norm
         time = np.maximum(columns @ parameters, 1.0)
-        missed = np.log(own / time)
+        missed = np.log(maximum / time)
         off = np.maximum(np.abs(missed), 1e-6)
-        slope = off / np.maximum(np.abs(own - time), 1e-6 * own)
+        slope = off / np.maximum(np.abs(maximum - time), 1e-6 * maximum)
         weight = slope / np.sqrt(np.maximum(off / _USUAL_ERROR, 1.0))
     latency, per_byte = parameters.tolist()
     off = np.abs(missed)

@@ -160,7 +160,7 @@ def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
         elapsed_ns=round(float(measured.mean())),
     )
     slowdowns = _slowdowns(replay, unchanged)
-    findings = sorted(_findings(replay, unchanged, slowdowns), key=lambda one: -(one.saving_ns or 0))
+    findings = sorted(_findings(replay, unchanged, slowdowns), key=lambda finding: -(finding.saving_ns or 0))
     unknown = [NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")]
     if len(replay.graphs) == MOST_KINDS:
         most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"

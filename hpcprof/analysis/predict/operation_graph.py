@@ -187,7 +187,7 @@ class _Building:
 
         None marks a message that was recorded and not sent: beyond the ends of the pipeline.
         """
-        found: dict[int, int | None] = {}
+        links: dict[int, int | None] = {}
         chunk = self.rows["chunk"].to_numpy()
         for rank, rows in self._of_rank.items():
             messages = defaultdict(list)
@@ -202,10 +202,10 @@ class _Building:
                 inner = [row for row in computing if chunk[row] != end or end < 0]
                 if len(ones) == len(computing):
                     pairs = zip(ones, computing, strict=True)
-                    found |= {row: other if other in inner else None for row, other in pairs}
+                    links |= {row: other if other in inner else None for row, other in pairs}
                 elif len(ones) == len(inner):
-                    found |= dict(zip(ones, inner, strict=True))
-        return found
+                    links |= dict(zip(ones, inner, strict=True))
+        return links
 
     def groups(self) -> Ints:
         """Return the number of the group of each operation; -1 where it waits for no other."""
@@ -337,16 +337,16 @@ class _Building:
             name = self._name[row]
             before[row] |= _known(self._ended(previous.get(name, []), row))
             previous.setdefault(name, []).append(row)
-            known = self._partner.get(row)
+            partner = self._partner.get(row)
             if self._kind[row] == "send":
-                sender = self._ended(computing, row) if known is None else known
+                sender = self._ended(computing, row) if partner is None else partner
                 before[row] |= _known(sender)
                 continue
             limit = self._last[row] - self._tolerance[row]
             needing = (
                 next((one for one in computing if self._first[one] >= limit), None)
-                if known is None
-                else known
+                if partner is None
+                else partner
             )
             if needing is not None and needing != self._ended(computing, row):
                 before[needing].add(row)
@@ -363,8 +363,8 @@ def _known(row: int | None) -> set[int]:
 
 
 def _first_word(name: str) -> str:
-    found = _WORD.search(name)
-    return found[0] if found else name
+    match = _WORD.search(name)
+    return match[0] if match else name
 
 
 def _blocks(rows: Ints, key: Ints, number: Ints) -> Iterator[Ints]:

@@ -94,7 +94,7 @@ class PipelineBlocks:
         shared = np.minimum(edges[1:], others[1:, None]) - np.maximum(edges[:-1], others[:-1, None])
         shares = np.maximum(shared, 0.0) * (own if add else virtual)
         chosen = np.arange(microbatches) % self.microbatches
-        return {kind: np.tensordot(shares, one[:, chosen], 1) for kind, one in values.items()}
+        return {kind: np.tensordot(shares, value[:, chosen], 1) for kind, value in values.items()}
 
 
 def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
@@ -246,7 +246,7 @@ def pipeline_step(
         if len(end) == before:
             raise UsageError(f"{schedule}: {microbatches} microbatches on {stages} stages wait in a circle.")
     span = np.maximum.reduce([np.broadcast_to(one, blocks.times[FORWARD].shape[2:]) for one in free])
-    busy = sum(float(one.sum(axis=(0, 1)).mean()) for one in times.values()) / stages
+    busy = sum(float(time.sum(axis=(0, 1)).mean()) for time in times.values()) / stages
     return span.max(axis=0) + blocks.rest, 1 - busy / float(span.mean())
 
 
@@ -293,7 +293,7 @@ def _zero_bubble(
     times: dict[str, Floats], stages: int, microbatches: int, message: float
 ) -> list[list[Block]]:
     """Return the orders of a list schedule: backward, then forward while memory allows, then weights."""
-    mean = {kind: one.mean(axis=(1, 2, 3)) for kind, one in times.items()}
+    mean = {kind: time.mean(axis=(1, 2, 3)) for kind, time in times.items()}
     end: dict[Block, Any] = {}
     free = np.zeros(stages)
     orders: list[list[Block]] = [[] for _ in range(stages)]

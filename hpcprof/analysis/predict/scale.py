@@ -200,7 +200,7 @@ class Predictor:
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
                     samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
-        network = fitted([one for one in samples if one.own_ns > 0] or samples, algorithm, share)
+        network = fitted([sample for sample in samples if sample.own_ns > 0] or samples, algorithm, share)
         return network if self._site is None else self._site.over(network)
 
     def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:

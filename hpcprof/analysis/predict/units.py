@@ -212,7 +212,7 @@ def _spans(subsets: Sequence[tuple[int, ...]], keep: int) -> Mapping[tuple[int, 
     """Return the direction of the groups that join some of the units, by their size and distance."""
     kinds = sorted({(len(members), members[1] - members[0]) for members in subsets}, key=lambda one: one[1])
     if keep > 1:
-        spans = {one: Span.KEPT if one[0] == keep and one[1] == 1 else Span.FAR for one in kinds}
+        spans = {kind: Span.KEPT if kind[0] == keep and kind[1] == 1 else Span.FAR for kind in kinds}
         if Span.KEPT in spans.values():
             return {one: Span.ALL if span is Span.FAR else span for one, span in spans.items()}
         raise UsageError(f"no group of the run has {keep} neighbouring ranks.")

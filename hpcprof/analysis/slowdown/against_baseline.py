@@ -80,10 +80,10 @@ def compare_rank(pair: PairedRank) -> RankRows:
     return RankRows(
         rank=pair.rank,
         rows=_rows(pair),
-        in_steps=sum(len(one.step) for one in pair.candidate),
-        in_steps_against=sum(len(one.step) for one in pair.baseline),
-        overlapped=sum(int(one.overlapped.sum()) for one in pair.candidate),
-        overlapped_against=sum(int(one.overlapped.sum()) for one in pair.baseline),
+        in_steps=sum(len(candidate.step) for candidate in pair.candidate),
+        in_steps_against=sum(len(baseline.step) for baseline in pair.baseline),
+        overlapped=sum(int(candidate.overlapped.sum()) for candidate in pair.candidate),
+        overlapped_against=sum(int(baseline.overlapped.sum()) for baseline in pair.baseline),
         unmatched=int(pair.overlapped.unmatched.sum()),
     )
 
@@ -93,7 +93,7 @@ def combine_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Se
     for label, side in zip(SIDE_NAMES, (runs, against), strict=True):
         if not any(run.timeline_ranks for run in side):
             return no_rows(f"{label} have no timeline of Nsight Systems or PyTorch")
-    rows = [{"rank": one.rank} | row for one in ranks for row in one.rows]
+    rows = [{"rank": rank.rank} | row for rank in ranks for row in rank.rows]
     if not rows:
         return no_rows(_why_no_rows(ranks))
     said = _limits(runs, against, ranks) + describe_differences(
@@ -127,10 +127,10 @@ def _rows(pair: PairedRank) -> list[dict[str, Any]]:
 
 def _times(runs: list[Occurrences], kernels: int) -> tuple[Floats, Floats]:
     """Return the time of all launches of each kernel, and how long communication ran during them."""
-    kernel = np.concatenate([one.key[:, 0] for one in runs])
+    kernel = np.concatenate([run.key[:, 0] for run in runs])
     busy, covered = (
         np.bincount(kernel, np.concatenate(times), kernels)
-        for times in ([one.duration for one in runs], [one.covered for one in runs])
+        for times in ([run.duration for run in runs], [run.covered for run in runs])
     )
     return busy.astype(np.float64), covered.astype(np.float64)
 
@@ -148,17 +148,17 @@ def _enough(matched: MatchedTimes) -> Ints:
 
 def _why_no_rows(ranks: Sequence[RankRows]) -> str:
     """Return the reason why there are no rows."""
-    in_steps = sum(one.in_steps for one in ranks)
-    if not in_steps or not sum(one.in_steps_against for one in ranks):
+    in_steps = sum(rank.in_steps for rank in ranks)
+    if not in_steps or not sum(rank.in_steps_against for rank in ranks):
         return (
             f"{SIDE_NAMES[in_steps > 0]} have no kernel that a step launched, on a rank that both sides have"
         )
-    overlapped = sum(one.overlapped for one in ranks)
+    overlapped = sum(rank.overlapped for rank in ranks)
     if not overlapped:
         return "communication covers no compute kernel inside a step to 90 % or more"
     return (
         f"no kernel has {MIN_LAUNCHES} overlapped launches and as many counterparts in the baseline runs: "
-        f"{sum(one.unmatched for one in ranks)} of {overlapped} overlapped launches have no counterpart "
+        f"{sum(rank.unmatched for rank in ranks)} of {overlapped} overlapped launches have no counterpart "
         "(same name, grid, block and position in the step)"
     )
 
@@ -166,14 +166,14 @@ def _why_no_rows(ranks: Sequence[RankRows]) -> str:
 def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[RankRows]) -> list[str]:
     """Return sentences about what limits the rows."""
     said = []
-    if any(one.uncorrected for one in ranks):
+    if any(rank.uncorrected for rank in ranks):
         said.append("no kernel of the runs is alone, so the slowdowns are not corrected for clocks")
-    if overlapped := sum(one.overlapped_against for one in ranks):
+    if overlapped := sum(rank.overlapped_against for rank in ranks):
         said.append(f"the baseline runs communicate too, during {overlapped} of their kernels")
-    if unmatched := sum(one.unmatched for one in ranks):
-        overlapped = sum(one.overlapped for one in ranks)
+    if unmatched := sum(rank.unmatched for rank in ranks):
+        overlapped = sum(rank.overlapped for rank in ranks)
         said.append(f"{unmatched} of {overlapped} overlapped launches have no counterpart")
-    if alone := {rank for run in runs for rank in run.timeline_ranks} - {one.rank for one in ranks}:
+    if alone := {rank for run in runs for rank in run.timeline_ranks} - {rank.rank for rank in ranks}:
         said.append(f"not in the baseline runs: {named_ranks(sorted(alone))}")
     if min(len(runs), len(against)) < 2:
         said.append("a side has only one run, so the intervals hold for these runs only")

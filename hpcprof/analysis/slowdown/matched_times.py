@@ -147,8 +147,8 @@ class OccurrenceMatcher:
         baseline = np.bincount(np.concatenate(self._baseline_keys), minlength=len(known)) * (matched > 0)
         return MatchedTimes(
             candidate=[
-                self._times(one, key, mask * known[key], reference)
-                for one, key, mask in zip(self._candidate, self._candidate_keys, chosen, strict=True)
+                self._times(candidate, key, mask * known[key], reference)
+                for candidate, key, mask in zip(self._candidate, self._candidate_keys, chosen, strict=True)
             ],
             baseline=[
                 self._times(one, key, matched[key], reference)
@@ -164,13 +164,13 @@ class OccurrenceMatcher:
         """Add up the values of the occurrences of each kernel."""
         return _sums(self._kernel, values, self._kernels)
 
-    def _times(self, one: Occurrences, key: Ints, weight: Ints, reference: Floats) -> RunTimes:
-        steps = int(one.step.max(initial=-1)) + 1
-        place = one.step * self._kernels + self._kernel[key]
+    def _times(self, occurrences: Occurrences, key: Ints, weight: Ints, reference: Floats) -> RunTimes:
+        steps = int(occurrences.step.max(initial=-1)) + 1
+        place = occurrences.step * self._kernels + self._kernel[key]
         shape = (steps, self._kernels)
         taken, expected = (
             _sums(place, weight * values, steps * self._kernels).reshape(shape)
-            for values in (one.duration, reference[key])
+            for values in (occurrences.duration, reference[key])
         )
         return RunTimes(taken, expected)
 
@@ -279,7 +279,7 @@ class _Side:
         parts = [own] if control is None else [own, control]
         self.runs = [list(run) for run in zip(*parts, strict=True) if all(len(steps) for steps, _ in run)]
         levels = [_medians(run) for run in self.runs]
-        self.levels = np.array([one[0] - one[1:].sum() for one in levels])
+        self.levels = np.array([level[0] - level[1:].sum() for level in levels])
         counts = [len(steps) for run in self.runs for steps, _ in run]
         self.enough = min(counts, default=0) >= MIN_LAUNCHES
 

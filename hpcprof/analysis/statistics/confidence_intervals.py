@@ -181,8 +181,8 @@ def _correlation(series: Floats, lag: int) -> Floats:
     apart = values - values.mean(axis=-1, keepdims=True)
     total = np.sum(apart * apart, axis=-1)
     later = np.sum(apart[..., lag:] * apart[..., :-lag], axis=-1)
-    found: Floats = np.divide(later, total, out=np.zeros_like(total), where=total > 0)
-    return found
+    correlation: Floats = np.divide(later, total, out=np.zeros_like(total), where=total > 0)
+    return correlation
 
 
 def _winsorized(series: Floats, cut: int) -> Floats:

@@ -102,13 +102,13 @@ def _counters(names: list[str]) -> tuple[list[str], Ints]:
             written.append(f"{execution[1]}#")
             numbers.append(int(execution[2]))
             continue
-        found = _NUMBERED.fullmatch(name)
-        if found is None or _PART.search(found[1]):
+        match = _NUMBERED.fullmatch(name)
+        if match is None or _PART.search(match[1]):
             written.append(name)
             numbers.append(0)
         else:
-            written.append(f"{found[1]}N{found[3]}")
-            numbers.append(int(found[2]))
+            written.append(f"{match[1]}N{match[3]}")
+            numbers.append(int(match[2]))
     return written, np.array(numbers, np.int64)
 
 

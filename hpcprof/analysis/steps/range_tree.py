@@ -12,8 +12,8 @@ NO_PARENT = -1
 
 def by_thread(ranges: Ranges) -> Iterator[Ints]:
     """Yield the rows of each thread; ranges of an unknown thread are left out."""
-    known = np.flatnonzero(ranges.process != NO_PROCESS)
-    order = known[np.lexsort((ranges.thread[known], ranges.process[known]))]
+    rows = np.flatnonzero(ranges.process != NO_PROCESS)
+    order = rows[np.lexsort((ranges.thread[rows], ranges.process[rows]))]
     process, thread = ranges.process[order], ranges.thread[order]
     cuts = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
     # lexsort is stable: the rows of a thread keep the profile's order.

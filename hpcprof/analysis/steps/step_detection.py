@@ -268,15 +268,15 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
     start, end, _ = project(timeline, every)
     edges = np.cumsum([len(own) for own in rows])
     found, capture = [], max(_capture_length(timeline), 1)
-    for name, own, last in zip(names, rows, edges.tolist(), strict=True):
-        part = slice(last - len(own), last)
+    for name, row, last in zip(names, rows, edges.tolist(), strict=True):
+        part = slice(last - len(row), last)
         ranges = every.take(part)
         time = length(np.concatenate((ranges.start, start[part])), np.concatenate((ranges.end, end[part])))
         covered = round(100 * time / capture, 2)
         source = _source(name, ranges, covered)
         if source == AUTOMATIC and begun_inside(timeline, ranges) < _MPI_INSIDE:
             source = REPEATS
-        found.append(StepCandidate(name, source, len(own), covered))
+        found.append(StepCandidate(name, source, len(row), covered))
     return found
 
 

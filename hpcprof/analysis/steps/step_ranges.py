@@ -227,8 +227,8 @@ def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:
         return step_candidates_named(timeline, [steps.name])[0]
     end = int(steps.ranges.end[-1])
     length = end - int(steps.ranges.start[0])
-    found = MpiStep(steps.name, len(steps), length, regular=True, waiting=False, last=end)
-    return replace(mpi_candidate(timeline, found), source=MPI)
+    mpi_step = MpiStep(steps.name, len(steps), length, regular=True, waiting=False, last=end)
+    return replace(mpi_candidate(timeline, mpi_step), source=MPI)
 
 
 def why_without_steps(timeline: Timeline) -> str:
@@ -241,7 +241,7 @@ def no_steps(timeline: Timeline) -> str:
     reason = f"no steps in {timeline.origin.path.name}: "
     if not len(timeline.ranges) and not len(timeline.mpi_calls):
         return f"{reason}it has no ranges"
-    names = [one.name for one in step_candidates(timeline)]
+    names = [step_candidate.name for step_candidate in step_candidates(timeline)]
     chosen = timeline.step_range
     if chosen is not None and chosen.name:
         marks = "calls of MPI" if is_mpi_step(chosen.name) else "complete range"

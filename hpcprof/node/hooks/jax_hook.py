@@ -252,7 +252,7 @@ def _watch_steps(jax: Any, recorder: JaxRecorder) -> None:
 
 def _watch_profiler(jax: Any, recorder: JaxRecorder) -> None:
     """Have the recorder make room once the program starts a profile of its own."""
-    own = sys.modules.get("jax._src.profiler", jax.profiler)
+    modules = sys.modules.get("jax._src.profiler", jax.profiler)
     start = jax.profiler.start_trace
 
     @functools.wraps(start)
@@ -261,7 +261,7 @@ def _watch_profiler(jax: Any, recorder: JaxRecorder) -> None:
         return start(*arguments, **options)
 
     # ``jax.profiler.trace`` calls the function of the module in which it is defined.
-    for module in (own, jax.profiler):
+    for module in (modules, jax.profiler):
         module.start_trace = start_trace
 
 

@@ -221,5 +221,5 @@ def rank_from_name(path: Path) -> int | None:
     A folder ``rank_3`` tells that of a file in it, whose name tells none. None if neither does.
     """
     stem = _SUFFIX.sub("", path.name)
-    found = _RANK.search(stem) or _NUMBER.search(stem) or _RANK.fullmatch(path.parent.name)
-    return int(found[1]) if found else None
+    match = _RANK.search(stem) or _NUMBER.search(stem) or _RANK.fullmatch(path.parent.name)
+    return int(match[1]) if match else None

@@ -43,8 +43,8 @@ def reader_of(path: Path) -> Reader | None:
     takers = [reader for reader in BUILT_IN if reader.takes(path)]
     built_in = takers[0] if takers else None
     if len(takers) > 1 and takers[0].is_unclear(path.name):
-        clear = (one for one in takers if not one.is_unclear(path.name))
-        seen = (one for one in takers if path.is_file() and load(one.recognize)(path))
+        clear = (taker for taker in takers if not taker.is_unclear(path.name))
+        seen = (taker for taker in takers if path.is_file() and load(taker.recognize)(path))
         built_in = next(clear, None) or next(seen, built_in)
     return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
 
@@ -188,7 +188,7 @@ def find_profiles(folder: Path) -> list[Path]:
     if place == inside:
         files += [path for one in BUILT_IN if one.place_in_run for path in place.glob(one.place_in_run)]
     found = {path: reader for path in files if (reader := _reader_of_profile(path))}
-    made = {one for path, reader in found.items() for one in reader.made_from(path)}
+    made = {made_from for path, reader in found.items() for made_from in reader.made_from(path)}
     return sorted(found.keys() - made)
 
 

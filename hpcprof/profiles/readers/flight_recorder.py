@@ -103,8 +103,8 @@ class FlightRecord(msgspec.Struct, frozen=True):
 
 def rank_of_dump(path: Path) -> int | None:
     """Return the rank at the end of a dump's name; None if the file has no such name."""
-    found = _RANK.search(path.name.replace(".flight", "")) if _DUMP.fullmatch(path.name.lower()) else None
-    return int(found[1]) if found else None
+    match = _RANK.search(path.name.replace(".flight", "")) if _DUMP.fullmatch(path.name.lower()) else None
+    return int(match[1]) if match else None
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
@@ -206,7 +206,7 @@ def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         name = str(value.get("name", key))
         ranks = value.get("ranks", [])
         texts = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ranks
-        if isinstance(texts, list) and texts and all(isinstance(one, (int, str)) for one in texts):
+        if isinstance(texts, list) and texts and all(isinstance(text, (int, str)) for text in texts):
             numbers = (parsed_count(str(rank)) for rank in texts)
             groups[name] = tuple(sorted({number for number in numbers if number is not None}))
         if description := str(value.get("desc", "")):

@@ -205,8 +205,8 @@ class _Reading:
         known = self._by_id.get(id(frames))
         if known is None:
             stack = tuple(
-                CodeLine(str(one["name"]), str(one["filename"]), _number(one["line"]))
-                for one in frames[:_MOST_FRAMES]
+                CodeLine(str(frame["name"]), str(frame["filename"]), _number(frame["line"]))
+                for frame in frames[:_MOST_FRAMES]
             )
             known = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))
         return known

@@ -51,10 +51,10 @@ def parse_native_stack(text: str) -> NativeStack | None:
     threads: dict[int, list[tuple[str, str, int, bool]]] = {}
     current: list[tuple[str, str, int, bool]] | None = None
     for line in text.splitlines()[:_MOST_LINES]:
-        if found := _THREAD.match(line):
-            current = threads.setdefault(int(found["eu"] or found["gdb"] or found["py"]), [])
-        elif current and (found := _EU_SOURCE.match(line)):
-            current[-1] = (current[-1][0], found["file"], int(found["line"]), current[-1][3])
+        if match := _THREAD.match(line):
+            current = threads.setdefault(int(match["eu"] or match["gdb"] or match["py"]), [])
+        elif current and (match := _EU_SOURCE.match(line)):
+            current[-1] = (current[-1][0], match["file"], int(match["line"]), current[-1][3])
         elif current is not None and (frame := _frame(line)) is not None:
             current.append(frame)
     # The main thread has the number of the process, the lowest as a rule.
@@ -70,10 +70,10 @@ def parse_native_stack(text: str) -> NativeStack | None:
 
 def _frame(line: str) -> tuple[str, str, int, bool] | None:
     """Return function, file or library, line, and whether it is of MPI, NCCL or CUDA."""
-    found = _GDB_FRAME.match(line) or _EU_FRAME.match(line) or _PY_FRAME.match(line)
-    if found is None:
+    match = _GDB_FRAME.match(line) or _EU_FRAME.match(line) or _PY_FRAME.match(line)
+    if match is None:
         return None
-    told = found.groupdict()
+    told = match.groupdict()
     function, library = told.get("function") or "", told.get("library") or ""
     file, number = told.get("file") or "", int(told.get("line") or 0)
     of_mpi = function.startswith(("MPI_", "PMPI_")) and _CALL.fullmatch(function) is not None
@@ -83,8 +83,8 @@ def _frame(line: str) -> tuple[str, str, int, bool] | None:
 def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
     """Return the outermost function of the library that has a name of its interface, else the library."""
     for function, *_ in reversed(frames):
-        if found := _CALL.fullmatch(function):
-            return str(found["mpi"] or found["other"])
+        if match := _CALL.fullmatch(function):
+            return str(match["mpi"] or match["other"])
     return frames[-1][1].rpartition("/")[2].partition(".so")[0]
 
 

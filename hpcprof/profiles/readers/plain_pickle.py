@@ -13,7 +13,7 @@ _PLAIN = re.compile(
 )
 """The instructions of a pickle that make only None, booleans, numbers, texts, lists, tuples and dicts."""
 
-_PERMITTED = frozenset(one.name for one in pickletools.opcodes if _PLAIN.fullmatch(one.name))
+_PERMITTED = frozenset(opcode.name for opcode in pickletools.opcodes if _PLAIN.fullmatch(opcode.name))
 _TUPLES = frozenset(name for name in _PERMITTED if "TUPLE" in name)
 _DEEPEST = 5_000
 """Maximum tuples within each other: Python recurses through those that are keys without counting."""

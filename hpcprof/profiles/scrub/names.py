@@ -58,7 +58,7 @@ class Names:
 
     def private_in(self, text: str) -> list[str]:
         """Return the known hosts and users in a text."""
-        return [found for found in self._private.findall(text) if found in self._kinds]
+        return [match for match in self._private.findall(text) if match in self._kinds]
 
     def numbered(self, kind: str, text: str) -> str:
         """Return ``<kind N>`` for a text, the same for the same text."""

@@ -201,10 +201,10 @@ def _hosts_and_users(pairs: Mapping[str, Pairs]) -> dict[str, str]:
     named = {name: value for rows in pairs.values() for name, value in rows}
     variables = [value for name, value in pairs["META_DATA_CAPTURE"] if name.endswith("ENVIRONMENT_VARIABLE")]
     variables += named.get("DeviceEnvironment", "").split(";")
-    known = dict(environment_allowlist.split(item) for item in variables)
+    parts = dict(environment_allowlist.split(item) for item in variables)
     hosts = [named.get(n, "") for n in ("Hostname", "EXPORT_HOST", "DEVICE_DISPLAY_NAME")]
     users = [value for name, value in named.items() if name.endswith(("USER_NAME", "EXPORT_USER"))]
-    more_hosts, more_users = names_in_environment(known)
+    more_hosts, more_users = names_in_environment(parts)
     return hosts_and_users(hosts + more_hosts, users + more_users)
 
 

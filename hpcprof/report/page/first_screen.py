@@ -186,7 +186,7 @@ def _card(
             (name, ANALYSES[name].title if name in ANALYSES else name, "; ".join(figures))
             for name, figures in evidence(finding)
         ],
-        sources=[written_source(one) for one in finding.source or ()],
+        sources=[written_source(source) for source in finding.source or ()],
         rank=rank,
         step=step,
         culprit=finding.culprit if shown else None,

@@ -106,12 +106,12 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
         "median_ns": round(median),
         "quantities": [
             {
-                "id": one.id,
-                "label": one.label,
-                "meaning": one.meaning,
-                "cells": _whole(one.cells, unit, digits),
+                "id": quantity.id,
+                "label": quantity.label,
+                "meaning": quantity.meaning,
+                "cells": _whole(quantity.cells, unit, digits),
             }
-            for one in quantities
+            for quantity in quantities
         ],
     }
 
@@ -133,10 +133,10 @@ def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
 
 def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
     """Return the lateness, and each part of the account that some rank spends time in."""
-    found: list[_Quantity] = []
+    quantities: list[_Quantity] = []
     account = contents.table("step_account").columns
     if not account or not account["rank"]:
-        return found
+        return quantities
     parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT}
     waiting = parts["wait_for_peer"]
     if known := not np.isnan(waiting).all():
@@ -145,8 +145,8 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
         late = _lateness(parts["exposed_comm"])
         del parts["wait_for_peer"]
     if len(grid.ranks) > 1 and np.nanmax(late, initial=0.0) > 0:
-        found.append(_Quantity("lateness", "Lateness", _LATE if known else _LATE_ALL, late))
-    return found + [
+        quantities.append(_Quantity("lateness", "Lateness", _LATE if known else _LATE_ALL, late))
+    return quantities + [
         _Quantity(id, label, meaning, parts[id])
         for id, label, meaning in _ACCOUNT
         if id in parts and np.nanmax(parts[id], initial=0.0) > 0
@@ -178,19 +178,19 @@ def _of_phases(contents: Contents, grid: _Grid) -> list[_Quantity]:
 
 def _lateness(waiting: Floats) -> Floats:
     """Return how much less each rank waits than the median of the other ranks in the step, at least 0."""
-    found = np.full(waiting.shape, np.nan)
+    lateness = np.full(waiting.shape, np.nan)
     for step, row in enumerate(waiting):
-        known = np.flatnonzero(~np.isnan(row))
-        if len(known) < 2:
+        rows = np.flatnonzero(~np.isnan(row))
+        if len(rows) < 2:
             continue
-        order = np.argsort(row[known], kind="stable")
-        values = row[known][order]
+        order = np.argsort(row[rows], kind="stable")
+        values = row[rows][order]
         # Without a rank, the middle of those that are left is one or two places further on.
         n, place = len(values), np.arange(len(values))
         low, high = (n - 2) // 2, (n - 1) // 2
         median = (values[low + (place <= low)] + values[high + (place <= high)]) / 2
-        found[step, known[order]] = np.maximum(median - values, 0.0)
-    return found
+        lateness[step, rows[order]] = np.maximum(median - values, 0.0)
+    return lateness
 
 
 def _whole(cells: Floats, unit: int, digits: int) -> list[int | None]:
@@ -217,7 +217,7 @@ def _hosts(contents: Contents, ranks: Ints) -> tuple[list[str], list[int]]:
 
 def _first(quantities: Sequence[_Quantity], late: Mapping[int, Mapping[str, Any]]) -> str:
     """Return the quantity to begin with: ranks that wait for a late one take as long as it."""
-    known = {one.id for one in quantities}
+    known = {quantity.id for quantity in quantities}
     named = any(row["verdict"] in LATE for row in late.values())
     return "lateness" if named and "lateness" in known else "wall"
 

@@ -48,7 +48,7 @@ def _families(rows: Sequence[Row]) -> Chart:
         of = family(row["name"]) if kind == "compute" else kind
         totals[of][row["name"] or ""] += row["total_ns"]
         classes[of] = kind
-    sums = {of: sum(found.values()) for of, found in totals.items()}
+    sums = {of: sum(total.values()) for of, total in totals.items()}
     order = sorted(sums, key=lambda of: -sums[of])
     whole = sum(sums.values()) or 1
     drawn = [
@@ -191,7 +191,7 @@ def _roofline(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
     ceilings = [[resource, rates[resource]] for resource in sorted(used) if resource in rates]
     if not ceilings:
         top = max(
-            (resource for resource in rates if resource != _DRAM), key=lambda one: rates[one], default=None
+            (resource for resource in rates if resource != _DRAM), key=lambda rate: rates[rate], default=None
         )
         ceilings = [[top, rates[top]]] if top else []
     longest = max(drawn, key=lambda row: _time(row))

@@ -164,8 +164,8 @@ def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[s
 
 def median_and_worst(windows: Windows) -> ShownSteps:
     """Return the steps of median and of greatest wall time, the maximum over ranks of each step."""
-    number = np.concatenate([own.number for own in windows.values()])
-    wall = np.concatenate([own.end - own.start for own in windows.values()])
+    number = np.concatenate([window.number for window in windows.values()])
+    wall = np.concatenate([window.end - window.start for window in windows.values()])
     by_time = np.lexsort((wall, number))
     last = np.flatnonzero(np.diff(number[by_time], append=-1))
     steps, longest = number[by_time][last], wall[by_time][last]
@@ -180,7 +180,7 @@ def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
         for row in store.table(run_id, "skew_summary").rows
         if row["lateness_p50_ns"] is not None
     }
-    return late or {rank: float(np.median(own.end - own.start)) for rank, own in windows.items()}
+    return late or {rank: float(np.median(window.end - window.start)) for rank, window in windows.items()}
 
 
 def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[list[int], list[str]]:
@@ -318,12 +318,12 @@ def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:
     extents = [_with_launches(rank.tracks, start, end) for _, start, end in chosen.rows()]
     tracks = []
     for track in rank.tracks.tracks:
-        own = track.slices
-        inside = np.any([overlapping(own.start, own.end, *extent) for extent in extents], axis=0)
+        slices = track.slices
+        inside = np.any([overlapping(slices.start, slices.end, *extent) for extent in extents], axis=0)
         if detail.others is None:
-            own, inside = own.take(inside), np.ones(np.count_nonzero(inside), bool)
+            slices, inside = slices.take(inside), np.ones(np.count_nonzero(inside), bool)
         pixels = np.where(inside, detail.chosen, detail.others or 0)
-        tracks.append(replace(track, slices=merge_short(own, pixels * rank.pixel_ns)))
+        tracks.append(replace(track, slices=merge_short(slices, pixels * rank.pixel_ns)))
     windows = chosen if detail.others is None else rank.windows
     return replace(rank, windows=windows, tracks=replace(rank.tracks, tracks=tracks))
 
@@ -332,13 +332,13 @@ def _with_launches(tracks: RankTracks, start: int, end: int) -> tuple[int, int]:
     """Return the extent of a step, from the first call on that launched work of it."""
     on_gpu, calls = set[int](), []
     for track in tracks.tracks:
-        own = track.slices
+        slices = track.slices
         if track.kind is TrackKind.CALLS:
-            calls.append(own)
+            calls.append(slices)
         else:
-            on_gpu.update(own.launch[(own.start >= start) & (own.start < end)].tolist())
+            on_gpu.update(slices.launch[(slices.start >= start) & (slices.start < end)].tolist())
     launches = np.array(sorted(on_gpu - {NONE}), np.int64)
-    first = [own.start[np.isin(own.launch, launches)].min(initial=start) for own in calls]
+    first = [call.start[np.isin(call.launch, launches)].min(initial=start) for call in calls]
     return int(min([start, *first])), end
 
 
@@ -350,18 +350,18 @@ def _encoded(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[d
 def _encoded_track(
     track: Track, rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts, infos: Ints
 ) -> dict[str, Any]:
-    own = track.slices
-    start = clocks.to_common(rank.rank, own.start) - zero
+    slices = track.slices
+    start = clocks.to_common(rank.rank, slices.start) - zero
     on_gpu = track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION)
-    names, number = np.unique(own.name, return_inverse=True)
+    names, number = np.unique(slices.name, return_inverse=True)
     known = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
-    info = infos[own.info]
-    links = links_of(own, rank.communication)
+    info = infos[slices.info]
+    links = links_of(slices, rank.communication)
     for row, text in links.texts.items():
         info[row] = texts.add(text)
-    own = replace(own, start=start, end=start + own.end - own.start, info=info)
-    own = replace(own, name=np.array(known)[number.reshape(-1)])
-    return encoded_slices(replace(track, slices=own), links)
+    slices = replace(slices, start=start, end=start + slices.end - slices.start, info=info)
+    slices = replace(slices, name=np.array(known)[number.reshape(-1)])
+    return encoded_slices(replace(track, slices=slices), links)
 
 
 def _encoded_samples(track: NodeTrack, utc: int, texts: _Texts) -> dict[str, Any]:
@@ -387,20 +387,20 @@ def _encoded_samples(track: NodeTrack, utc: int, texts: _Texts) -> dict[str, Any
 
 def encoded_slices(track: Track, links: SliceLinks) -> dict[str, Any]:
     """Return a track as the page's script reads it; names and infos are numbers of texts by now."""
-    own = track.slices
+    slices = track.slices
     return {
         "kind": track.kind.value,
         "label": track.label,
-        "count": len(own),
-        "start": differences(own.start),
-        "duration": column(own.end - own.start),
-        "depth": column(own.depth),
-        "name": column(own.name),
-        "slice_kind": column(own.kind),
-        "launch": differences(own.launch),
+        "count": len(slices),
+        "start": differences(slices.start),
+        "duration": column(slices.end - slices.start),
+        "depth": column(slices.depth),
+        "name": column(slices.name),
+        "slice_kind": column(slices.kind),
+        "launch": differences(slices.launch),
         "collective": differences(links.collective),
         "messages": {"row": links.message_rows, "number": links.messages},
-        "info": column(own.info),
+        "info": column(slices.info),
     }
 
 

@@ -365,7 +365,7 @@ class SliceLinks(msgspec.Struct, frozen=True):
 def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLinks:
     """Find the slices of a track that carry out communication; both have their starts on one clock."""
     collective = np.full(len(slices), NONE)
-    found = SliceLinks(collective, [], [], {})
+    slice_links = SliceLinks(collective, [], [], {})
     place: dict[tuple[int, int], int] = {}
     known = np.zeros(len(communication.start), bool)
     for carrier, kind in _KINDS.items():
@@ -379,10 +379,10 @@ def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLink
         row = place[int(communication.carrier[one]), int(communication.start[one])]
         number = int(communication.number[one])
         if way := int(communication.way[one]):
-            found.message_rows.append(row)
-            found.messages.append(way * (number + 1))
+            slice_links.message_rows.append(row)
+            slice_links.messages.append(way * (number + 1))
         else:
             collective[row] = number
         said = communication.texts[one]
-        found.texts[row] = f"{found.texts[row]}; {said}" if row in found.texts else said
-    return found
+        slice_links.texts[row] = f"{slice_links.texts[row]}; {said}" if row in slice_links.texts else said
+    return slice_links

@@ -107,17 +107,17 @@ def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = 
     baseline, and HpcprofError if the job of a run has not ended, or it is not known whether it has.
     """
     stored = {row.id: row for row in stored_runs(db, runs_dir)}
-    found: dict[str, Removal] = {}
+    removals: dict[str, Removal] = {}
     for reference in references:
         for run in _runs_named(reference, runs_dir, stored):
-            found[run.id] = _removal(run, runs_dir, stored, db)
+            removals[run.id] = _removal(run, runs_dir, stored, db)
     for run_id, (name, *_) in baselined_runs(db, runs_dir).items():
-        if run_id in found:
+        if run_id in removals:
             raise UsageError(
                 f"{run_id} is in the baseline {name!r}: first give the baseline other runs (hpcprof baseline "
                 "set), or remove it (hpcprof baseline rm)."
             )
-    return list(found.values())
+    return list(removals.values())
 
 
 def old_removals(

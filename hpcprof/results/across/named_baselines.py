@@ -66,7 +66,7 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
 
 def find_baseline(name: str, store: Store) -> NamedBaseline:
     """Return a baseline."""
-    every = {one.name: one for one in named_baselines(store)}
+    every = {named_baseline.name: named_baseline for named_baseline in named_baselines(store)}
     if not every:
         setting = command_line(store, "baseline", "set", name, "RUN")
         raise UsageError(f"there are no baselines in {store} yet: name one with {setting}.")

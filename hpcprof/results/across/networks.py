@@ -33,8 +33,8 @@ def fit_network(site: str, run: str, ranks_per_node: int, samples: Sequence[Samp
     """Fit the segments of each operation, on one node (at most ``ranks_per_node`` ranks) and across nodes."""
     fits: dict[bool, dict[str, list[Segment]]] = {False: {}, True: {}}
     errors = []
-    for across, op in sorted({(one.ranks > ranks_per_node, one.op) for one in samples}):
-        rows = [one for one in samples if one.op == op and (one.ranks > ranks_per_node) == across]
+    for across, op in sorted({(sample.ranks > ranks_per_node, sample.op) for sample in samples}):
+        rows = [sample for sample in samples if sample.op == op and (sample.ranks > ranks_per_node) == across]
         fits[across][op], error = fit_segments(rows)
         errors.append(error)
     mean = sum(error**2 for error in errors) / max(len(errors), 1)

@@ -80,23 +80,23 @@ def keep(runs_dir: Path, run: Run, predictions: Sequence[ScalePrediction]) -> No
     new = [
         Kept(
             run=run.id,
-            measured_ranks=one.measured_ranks,
-            ranks=one.ranks,
-            scaling=one.scaling,
-            value=one.step.value,
-            low=one.step.low,
-            high=one.step.high,
-            unchanged=one.baselines["unchanged"],
-            log2=one.baselines["log2"],
+            measured_ranks=prediction.measured_ranks,
+            ranks=prediction.ranks,
+            scaling=prediction.scaling,
+            value=prediction.step.value,
+            low=prediction.step.low,
+            high=prediction.step.high,
+            unchanged=prediction.baselines["unchanged"],
+            log2=prediction.baselines["log2"],
             made_utc=made,
         )
-        for one in predictions
+        for prediction in predictions
     ]
     _write(runs_dir, [*kept_predictions(runs_dir), *new])
 
 
 def _write(runs_dir: Path, predictions: Sequence[Kept]) -> None:
-    lines = (msgspec.json.encode(one).decode() + "\n" for one in predictions)
+    lines = (msgspec.json.encode(prediction).decode() + "\n" for prediction in predictions)
     write_atomically(runs_dir / _FILE, "".join(lines))
 
 

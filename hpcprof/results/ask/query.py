@@ -111,13 +111,13 @@ def _check_functions(store: Store, sql: str) -> None:
         view = f"CREATE TEMPORARY VIEW hpcprof_query AS SELECT 1 FROM ({sql.strip().rstrip(';')}\n) AS q"
         try:
             raw.execute(view, prepare=True)  # a prepared statement is a single one
-            found = [name for (name,) in raw.execute(_VOLATILE, (list(_HARMLESS),))]
+            rows = [name for (name,) in raw.execute(_VOLATILE, (list(_HARMLESS),))]
         except engine.dialect.loaded_dbapi.Error as error:
             raise ValueError(cause(error)) from None
         finally:
             raw.rollback()
-    if found:
-        raise UsageError(f"{', '.join(found)} may change something: hpcprof query only reads.")
+    if rows:
+        raise UsageError(f"{', '.join(rows)} may change something: hpcprof query only reads.")
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class RankSteps(msgspec.Struct, frozen=True):
 
 def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of those ranks that have some, by rank."""
-    known = {one.rank: one for one in events}
+    known = {event.rank: event for event in events}
     rows = kept_table(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost={})
     rank, number, start, wall = (rows.column(name).to_numpy() for name in rows.column_names)
     whole = RankSteps(number, start, start + wall)
@@ -117,12 +117,12 @@ class RunWindows:
         tables have the rows of the whole timeline that overlap the window, in their order.
         """
         kept = self._kept[rank]
-        found = kept.window(start_ns, end_ns)
-        if found is None and self._spare is not None:
-            found = self._spare_events(rank, self._spare).window(start_ns, end_ns)
-        if found is None:
-            found = cut(kept.load() or self._profile(rank), start_ns, end_ns)
-        return replace(found, step_range=self._step_ranges.step_range(rank))
+        window = kept.window(start_ns, end_ns)
+        if window is None and self._spare is not None:
+            window = self._spare_events(rank, self._spare).window(start_ns, end_ns)
+        if window is None:
+            window = cut(kept.load() or self._profile(rank), start_ns, end_ns)
+        return replace(window, step_range=self._step_ranges.step_range(rank))
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
         """Read all events of a rank, and the time that those of the host and the GPU take as one step 0."""
@@ -192,12 +192,12 @@ class RunWindows:
         if self._last is None or self._last[0] != rank:
             self._last = None
             file = self.profiles[rank].file
-            found = find_timelines(self._run, file)
-            if rank not in found.paths:
-                found = self._timelines
-            if rank not in found.paths:
+            timelines = find_timelines(self._run, file)
+            if rank not in timelines.paths:
+                timelines = self._timelines
+            if rank not in timelines.paths:
                 raise profile_is_gone(self._run, rank, file)
-            self._last = rank, found.read(rank)
+            self._last = rank, timelines.read(rank)
         return self._last[1]
 
     @cached_property

@@ -31,8 +31,8 @@ def logs_of(run: Run) -> list[Path]:
     """Return the logs of a run, or in a folder that hpcprof did not make."""
     named = {path.name: path for path in run.beside or () if is_darshan_log(path)}
     if run.beside is None or run.files is None:
-        own = find_darshan_logs(run.path / FOLDER if run.manifest is not None else run.path)
-        named |= {path.name: path for path in own}
+        darshan_logs = find_darshan_logs(run.path / FOLDER if run.manifest is not None else run.path)
+        named |= {path.name: path for path in darshan_logs}
     return [path for _, path in sorted(named.items())]
 
 
@@ -97,7 +97,7 @@ def run_logs(
         except DamagedInput as error:
             damaged.append(str(error))
     lines = step_lines(run) if run.manifest is not None else {}
-    steps = {rank: [StepMark(one.step, one.time) for one in own] for rank, own in lines.items()}
+    steps = {rank: [StepMark(one.step, one.time) for one in line] for rank, line in lines.items()}
     profiled = captured()
     common = captured_steps(profiled) if profiled and not steps else None
     if common is not None:

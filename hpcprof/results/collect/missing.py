@@ -31,9 +31,9 @@ def find_collected_sides(
     sides: Sequence[Sequence[str]], store: Store, runs_dir: Path, collect: Callable[[Run], None]
 ) -> list[list[Run]]:
     """Return the runs of each side that a user named, after `collect_missing`."""
-    found = [find_known_runs(side, runs_dir, store) for side in sides]
-    collect_missing([run for side in found for run in side], store, collect)
-    return found
+    known_runs = [find_known_runs(side, runs_dir, store) for side in sides]
+    collect_missing([run for side in known_runs for run in side], store, collect)
+    return known_runs
 
 
 def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:

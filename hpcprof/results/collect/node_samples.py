@@ -27,11 +27,11 @@ def items_per_step(run: Run, lines: Mapping[int, Sequence[StepLine]], ranks: int
     """
     counts = [
         (last.items - first.items) / (last.step - first.step)
-        for first, last in ((own[0], own[-1]) for own in lines.values())
+        for first, last in ((line[0], line[-1]) for line in lines.values())
         if last.step > first.step
     ]
     if counts and sum(counts) > 0:
-        item = next(own[-1].item for own in lines.values() if own[-1].items)
+        item = next(line[-1].item for line in lines.values() if line[-1].items)
         return {"items_per_step": sum(counts) * ranks / len(counts), "item": item}
     results = read_results(run.path).ranks
     training = results[0].training if results else None
@@ -58,7 +58,7 @@ def run_telemetry(
     ranks = [sorted(node.ranks) for node in nodes if node.ranks]
     each = sum(map(len, ranks)) <= _MOST_RANKS
     lines = step_lines(run, [rank for of_node in ranks for rank in (of_node if each else of_node[:1])])
-    marks = {rank: [StepMark(one.step, one.time) for one in own] for rank, own in lines.items()}
+    marks = {rank: [StepMark(one.step, one.time) for one in line] for rank, line in lines.items()}
     steps = {rank: marks.get(rank if each else of_node[0], []) for of_node in ranks for rank in of_node}
     of_run = captured_steps(captured())
     if of_run is None or len(of_run.steps) < FEWEST_UNITS:

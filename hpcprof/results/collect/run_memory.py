@@ -126,9 +126,9 @@ class _Snapshots:
             named = rank_from_name(path)
             try:
                 with reading_profile(path):
-                    found = read_memory_snapshot(path)
+                    memory_snapshot = read_memory_snapshot(path)
             except DamagedInput:
                 yield RankSnapshot(place if named is None else named, path.name, None)
                 continue
-            rank = found.notes.rank if found.notes.rank is not None else named
-            yield RankSnapshot(place if rank is None else rank, path.name, found)
+            rank = memory_snapshot.notes.rank if memory_snapshot.notes.rank is not None else named
+            yield RankSnapshot(place if rank is None else rank, path.name, memory_snapshot)

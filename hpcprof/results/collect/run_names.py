@@ -51,11 +51,11 @@ def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
     ``last`` is the last run of any kind: submitted, or collected from elsewhere. Raises UsageError if the
     name matches nothing, or several runs.
     """
-    found = find_known_runs([reference], runs_dir, store)
-    if len(found) == 1:
-        return found[0]
-    if found[0].manifest is None:
-        raise UsageError(f"{several_runs(found)}: name one of them.")
+    known_runs = find_known_runs([reference], runs_dir, store)
+    if len(known_runs) == 1:
+        return known_runs[0]
+    if known_runs[0].manifest is None:
+        raise UsageError(f"{several_runs(known_runs)}: name one of them.")
     return find_run(reference, runs_dir)
 
 

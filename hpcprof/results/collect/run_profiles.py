@@ -248,13 +248,13 @@ def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
     if not is_folder(place):
         return []
     there = {name for file in native for name in _names(file)}
-    found = []
+    compressed = []
     for path in sorted(place.iterdir()):
         reader = reader_of_compressed(path)
         # Whether a table is one of ncu is seen only in what it contains.
         if reader and not reader.is_unclear(path.stem) and path.stem not in there and path.is_file():
-            found.append(path)
-    return found
+            compressed.append(path)
+    return compressed
 
 
 def _kind(file: Path) -> str | None:
@@ -265,7 +265,7 @@ def _kind(file: Path) -> str | None:
 def _names(file: Path) -> set[str]:
     """Return the name of a profile, and of what a reader makes from it."""
     reader = reader_of(file)
-    return {file.name, *(one.name for one in (reader.made_from(file) if reader else ()))}
+    return {file.name, *(made_from.name for made_from in (reader.made_from(file) if reader else ()))}
 
 
 def sampled_so_far(run: Run) -> str | None:

@@ -69,9 +69,9 @@ def check_same_program(run_id: str, store: Store, calls: Mapping[int, Collective
     programs: list[int] = []
     for rank in sorted(calls):
         whys = [
-            difference(calls[one], calls[rank], starts[one], starts[rank])
-            or (kinds[one] == kinds[rank] and kernels.difference(one, rank, calls))
-            for one in programs
+            difference(calls[program], calls[rank], starts[program], starts[rank])
+            or (kinds[program] == kinds[rank] and kernels.difference(program, rank, calls))
+            for program in programs
         ]
         if all(whys):
             programs.append(rank)

@@ -79,10 +79,10 @@ def find_stall(run: Run) -> Stall | None:
         return None
     if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
         return None  # it went on before the evidence was kept
-    found = _kept(run) or _judge_run(run, since or "")
-    if found is None or since is None or is_stalled(run) or _ran_again(run, since):
-        return found
-    return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
+    stall = _kept(run) or _judge_run(run, since or "")
+    if stall is None or since is None or is_stalled(run) or _ran_again(run, since):
+        return stall
+    return msgspec.structs.replace(stall, went_on=True) if stall.waiting or stall.collective else None
 
 
 def _judge_run(run: Run, since: str) -> Stall | None:
@@ -101,23 +101,23 @@ def _judge_run(run: Run, since: str) -> Stall | None:
         else RankEvidence(state=_unseen(others and started == len(ranks), codes.get(rank)))
         for rank in ranks
     }
-    found = judge(_with_profiles(run, evidence))
-    if found is None:
+    judge_run = judge(_with_profiles(run, evidence))
+    if judge_run is None:
         return None
     of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
-    files = (*found.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
-    found = msgspec.structs.replace(found, evidence=files)
+    files = (*judge_run.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
+    judge_run = msgspec.structs.replace(judge_run, evidence=files)
     with suppress(ValueError, OverflowError):
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
-        found = msgspec.structs.replace(found, since=moment)
+        judge_run = msgspec.structs.replace(judge_run, since=moment)
     # While programs still write their evidence, or a profiler its profiles, a later look may say more.
     complete = not run.manifest.job.profiled_ranks and all(
         (folder / f"rank{rank:05d}.process").is_file() for rank in range(started)
     )
     if complete or run.state_file("finished") is not None:
         with suppress(OSError):
-            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(found).decode() + "\n")
-    return found
+            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(judge_run).decode() + "\n")
+    return judge_run
 
 
 def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
@@ -147,8 +147,8 @@ def stall_sentence(run: Run) -> str:
     """Return what holds a run up while it is stalled; empty if it is not."""
     if not is_stalled(run):
         return ""
-    found = find_stall(run)
-    return f"stalled: {describe(found)}" if found is not None else "stalled: no rank makes progress"
+    stall = find_stall(run)
+    return f"stalled: {describe(stall)}" if stall is not None else "stalled: no rank makes progress"
 
 
 def describe_end(run: Run, status: JobStatus) -> str:
@@ -289,9 +289,9 @@ def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
         return ()
     threads: list[tuple[str, list[CodeLine]]] = []
     for line in lines:
-        found = _STACK_LINE.match(line)
-        if found and threads:
-            frame = CodeLine(found["function"], found["file"], int(found["line"]))
+        match = _STACK_LINE.match(line)
+        if match and threads:
+            frame = CodeLine(match["function"], match["file"], int(match["line"]))
             threads[-1][1].append(frame)
         elif line.startswith(("Thread ", _MAIN_THREAD)):
             threads.append((line, []))

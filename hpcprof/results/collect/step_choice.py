@@ -56,11 +56,11 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
         candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
         common = common_step_range(candidates)
         names = {}
-        for rank, found in candidates.items():
+        for rank, candidate in candidates.items():
             # Graphs, and kernels chosen by shapes, may have other names on other ranks.
             shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
-            remaining = [one for one in found if one.source not in shared]
-            of_rank = [one.name for one in found]
+            remaining = [one for one in candidate if one.source not in shared]
+            of_rank = [one.name for one in candidate]
             # The calls of a name are there even if a rank alone would take others.
             has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))
             names[rank] = common if has_it else common_step_range({rank: remaining})

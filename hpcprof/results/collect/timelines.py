@@ -56,8 +56,8 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
     files = profiles_of(run)
     # To find out the ranks of thousands of files takes seconds.
     files = [one for one in files if one.name == file] or files
-    known = {file: one.identity for file, one in unchanged_files(files).items()}
-    found = profiles_by_rank(files, known=known)
+    identity = {file: unchanged_file.identity for file, unchanged_file in unchanged_files(files).items()}
+    found = profiles_by_rank(files, known=identity)
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
     return Timelines(paths, found.skipped, found.parts, captured_steps(run))
 

@@ -115,23 +115,23 @@ class Database:
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False
         with self.reading() as connection:
-            found = _version(connection)
-            foreign = self._is_sqlite and found is None and inspect(connection).get_table_names()
+            version = _version(connection)
+            foreign = self._is_sqlite and version is None and inspect(connection).get_table_names()
         if foreign:
             raise StoreError(
                 f"{self} is a database of another program (its first table is {foreign[0]}): give --db the "
                 "path of hpcprof's results, or of a new file."
             )
-        if found is not None and found > SCHEMA_VERSION:
+        if version is not None and version > SCHEMA_VERSION:
             raise StoreError(
-                f"the results database {self} has schema version {found}, this hpcprof knows versions up to "
-                f"{SCHEMA_VERSION}: upgrade hpcprof, or give another --db."
+                f"the results database {self} has schema version {version}, this hpcprof knows versions up "
+                f"to {SCHEMA_VERSION}: upgrade hpcprof, or give another --db."
             )
-        if found is not None and found < SCHEMA_VERSION:
+        if version is not None and version < SCHEMA_VERSION:
             if self.read_only:
                 raise StoreError(f"{self._earlier()}, and only read here: {self._migrating()}.")
             self._migrate()
-        return found is not None
+        return version is not None
 
     def _earlier(self) -> str:
         return f"the results database {self} is of an earlier hpcprof"
@@ -297,14 +297,14 @@ def migrate(connection: Connection) -> None:
         if table.name not in present:
             connection.execute(CreateTable(table, if_not_exists=True))
             continue
-        known = _columns(connection, table.name)
+        columns = _columns(connection, table.name)
         for column in table.columns:
-            if column.name not in known:
+            if column.name not in columns:
                 kind = column.type.compile(connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
-    found = connection.execute(select(SCHEMA.c.version)).scalar_one()
+    row = connection.execute(select(SCHEMA.c.version)).scalar_one()
     unknown = PROFILES.c.made_by.is_(None)
-    connection.execute(PROFILES.update().where(unknown).values(made_by=_MADE_BY.get(found)))
+    connection.execute(PROFILES.update().where(unknown).values(made_by=_MADE_BY.get(row)))
     if made_anew:
         _tell(connection, made_anew)
         # The next collect reads the profiles again, though their other figures are up to date.

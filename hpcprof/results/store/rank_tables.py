@@ -44,7 +44,7 @@ def dataset_table(analysis: str) -> str:
 
 def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the columns of a table, by default all; the folders of the dataset hold the rank."""
-    chosen = (one for one in analysis.columns if columns is None or one.name in columns)
+    chosen = (column for column in analysis.columns if columns is None or column.name in columns)
     return _schema(column for column in chosen if column.name != "rank")
 
 
@@ -92,18 +92,18 @@ def kept_table(
     """
     schema = table_schema(RANK_TABLES[name], columns)
     tables = {}
-    for one in events:
-        rows = one.table(dataset_table(name), schema)
+    for event in events:
+        rows = event.table(dataset_table(name), schema)
         if rows is not None:
-            tables[one.rank] = rows
+            tables[event.rank] = rows
             continue
         error = StoreError(
-            f"the rows of {name} of rank {one.rank} of {one.run_id} are not in {one.folder}: collect the run "
-            "again."
+            f"the rows of {name} of rank {event.rank} of {event.run_id} are not in {event.folder}: collect "
+            "the run again."
         )
         if lost is None:
             raise error
-        lost[one.rank] = error
+        lost[event.rank] = error
     whole = pa.concat_tables(tables.values()) if tables else schema.empty_table()
     ranks = np.repeat(np.array([*tables], np.int64), [len(rows) for rows in tables.values()])
     return whole.add_column(0, "rank", pa.array(ranks, pa.int64()))

@@ -108,7 +108,7 @@ class RunClocks:
     @cached_property
     def aligned(self) -> dict[int, RankClock]:
         """The clocks that communication aligned with each other."""
-        return {rank: one for rank, one in self.clocks.items() if rank in self.errors}
+        return {rank: clock for rank, clock in self.clocks.items() if rank in self.errors}
 
     def uncertainty_ns(self, rank: int) -> int | None:
         """Return how far off the times of a rank may be on the common clock; None if unknown."""
@@ -175,12 +175,12 @@ def _single(rank: int) -> Alignment:
 
 def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
     """Return the UTC time of the zero of a part's clock: the median of what its ranks recorded."""
-    found = []
+    utc_zero = []
     for rank, clock in part.clocks.items():
         start = utc.get(rank)
         if start is not None:
-            found.append(start + clock.zero - int(clock.to_common(np.array([clock.zero]))[0]))
-    return sorted(found)[len(found) // 2] if found else None
+            utc_zero.append(start + clock.zero - int(clock.to_common(np.array([clock.zero]))[0]))
+    return sorted(utc_zero)[len(utc_zero) // 2] if utc_zero else None
 
 
 def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
@@ -319,8 +319,8 @@ def _read_part(path: Path, ranks: Ints | None) -> pa.Table:
     with pq.ParquetFile(path) as file:
         groups = []
         for number in range(file.metadata.num_row_groups):
-            found = file.metadata.row_group(number).column(0).statistics
-            if ranks is None or ((ranks >= found.min) & (ranks <= found.max)).any():
+            statistics = file.metadata.row_group(number).column(0).statistics
+            if ranks is None or ((ranks >= statistics.min) & (ranks <= statistics.max)).any():
                 groups.append(number)
         table = file.read_row_groups(groups, MATCH_SCHEMA.names, use_threads=False)
     if ranks is None:
@@ -410,18 +410,18 @@ class RunCommunication:
 
     def _of_mpi(self, rank: int) -> RankCommunication:
         with self._reading():
-            found = read_links(self._folder, rank)
-        if not len(found.row):
+            links = read_links(self._folder, rank)
+        if not len(links.row):
             return _NOTHING
-        rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE).take(found.row)
+        rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE).take(links.row)
         values = (rows.column(name).to_pylist() for name in _MESSAGE)
         texts = [
-            _said_of_mpi(*one) for one in zip(*values, found.way.tolist(), found.peer.tolist(), strict=True)
+            _said_of_mpi(*one) for one in zip(*values, links.way.tolist(), links.peer.tolist(), strict=True)
         ]
         # The files of matches number theirs before.
-        number = found.match + (len(self.parts) << _MATCH_BITS)
-        carrier = np.where(found.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
-        return RankCommunication(found.start, number, found.way, carrier, texts)
+        number = links.match + (len(self.parts) << _MATCH_BITS)
+        carrier = np.where(links.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
+        return RankCommunication(links.start, number, links.way, carrier, texts)
 
     def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
         if not len(found):
@@ -485,11 +485,11 @@ def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:
 def _clocks(table: pa.Table) -> dict[int, RankClock]:
     rank, moment, ahead = (table.column(name).to_numpy() for name in ("rank", "moment_ns", "ahead_ns"))
     bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
-    found = {}
+    clocks = {}
     for low, high in pairwise(bounds):
         zero, base, rate = (table.column(name)[low].as_py() for name in ("zero_ns", "base_ns", "rate"))
-        found[int(rank[low])] = RankClock(zero, base, moment[low:high], ahead[low:high], rate)
-    return found
+        clocks[int(rank[low])] = RankClock(zero, base, moment[low:high], ahead[low:high], rate)
+    return clocks
 
 
 def _said(op: str, comm_id: str | None, seq: int, size: int | None, way: int, peer: int) -> str:

@@ -13,8 +13,8 @@ def parse_capture_when(text: str) -> int:
     """Return by how many percent steps must be slower than before to be recorded; 0 for ``off``."""
     if text == "off":
         return 0
-    found = _SLOW.fullmatch(text)
-    percent = int(found["percent"] or _DEFAULT_PCT) if found else 0
+    match = _SLOW.fullmatch(text)
+    percent = int(match["percent"] or _DEFAULT_PCT) if match else 0
     if not 0 < percent <= _MOST_PCT:
         raise UsageError(f"--capture-when {text}: write slow, slow:PERCENT with 1 to {_MOST_PCT}, or off.")
     return percent
@@ -32,14 +32,14 @@ def parse_memory_history(text: str) -> str:
     """Return the steps and the ranks of snapshots as they are written; empty for ``off``."""
     if text in ("off", OUT_OF_MEMORY):
         return "" if text == "off" else text
-    found = _STEPS.fullmatch(text)
-    if found is None:
+    match = _STEPS.fullmatch(text)
+    if match is None:
         valid = "steps as in 5,10, steps of some ranks as in 5,10@0,4-7, oom, or off"
         raise UsageError(f"--memory-history {text}: write {valid}.")
-    steps = found["steps"].split(",")
+    steps = match["steps"].split(",")
     if len(steps) > MOST_STEPS:
         raise UsageError(f"--memory-history {text}: {len(steps)} steps; at most {MOST_STEPS} are kept.")
-    for span in (found["ranks"] or "").split(","):
+    for span in (match["ranks"] or "").split(","):
         low, _, high = span.partition("-")
         if high and int(high) < int(low):
             sentence = f"--memory-history {text}: the span {span} is empty; write the lower number first."

@@ -42,10 +42,10 @@ def check_present(site: Site, job: Job) -> None:
     if staged := staged_environment(site, job):
         path = f"{staged}/bin{os.pathsep}{path}"
     elsewhere = "" if find_scheduler(site.scheduler).runs_here else _ELSEWHERE
-    own = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
+    tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     profiler = find_profiler(job.profiler)
     tool = profiler.needs or next(iter(profiler.command), "")
-    word = own.get(tool, tool)
+    word = tools.get(tool, tool)
     if job.workload is None:
         _check_program(job, path if complete else None, elsewhere)
         _check_built_in(job)
@@ -107,8 +107,8 @@ def _search_path(site: Site) -> tuple[bool, str]:
 def borrowed_program(site: Site, job: Job) -> str:
     """Return a sentence without a full stop if only this shell's environment has the program of a job."""
     scheduler = find_scheduler(site.scheduler)
-    own = site.host or site.modules or site.setup or "PATH" in site.environment
-    if scheduler.passes_environment or own or job.workload is not None:
+    host = site.host or site.modules or site.setup or "PATH" in site.environment
+    if scheduler.passes_environment or host or job.workload is not None:
         return ""
     program, prefix = job.arguments[0], active_prefix(os.environ)
     found = "" if "/" in program else shutil.which(program) or ""

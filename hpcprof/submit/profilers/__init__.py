@@ -51,9 +51,9 @@ def find_profiler(name: str) -> Profiler:
     """Return the profiler called ``name``."""
     if name in PROFILERS:
         return PROFILERS[name]
-    found = plugins.load_plugin(plugins.PROFILERS, name)
-    if found is None:
+    plugin = plugins.load_plugin(plugins.PROFILERS, name)
+    if plugin is None:
         raise unknown("profiler", name, profiler_names())
-    if not isinstance(found, Profiler):
-        raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.profilers.Profiler: {found!r}.")
-    return found
+    if not isinstance(plugin, Profiler):
+        raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.profilers.Profiler: {plugin!r}.")
+    return plugin

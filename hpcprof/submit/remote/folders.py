@@ -124,13 +124,13 @@ def list_files(
         if len(listing) > _LISTING_BYTES or listing.count(b"\0") > _MOST_FILES:
             raise HostUnreachable(f"{folder} on {host.name} has more than {_MOST_FILES:,} files.")
     host.check(running)
-    found = {}
+    files = {}
     for line in listing.split(b"\0")[:-1]:
         size, modified, name = [*line.decode("utf-8", "replace").split(" ", 2), "", ""][:3]
         when, _, fraction = modified.partition(".")
         if _is_plain(name, below) and all(map(_NUMBER.fullmatch, (size, when, fraction[:9]))):
-            found[name] = RemoteFile(int(size), int(when + fraction[:9].ljust(9, "0")))
-    return found
+            files[name] = RemoteFile(int(size), int(when + fraction[:9].ljust(9, "0")))
+    return files
 
 
 def _is_plain(name: str, below: Sequence[str]) -> bool:

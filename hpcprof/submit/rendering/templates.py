@@ -428,12 +428,12 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
 
 def _place(error: Exception) -> tuple[str, int | None]:
     """Return the file and the line of the innermost template in an error's traceback."""
-    found: tuple[str, int | None] = "", None
+    place: tuple[str, int | None] = "", None
     for frame, line in walk_tb(error.__traceback__):
         # Jinja gives the frames of templates the files and the lines of their sources.
         if frame.f_code.co_filename.endswith(".j2"):
-            found = frame.f_code.co_filename, line
-    return found
+            place = frame.f_code.co_filename, line
+    return place
 
 
 def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:

@@ -99,8 +99,8 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
 def find_cause(where: Where, text: str) -> FailureCause | None:
     """Return the first cause that a text names; None if it names none."""
     for pattern in patterns():
-        if pattern.where == where and (found := _compiled(pattern.pattern).search(text)):
-            groups = {name: _printable(value or "") for name, value in found.groupdict().items()}
+        if pattern.where == where and (match := _compiled(pattern.pattern).search(text)):
+            groups = {name: _printable(value or "") for name, value in match.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
             rank = parsed_count(groups.get("rank", ""))
             # Messages of the system begin with a capital.

@@ -226,7 +226,7 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
     """Put a rank that failed by itself, or is ``lost`` with its node, before one that noticed it."""
     if not failures or failures[0].has_own_fault or (failures[0].first and not failures[0].noticed_another):
         return failures
-    own = [one for one in failures if one.has_own_fault or (lost and one.how == lost)]
+    own = [failure for failure in failures if failure.has_own_fault or (lost and failure.how == lost)]
     if not own:
         return [_after_others_ended(run, failures[0]), *failures[1:]]
     culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
@@ -282,9 +282,9 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
         if not _ABORT_HINT.search(text):
             continue
         for where in ("errors", "job_errors"):
-            found = find_cause(where, text)
-            if found is not None and found.name in _ABORTS:
-                return rank, found.meaning
+            cause = find_cause(where, text)
+            if cause is not None and cause.name in _ABORTS:
+                return rank, cause.meaning
     return None
 
 
@@ -435,8 +435,8 @@ def profiler_complaint(run: Run) -> str:
     for path in sorted((run.outputs() / "logs").glob("rank*.[oep]*")):
         with suppress(OSError), open_regular(path) as file:
             while line := file.readline(_TAIL_BYTES):
-                if found := profiler.complaint(line.decode("utf-8", "replace")):
-                    return masked(found)
+                if complaint := profiler.complaint(line.decode("utf-8", "replace")):
+                    return masked(complaint)
     return ""
 
 

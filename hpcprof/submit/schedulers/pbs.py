@@ -419,10 +419,10 @@ def parse_qselect(code: int, out: str, error: str) -> list[str]:
 
 def was_submitted_from(script: Path, out: str) -> bool:
     """Return whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
-    found = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
+    match = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
     # Not as JSON: the job's environment can make it invalid.
     path = json.dumps(str(script), ensure_ascii=False)[1:-1]
-    return found is not None and f" {found[1]}".endswith(f" {path}")
+    return match is not None and f" {match[1]}".endswith(f" {path}")
 
 
 def has_no_history(error: str) -> bool:
@@ -490,8 +490,8 @@ def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
     """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is missing."""
     _check(code, out, error)
-    found = re.search(r'"max_array_size"\s*:\s*"?(\d+)', out)
-    return int(found[1]) if found else None
+    match = re.search(r'"max_array_size"\s*:\s*"?(\d+)', out)
+    return int(match[1]) if match else None
 
 
 def parse_qdel(code: int, out: str, error: str) -> None:
@@ -720,5 +720,5 @@ def _json_object(text: str, key: str) -> dict[str, dict[str, Any]]:
         data = json.loads(text)
     except ValueError:
         return {}
-    found = data.get(key, {}) if isinstance(data, dict) else {}
-    return found if isinstance(found, dict) else {}
+    json_object = data.get(key, {}) if isinstance(data, dict) else {}
+    return json_object if isinstance(json_object, dict) else {}

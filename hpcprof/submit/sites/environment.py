@@ -66,8 +66,8 @@ def staged_environment(site: Site, job: Job) -> str:
 
 def active_prefix(environment: Mapping[str, str]) -> str:
     """Return the folder of the active virtual or conda environment, or of hpcprof's own; empty for none."""
-    own = sys.prefix if sys.prefix != sys.base_prefix else ""
-    return environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX") or own
+    prefix = sys.prefix if sys.prefix != sys.base_prefix else ""
+    return environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX") or prefix
 
 
 def active_environment(environment: Mapping[str, str]) -> dict[str, list[str]]:

@@ -260,10 +260,10 @@ def captured_by_default(step_ns: int) -> int:
 def _agreement(trainer: Trainer, world: World) -> Correctness:
     """Compare the parameters with rank 0's; they must be equal, since all ranks apply the same gradients."""
     flat = torch.cat([parameter.detach().flatten().double() for parameter in trainer.ddp.parameters()])
-    own = flat[:: max(1, len(flat) // _COMPARED)].cpu()
-    reference = torch.tensor(world.comm.bcast(own.tolist() if world.rank == 0 else None))
-    error = float((own - reference).norm() / reference.norm())
-    return Correctness(error <= _AGREE, error, _AGREE, len(own), "rank 0's parameters")
+    cpu = flat[:: max(1, len(flat) // _COMPARED)].cpu()
+    reference = torch.tensor(world.comm.bcast(cpu.tolist() if world.rank == 0 else None))
+    error = float((cpu - reference).norm() / reference.norm())
+    return Correctness(error <= _AGREE, error, _AGREE, len(cpu), "rank 0's parameters")
 
 
 def _wrong(result: RankResult, world: World) -> str | None:

@@ -204,7 +204,7 @@ class FaultInjection:
     """
 
     def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
-        self._effects = [EFFECTS[one.fault.name](ground, one.values) for one in faults]
+        self._effects = [EFFECTS[fault.fault.name](ground, fault.values) for fault in faults]
         self._blocks = blocks
         self._acting: list[Effect] = []
 

@@ -106,12 +106,12 @@ def probes(
     # The operands are data like those of a step, since a GPU multiplies zeros faster.
     if parameters.forward:
         all_gather(buffers.gathered, buffers.input(0))
-        for which, some in enumerate(groups):
-            yield f"{MATMULS['forward']}, grouping {which}", Matmuls(buffers, some, backward=False)
+        for which, group in enumerate(groups):
+            yield f"{MATMULS['forward']}, grouping {which}", Matmuls(buffers, group, backward=False)
     if backward is not None:
         all_gather(backward.gathered, backward.source(0))
-        for which, some in enumerate(groups):
-            yield f"{MATMULS['backward']}, grouping {which}", Matmuls(buffers, some, backward=True)
+        for which, group in enumerate(groups):
+            yield f"{MATMULS['backward']}, grouping {which}", Matmuls(buffers, group, backward=True)
     if "copy-engine" in parameters.modes and world.size > 1:
         with suppress(Unavailable):
             yield LINKS, Links(world, buffers.inputs, backward.gathered if backward else buffers.gathered)

@@ -93,13 +93,13 @@ class Step:
         self._call.gradient = self._buffers.backward.source(index)
         # Stay in this thread: threads of the autograd engine would mark phases where no profiler looks.
         with torch.autograd.set_multithreading_enabled(False):
-            found = torch.autograd.grad(
+            grad = torch.autograd.grad(
                 output,
                 self._leaves(index if self._forward else 0),
                 self._call.gradient,
                 retain_graph=not self._forward,
             )
-        return Outputs(output.detach() if self._forward else None, Gradients(*found))
+        return Outputs(output.detach() if self._forward else None, Gradients(*grad))
 
     def run_untimed(self, index: int) -> Outputs:
         """Run the same work in the same order without autograd and without times."""

@@ -36,8 +36,8 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         gone = removals.calls_in(place, ALLOCATING, ranks)
         return removals.call_time(removals.waits(times, gone), gone, 0)
 
-    own = scene.per_step(scene.graph.call_rank[chosen], time)
-    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *own)
+    per_step = scene.per_step(scene.graph.call_rank[chosen], time)
+    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *per_step)
 
 
 DEVICE_ALLOCATION = CauseDeclaration(

@@ -46,8 +46,8 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
             chosen = removals.of_ranks(graph.call_rank[waiting], ranks)
             return removals.waits(times, waiting[chosen])
 
-        own = scene.per_step(graph.call_rank[held], graph.calls.end[held] - graph.calls.start[held])
-        yield Candidate(HOST_SYNC, place, scene.ranks, remove, *own)
+        per_step = scene.per_step(graph.call_rank[held], graph.calls.end[held] - graph.calls.start[held])
+        yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step)
         yield from _checks(scene, place)
 
 

@@ -36,14 +36,14 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
     long = np.flatnonzero(inside[calls.place] & removals.long_call)
     call = np.concatenate((pieces.call[chosen], long))
     time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
-    own = scene.per_step(scene.graph.call_rank[call], time)
-    late = own[1] != NONE and scene.graph.is_coupled
+    per_step = scene.per_step(scene.graph.call_rank[call], time)
+    late = per_step[1] != NONE and scene.graph.is_coupled
     return Candidate(
         LATE_RANK_HOST if late else HOST_WORK,
         place,
-        (own[1],) if late else scene.ranks,
+        (per_step[1],) if late else scene.ranks,
         lambda times, ranks: removals.pauses(times, place, ranks),
-        *own,
+        *per_step,
     )
 
 

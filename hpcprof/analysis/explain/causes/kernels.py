@@ -231,8 +231,8 @@ _OF_COMPUTE = 1 / 3
 
 def bytes_at_once(name: str) -> int:
     """Return the bytes that a product on tensor cores loads at once, 16 if its name has no alignment."""
-    found = _ALIGNED.search(name)
-    return 16 if found is None else int(found[1]) * (2 if _HALF.search(name) else 4)
+    match = _ALIGNED.search(name)
+    return 16 if match is None else int(match[1]) * (2 if _HALF.search(name) else 4)
 
 
 def _odd_shapes(scene: Scene) -> Iterator[Candidate]:

@@ -230,8 +230,8 @@ def _times_slower(scene: Scene, rank: int) -> float:
     usual = _usual_ratio(scene, rank)
     mine = scene.graph.call_rank[pieces.call] == rank
     if excess >= least:
-        own = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
-        time = float(own[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
+        lag = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
+        time = float(lag[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
         # In other places it may be as quick, or quicker.
         return time / max(time - excess, 1.0) if usual > _SLOWER else 1.0
     return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0

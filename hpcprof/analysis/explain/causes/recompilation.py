@@ -52,10 +52,10 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         return removals.call_time(quick, inside[mine[inside]])
 
     time = np.concatenate((less[gaps], removals.call_times[inside]))
-    own = scene.per_step(graph.call_rank[both], time)
+    per_step = scene.per_step(graph.call_rank[both], time)
     advice = _PLANS if time[_before_attention(scene, both)].sum() >= _MOSTLY * time.sum() else ""
     where = scene.mostly(graph.calls.place[both], time)
-    yield Candidate(RECOMPILATION, where, scene.ranks, remove, *own, advice=advice)
+    yield Candidate(RECOMPILATION, where, scene.ranks, remove, *per_step, advice=advice)
 
 
 def _before_attention(scene: Scene, calls: Ints) -> Mask:
@@ -67,8 +67,8 @@ def _before_attention(scene: Scene, calls: Ints) -> Mask:
         return np.zeros(len(calls), bool)
     order = order[np.argsort(work.call[order], kind="stable")]
     following = order[np.searchsorted(work.call[order], calls).clip(max=len(order) - 1)]
-    found: Mask = attention[following] & (graph.work_rank[following] == graph.call_rank[calls])
-    return found
+    mask: Mask = attention[following] & (graph.work_rank[following] == graph.call_rank[calls])
+    return mask
 
 
 def _loading(scene: Scene, rank: int) -> Ints:

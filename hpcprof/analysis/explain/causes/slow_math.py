@@ -56,9 +56,9 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         alone[slow] /= gain
         return times.with_alone(alone)
 
-    own = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
+    per_step = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
-    yield Candidate(SLOW_MATH, place, scene.ranks, remove, *own)
+    yield Candidate(SLOW_MATH, place, scene.ranks, remove, *per_step)
 
 
 def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
@@ -74,8 +74,8 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
 
 def _has_tf32(gpus: Sequence[Gpu]) -> bool:
     """Return whether a rank's GPU can do so; a profile may list all GPUs of the node, which are alike."""
-    known = [one.compute_capability for one in gpus if one.compute_capability]
-    return bool(known) and all(_version(one) >= _TF32 for one in known)
+    compute_capability = [one.compute_capability for one in gpus if one.compute_capability]
+    return bool(compute_capability) and all(_version(one) >= _TF32 for one in compute_capability)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -53,11 +53,11 @@ def _short_kernels(scene: Scene, place: str) -> Candidate:
     # A long pause is another cause.
     since = np.maximum(turn, work.start - 10 * _SHORT_NS)
     short = np.flatnonzero(mine & (work.end - work.start < _SHORT_NS))
-    own = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
+    per_step = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
     names = [scene.graph.names[number].lower() for number in np.unique(work.name[short]).tolist()]
     fuses = any(word in text for text in (place.lower(), *names) for word in _OPTIMIZERS)
     remove = partial(_fused if fuses else _as_graph, scene, place)
-    return Candidate(SMALL_KERNELS, place, scene.ranks, remove, *own)
+    return Candidate(SMALL_KERNELS, place, scene.ranks, remove, *per_step)
 
 
 def _as_graph(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None) -> Times:

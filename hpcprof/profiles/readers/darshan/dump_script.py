@@ -95,7 +95,7 @@ def main(path: str) -> None:
                     else:
                         found["left_out"] += 1
     found["overflown"] = sorted(overflown)
-    found["files"] = [str(names.get(one, "")) for one in numbers]
+    found["files"] = [str(names.get(number, "")) for number in numbers]
     print(json.dumps(found))
 
 

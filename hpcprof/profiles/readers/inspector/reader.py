@@ -154,7 +154,7 @@ def read(path: Path) -> Timeline:
 
 def _lines(written: bytes) -> tuple[list[_Line], int]:
     """Return the valid lines of a log, and how many are not."""
-    found, damaged = [], 0
+    lines, damaged = [], 0
     for text in filter(None, map(bytes.strip, written.splitlines())):
         if len(text) < _SHORTEST_LINE:  # an exception takes ten times as long
             damaged += 1
@@ -165,10 +165,10 @@ def _lines(written: bytes) -> tuple[list[_Line], int]:
             damaged += 1
             continue
         if line.is_valid:
-            found.append(line)
+            lines.append(line)
         else:
             damaged += 1
-    return found, damaged
+    return lines, damaged
 
 
 def _ends(lines: Sequence[_Line]) -> tuple[Ints, int]:

@@ -135,10 +135,10 @@ class ArgumentsDecoder(Generic[ValueT]):
 def parsed_object(written: bytes) -> dict[str, Any] | None:
     """Parse an object, which may hold NaN; None if the text is something else."""
     try:
-        found = json.loads(written)
+        loads = json.loads(written)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return loads if isinstance(loads, dict) else None
 
 
 def number(value: object) -> object:

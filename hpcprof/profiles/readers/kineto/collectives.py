@@ -131,11 +131,11 @@ def batched(
     """
     if not group_calls:
         return []
-    told = {record.correlation for record in records}
+    correlation = {record.correlation for record in records}
     rows = np.flatnonzero(communicating & (kernels["correlation"] != NO_CORRELATION))
     kernel_names = strings.array()[kernels["name"][rows]]
     carried = dict(zip(kernels["correlation"][rows].tolist(), kernel_names, strict=True))
-    if not carried.keys() - told:
+    if not carried.keys() - correlation:
         return []
     threads: dict[tuple[int, int], tuple[list[GroupCall], list[_Launch]]] = {}
     for call in sorted(group_calls):
@@ -143,7 +143,7 @@ def batched(
     launching = np.flatnonzero(np.isin(calls.correlation, [*carried]))
     for row in launching[np.argsort(calls.start[launching], kind="stable")].tolist():
         number, thread = int(calls.correlation[row]), (int(calls.process[row]), int(calls.thread[row]))
-        launch = _Launch(int(calls.start[row]), number, number in told, operation(carried[number]))
+        launch = _Launch(int(calls.start[row]), number, number in correlation, operation(carried[number]))
         threads.setdefault(thread, ([], []))[1].append(launch)
     return [record for thread in threads.values() for record in _of_thread(*thread)]
 

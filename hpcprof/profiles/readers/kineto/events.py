@@ -454,8 +454,8 @@ def is_own_function(event: Event) -> bool:
 @cache
 def frame_of(name: str) -> Frame | None:
     """Return the frame that the name of a function of Python tells; None for one that is built in."""
-    found = _FUNCTION.fullmatch(name)
-    return Frame(found["function"], found["file"], int(found["line"])) if found else None
+    match = _FUNCTION.fullmatch(name)
+    return Frame(match["function"], match["file"], int(match["line"])) if match else None
 
 
 def _passed(checks: ValidRows) -> Mask:

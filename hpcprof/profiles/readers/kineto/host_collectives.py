@@ -90,8 +90,8 @@ def host_collectives(
 def _operations(name: Ints, pattern: re.Pattern[str], strings: StringTable) -> dict[int, str]:
     """Return the operation of each name that a pattern matches, by the number of the name."""
     texts = strings.array()
-    found = {number: pattern.fullmatch(texts[number]) for number in distinct(name).tolist()}
-    return {number: op for number, one in found.items() if one and (op := operation(one[1]))}
+    match = {number: pattern.fullmatch(texts[number]) for number in distinct(name).tolist()}
+    return {number: op for number, one in match.items() if one and (op := operation(one[1]))}
 
 
 def _collectives(

@@ -206,8 +206,8 @@ def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Bat
 
 
 def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _encoded(text: str) -> bytes:

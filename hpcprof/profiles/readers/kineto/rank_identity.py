@@ -31,8 +31,8 @@ _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(
 
 def identify_rank(path: Path) -> int | None:
     """Return the rank in a trace, else in its name; None if neither has one."""
-    found = _DISTRIBUTED.search(content_of(path, _HEAD_BYTES))
-    return int(found[1]) if found else rank_from_name(path)
+    match = _DISTRIBUTED.search(content_of(path, _HEAD_BYTES))
+    return int(match[1]) if match else rank_from_name(path)
 
 
 def several_ranks(path: Path) -> SeveralRanks | None:
@@ -58,13 +58,13 @@ def _launching(path: Path) -> Iterator[int]:
 
 def labelled_process(written: bytes) -> int | None:
     """Return a number of a labelled process, ascending with its DP, EP, PP and TP; None for another text."""
-    found = _LABELLED.fullmatch(written)
-    if found is None:
+    match = _LABELLED.fullmatch(written)
+    if match is None:
         return None
     number = 0
-    for _, place in sorted(_LABEL.findall(found[1])):
+    for _, place in sorted(_LABEL.findall(match[1])):
         number = number * 1000 + int(place)
-    return int(number * 10**6 + int(found[2]) % 10**6)
+    return int(number * 10**6 + int(match[2]) % 10**6)
 
 
 def is_trace(path: Path) -> bool:

@@ -114,10 +114,10 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     Raises DamagedInput if there is no table, or a column is there twice.
     """
     text = text.replace("\r\n", "\n")
-    found = _HEADER.search(text)
-    if found is None:
+    match = _HEADER.search(text)
+    if match is None:
         raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
-    rows = Rows(text[found.start() :])
+    rows = Rows(text[match.start() :])
     header = next(rows, [])
     if twice := first_repeated(header):
         raise DamagedInput(f"{path}: the table of Nsight Compute has the column {twice} twice.")
@@ -239,6 +239,6 @@ def factor(unit: str) -> float:
 
 
 def _scale(unit: str) -> float:
-    if found := _PREFIXED.fullmatch(unit):
-        return _PREFIXES[found[1]]
+    if match := _PREFIXED.fullmatch(unit):
+        return _PREFIXES[match[1]]
     return _TIMES.get(_LONG.get(unit, unit), 1.0)

@@ -111,10 +111,10 @@ def _by_module(folder: Path, path: Path) -> Printed | None:
     done = _run(path, sys.executable, script, str(folder), str(path))
     if done.exit_code != 0:
         return None
-    found = json.loads(done.stdout)
-    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(found)]
+    loads = json.loads(done.stdout)
+    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(loads)]
     device = next(
-        (kernel["metrics"][DEVICE_NAME][0] for kernel in found if DEVICE_NAME in kernel["metrics"]), None
+        (kernel["metrics"][DEVICE_NAME][0] for kernel in loads if DEVICE_NAME in kernel["metrics"]), None
     )
     return Printed(kernels, device)
 

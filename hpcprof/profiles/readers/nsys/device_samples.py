@@ -88,11 +88,11 @@ def _rows(export: NsysExport, table: str, columns: Sequence[str]) -> list[Any]:
 
 def _gpu_names(export: NsysExport) -> MetricNames:
     rows = _rows(export, "TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
-    found: MetricNames = {}
+    metric_names: MetricNames = {}
     for kind, metric, name in rows:
         parts = _UNIT.fullmatch(str(name or ""))
-        found[kind, metric] = (parts["name"], parts["unit"]) if parts else (str(name or ""), "")
-    return found
+        metric_names[kind, metric] = (parts["name"], parts["unit"]) if parts else (str(name or ""), "")
+    return metric_names
 
 
 def _nic_names(export: NsysExport) -> MetricNames:

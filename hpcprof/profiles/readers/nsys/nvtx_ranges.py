@@ -369,10 +369,10 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
         found: list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]] = []
         length = self.blobs.sizes()
-        known = np.flatnonzero(length >= PAYLOAD_HEADER.itemsize)
-        if not len(known):
+        rows = np.flatnonzero(length >= PAYLOAD_HEADER.itemsize)
+        if not len(rows):
             return found
-        content, begin, length = self.blobs.content, self.blobs.begin[known], length[known]
+        content, begin, length = self.blobs.content, self.blobs.begin[rows], length[rows]
         header = _windows(content, PAYLOAD_HEADER.itemsize)[begin].view(PAYLOAD_HEADER)
         # As signed numbers: none that fits is negative.
         kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in PAYLOAD_HEADER.names or ()))
@@ -383,7 +383,7 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
             chosen = np.flatnonzero((kind == number) & (length - size >= offset))
             if len(chosen):
                 parts = _windows(content, size)[begin[chosen] + offset]
-                found.append((known[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
+                found.append((rows[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
         return found
 
 
@@ -392,7 +392,7 @@ def _windows(content: NDArray[np.uint8], size: int) -> NDArray[np.void]:
 
     Taking elements copies them: ``_windows(content, 8)[positions].view(np.uint8).reshape(-1, 8)``.
     """
-    found: NDArray[np.void] = np.ndarray(
+    windows: NDArray[np.void] = np.ndarray(
         (max(0, len(content) - size + 1),), f"V{size}", content, strides=(1,)
     )
-    return found
+    return windows

@@ -105,12 +105,12 @@ def _rank(export: NsysExport, ranks: Collection[int], variables: Mapping[str, st
 
 def _environment(export: NsysExport) -> dict[str, str]:
     """Return the variables that may be kept; of two with one name, that of the processes counts."""
-    found: dict[str, str] = {}
+    environment: dict[str, str] = {}
     for item in _environment_items(export):
         name, value = environment_allowlist.split(item)
         if environment_allowlist.allowed(name, value):
-            found.setdefault(name, value)
-    return found
+            environment.setdefault(name, value)
+    return environment
 
 
 def _environment_items(export: NsysExport) -> Iterator[str]:
@@ -263,10 +263,10 @@ def mpi_processes(export: NsysExport) -> dict[int, set[int]]:
     if table is None:
         return {}
     columns = table.integers({"globalTid": REQUIRED, "rank": REQUIRED})
-    found: dict[int, set[int]] = defaultdict(set)
+    sets: dict[int, set[int]] = defaultdict(set)
     for thread, rank in zip(columns["globalTid"].tolist(), columns["rank"].tolist(), strict=True):
-        found[rank].add(thread >> PROCESS_SHIFT)
-    return dict(found)
+        sets[rank].add(thread >> PROCESS_SHIFT)
+    return dict(sets)
 
 
 def _gpu_users(export: NsysExport) -> list[int]:

@@ -78,7 +78,7 @@ class ParquetTables(msgspec.Struct):
             size = sum(map(_text_bytes, (chunk for column in read.columns for chunk in column.chunks)))
             if size > most:
                 raise bomb(path)
-            kinds = [(one.name, one.type) for one in read.schema]
+            kinds = [(schema.name, schema.type) for schema in read.schema]
             plain = [(name, k.value_type if pa.types.is_dictionary(k) else k) for name, k in kinds]
             return read.cast(pa.schema(plain))
 
@@ -133,7 +133,7 @@ def _binary(column: pa.Array) -> BinaryColumn:
 
 def _values(column: pa.Array) -> list[Any]:
     if _is_whole(column.type):
-        known = column.is_valid().to_pylist()
+        pylist = column.is_valid().to_pylist()
         numbers = _integers(column, 0).tolist()
-        return [number if there else None for number, there in zip(numbers, known, strict=True)]
+        return [number if there else None for number, there in zip(numbers, pylist, strict=True)]
     return _binary(column).texts() if _is_binary(column.type) else column.to_pylist()

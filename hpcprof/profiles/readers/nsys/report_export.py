@@ -61,8 +61,8 @@ def _make(report: Path, export: Path, why: str) -> None:
         with replacing(export) as temporary:
             output = f"--output={temporary}"
             # 2023 exports blobs without being asked, and does not know the option.
-            told = run_command([nsys, "export", "--help"], timeout=_EXPORT_SECONDS).stdout
-            blobs = ["--include-blobs=true"] if "--include-blobs" in told else []
+            stdout = run_command([nsys, "export", "--help"], timeout=_EXPORT_SECONDS).stdout
+            blobs = ["--include-blobs=true"] if "--include-blobs" in stdout else []
             done = run_command(
                 [nsys, "export", "--type=sqlite", *blobs, output, str(report)], timeout=_EXPORT_SECONDS
             )

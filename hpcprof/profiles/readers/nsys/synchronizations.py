@@ -85,7 +85,7 @@ def read_synchronizations(
     devices = _devices(export, only_process)
     contexts, row = numbered_rows(columns["process"] & _PID, columns["contextId"])
     of_context = [devices.get((process, one), 0) for process, one in contexts.tolist()]
-    found = Synchronizations(
+    synchronizations = Synchronizations(
         start=columns["start"],
         end=columns["end"],
         process=columns["process"],
@@ -97,7 +97,7 @@ def read_synchronizations(
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
-    return found, lost + odd
+    return synchronizations, lost + odd
 
 
 def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:

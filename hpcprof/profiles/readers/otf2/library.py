@@ -91,10 +91,10 @@ class Handle(msgspec.Struct, frozen=True):
     @property
     def creator(self) -> str:
         """The program that wrote the archive; empty if unknown."""
-        found = POINTER()
-        _call("OTF2_Reader_GetCreator", self._handle, ctypes.byref(found))
-        text = ctypes.cast(found, TEXT).value or b""
-        _FREE(found)
+        pointer = POINTER()
+        _call("OTF2_Reader_GetCreator", self._handle, ctypes.byref(pointer))
+        text = ctypes.cast(pointer, TEXT).value or b""
+        _FREE(pointer)
         return text.decode("utf-8", "replace")
 
     def read_definitions(self, callbacks: Callbacks) -> None:

@@ -210,7 +210,7 @@ class _Folder:
             for key in ("Node_Id", "Logical_Node_Id", "Cu_Count", "Max_Engine_Clk_Fcompute")
         }
         columns = {key: table.distinct(key) for key in ("Agent_Type", "Name", "Product_Name")}
-        texts = {key: [known[number] for number in row.tolist()] for key, (known, row) in columns.items()}
+        texts = {key: [column[number] for number in row.tolist()] for key, (column, row) in columns.items()}
         agents: list[Agent] = []
         for row, node in enumerate(numbers["Node_Id"]):
             gpu = texts["Agent_Type"][row] == "GPU"

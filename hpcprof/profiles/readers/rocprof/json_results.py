@@ -191,7 +191,7 @@ def read_results(path: Path, written: bytes) -> Timeline:
     """Build the timeline of JSON results."""
     processes = parsed(path, written).processes
     strings = StringTable()
-    read = [_ProcessReader(one, strings) for one in processes]
+    read = [_ProcessReader(process, strings) for process in processes]
     agents = [agent for one in read for agent in one.agents.values()]
     return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
 
@@ -239,15 +239,15 @@ class _ProcessReader:
         self._kinds = process.strings.buffer_records
         self._lost: list[Loss] = []
         self.agents = {
-            one.id.handle: Agent(
-                number=one.id.handle,
-                gpu=one.type == _GPU,
-                device=one.id.handle if one.logical_node_type_id is None else one.logical_node_type_id,
-                architecture=one.name,
-                name=one.product_name or one.name,
-                details=one,
+            agent.id.handle: Agent(
+                number=agent.id.handle,
+                gpu=agent.type == _GPU,
+                device=agent.id.handle if agent.logical_node_type_id is None else agent.logical_node_type_id,
+                architecture=agent.name,
+                name=agent.product_name or agent.name,
+                details=agent,
             )
-            for one in process.agents
+            for agent in process.agents
         }
 
     def records(self) -> Records:
@@ -295,18 +295,18 @@ class _ProcessReader:
         except msgspec.ValidationError:
             self._lost += losses(LossKind.ROW, Subject.COUNTER, {"counter_collection": 1})
             return []
-        found: dict[int, _Measured] = {}
+        measureds: dict[int, _Measured] = {}
         for place, one in enumerate(passes):
             number = one.dispatch_data.dispatch_info.dispatch_id
-            first = found.setdefault(-1 - place if number < 0 else number, one)
+            first = measureds.setdefault(-1 - place if number < 0 else number, one)
             if first is not one:
                 counted = {record.counter_id.handle for record in first.records}
                 first.records += [r for r in one.records if r.counter_id.handle not in counted]
-        return [*found.values()]
+        return [*measureds.values()]
 
     def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
         """Return the sum of each counter over the units of the device, for each dispatch."""
-        names = {one.id.handle: one.name for one in self._process.counters}
+        names = {counter.id.handle: counter.name for counter in self._process.counters}
         rows, counters = [], []
         values: list[float] = []
         for row, one in enumerate(measured):
@@ -324,8 +324,8 @@ class _ProcessReader:
         if not rows:
             return empty(DISPATCH)
         names = {
-            one.kernel_id: one.formatted_kernel_name or one.kernel_name
-            for one in self._process.kernel_symbols
+            kernel_symbol.kernel_id: kernel_symbol.formatted_kernel_name or kernel_symbol.kernel_name
+            for kernel_symbol in self._process.kernel_symbols
         }
         shapes = {name: rows.column(f"dispatch_info.{name[:-2]}.{name[-1]}") for name in (*WORKGROUP, *GRID)}
         return {
@@ -364,7 +364,7 @@ class _ProcessReader:
         kind = np.array([int(kind_of(category or name)) for category, _ in used], np.int64)[row]
         style = np.array([style_of(function) for _, function in used], np.int64)[row]
         text = self._strings.add_all(function or None for _, function in used)[row]
-        messages = {one.key: one.value for one in self._process.strings.marker_api}
+        messages = {marker_api.key: marker_api.value for marker_api in self._process.strings.marker_api}
         marked = np.flatnonzero(kind == CallCategory.MARKER)
         said = self._named(placed["stack"][marked], messages)
         text[marked] = np.where(said == NO_NAME, text[marked], said)
@@ -389,7 +389,7 @@ class _ProcessReader:
         return each(agent, lambda one: self.agents[one].device if one in self.agents else 0)
 
     def _named(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
-        return each(numbers, lambda one: self._strings.add(texts.get(one) or None))
+        return each(numbers, lambda number: self._strings.add(texts.get(number) or None))
 
 
 class _Fields:

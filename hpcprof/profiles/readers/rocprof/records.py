@@ -87,10 +87,10 @@ def kind_of(category: str | None) -> CallCategory:
 
 def style_of(function: str) -> int:
     """Return the `Style` of the range that a function of ROCTx begins or ends; else `NOT_RECORDED`."""
-    found = _RANGE.search(function)
-    if not found:
+    match = _RANGE.search(function)
+    if not match:
         return NOT_RECORDED
-    return int(Style.START_END if found[1] else Style.PUSH_POP)
+    return int(Style.START_END if match[1] else Style.PUSH_POP)
 
 
 def direction(name: str) -> tuple[str, HostMemory]:
@@ -98,11 +98,11 @@ def direction(name: str) -> tuple[str, HostMemory]:
 
     rocprofv3 does not tell pageable memory from pinned.
     """
-    found = _DIRECTION.fullmatch(name)
-    if found is None:
+    match = _DIRECTION.fullmatch(name)
+    if match is None:
         return name, HostMemory.UNKNOWN
-    memory = HostMemory.UNKNOWN if "HOST" in found.groups() else HostMemory.NONE
-    return f"[HIP memcpy {found[1].title()}-to-{found[2].title()}]", memory
+    memory = HostMemory.UNKNOWN if "HOST" in match.groups() else HostMemory.NONE
+    return f"[HIP memcpy {match[1].title()}-to-{match[2].title()}]", memory
 
 
 def empty(names: Sequence[str]) -> IntColumns:

@@ -175,7 +175,7 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
             )
         elif one.number == 6:
             stats.append(one)
-    metadata = dict(_metadata(data, one, stat_names) for one in events)
+    metadata = dict(_metadata(data, event, stat_names) for event in events)
     found, row, begin, end = _lines(data, lines)
     first = np.array([line.start_ns for line in found], np.int64)
     fields, start, length = _times(columns, begin, end, first[row])
@@ -242,8 +242,8 @@ def _entry(data: bytes, message: Field) -> tuple[int, list[Field]]:
 def _metadata(data: bytes, message: Field, stat_names: dict[int, str]) -> tuple[int, Metadata]:
     key, value = _entry(data, message)
     parts = [one for one in value if one.end != NO_PART]
-    texts = {one.number: _text(data, one.value, one.end) for one in parts if one.number in (2, 4)}
-    stats = [_stat(data, one, stat_names) for one in parts if one.number == 5]
+    texts = {part.number: _text(data, part.value, part.end) for part in parts if part.number in (2, 4)}
+    stats = [_stat(data, part, stat_names) for part in parts if part.number == 5]
     return key, Metadata(texts.get(2, ""), texts.get(4, ""), dict(stat for stat in stats if stat))
 
 

@@ -339,9 +339,9 @@ def _check_versions(client: Client) -> None:
 
     Raises HpcprofError if they differ: tasks and results would not be understood.
     """
-    found: Any = client.get_versions(packages=["hpcprof"])
-    ours = _versions(found["client"])
-    for address, worker in found["workers"].items():
+    versions: Any = client.get_versions(packages=["hpcprof"])
+    ours = _versions(versions["client"])
+    for address, worker in versions["workers"].items():
         theirs = _versions(worker)
         other = [name for name in _SAME if theirs[name] != ours[name]]
         if other:

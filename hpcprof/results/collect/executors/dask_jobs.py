@@ -39,7 +39,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
     submitted.
     """
     load_dask()
-    known = _dask_jobqueue()
+    dask_jobqueue = _dask_jobqueue()
     folder = Path(jobs.options["log_directory"])
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -48,7 +48,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
         try:
             with interrupts_held():
                 cluster = stack.enter_context(
-                    getattr(known, jobs.cluster)(
+                    getattr(dask_jobqueue, jobs.cluster)(
                         **jobs.options,
                         shared_temp_directory=shared,
                         security=certificates(),

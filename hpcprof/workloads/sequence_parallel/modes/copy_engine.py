@@ -135,8 +135,8 @@ class CopyEngine(Mode):
         torch.cuda.current_stream().wait_event(complete)
         torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
-        found = self._finish(backward.inner[:rows], (second, add), schedule, backward.gradients.input)
-        return Gradients(found, backward.gradients.weight_1, backward.gradients.weight_2)
+        finish = self._finish(backward.inner[:rows], (second, add), schedule, backward.gradients.input)
+        return Gradients(finish, backward.gradients.weight_1, backward.gradients.weight_2)
 
     def _pull(
         self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: RowGroups

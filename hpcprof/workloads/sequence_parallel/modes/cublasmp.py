@@ -171,14 +171,14 @@ class CublasMp(Mode):
 
     def _supported(self, matmuls: list[_Matmul], run: Callable[[int, _Matmul], None]) -> list[_Matmul]:
         """Return those that cuBLASMp can run for this shape, which is the same on every rank."""
-        found = []
+        supported = []
         for matmul in matmuls:
             with contextlib.suppress(self._library.cuBLASMpError):
                 run(0, matmul)
-                found.append(matmul)
-        if not found:
+                supported.append(matmul)
+        if not supported:
             raise Unavailable("cuBLASMp has no algorithm for this shape")
-        return found
+        return supported
 
     def _reserve(self, first: list[_Matmul], second: list[_Matmul]) -> _Workspace:
         """Allocate a workspace that is large enough for all calls, where the peers can write."""
