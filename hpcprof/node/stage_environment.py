@@ -89,12 +89,13 @@ def _conda_pack(environment: str, archive: str) -> None:
 
 
 def _run(*command: str) -> None:
-    """Run a command; raise OSError with the line on a full disk, or the first of its errors, if it fails."""
+    """Run a command; raise OSError with the line of its errors that has the cause if it fails."""
     done = subprocess.run(command, stderr=subprocess.PIPE)
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").split("\n")
-        first = lines[0] or "%s ended with exit code %d" % (command[0], done.returncode)
-        raise OSError(next((line for line in lines if "No space left" in line or "quota" in line), first))
+        lines = done.stderr.decode("utf-8", "replace").strip().split("\n")
+        first = lines[-1 if lines[0].startswith("Traceback") else 0]
+        causes = [line for line in lines if "No space left" in line or "quota" in line]
+        raise OSError([*causes, first or "%s ended with exit code %d" % (command[0], done.returncode)][0])
 
 
 def unpack(run: str, folder: str) -> None:

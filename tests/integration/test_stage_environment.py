@@ -134,6 +134,11 @@ def test_conda_environments_are_packed_by_conda_pack(tmp_path: Path, monkeypatch
     pack(str(environment), str(run))
     unpack(str(run), str(tmp_path / "disk"))
     assert (tmp_path / "disk/env/bin/unpacked").is_file()
+    (tools / "conda-pack").write_text(
+        "#!/bin/sh\necho 'Traceback (most):\n  in x\nKeyError: url' >&2\nexit 1\n"
+    )
+    assert main(["pack", str(environment), str(run)]) == 1
+    assert describe_staging(Run("run", run)).endswith(": KeyError: url")
 
 
 def test_ranks_run_the_environment_on_the_nodes_disk(tmp_path: Path) -> None:
