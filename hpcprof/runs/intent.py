@@ -20,11 +20,7 @@ _INTENT_FILE = "submitting"
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """The process that submits a run, or did until it ended.
-
-    ``owner`` is the user's name, or else the number. ``error`` says why the submission failed; it is empty as
-    long as that is not known.
-    """
+    """The process that submits a run, its ``owner`` by name or number, and the ``error`` if that failed."""
 
     owner: str
     since: datetime

@@ -30,11 +30,7 @@ def default_job_name(command: Sequence[str]) -> str:
 
 
 def command_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options that the script of a command is given, by name; a flag has the value ``yes``.
-
-    ``--name VALUE``, ``--name=VALUE`` and ``name=VALUE`` are options. The other words are numbered:
-    ``argument 1`` is the first.
-    """
+    """Return a command's options by name, ``yes`` for flags; other words are ``argument 1`` and so on."""
     words = list(_script_command(command)[1:])
     options: dict[str, str] = {}
     position = 0

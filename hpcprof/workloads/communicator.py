@@ -1,7 +1,4 @@
-"""The communicator of the ranks: MPI's, or under torchrun a replacement with the methods that are used.
-
-mpi4py is loaded only if MPI started the ranks.
-"""
+"""The communicator of the ranks: MPI's if MPI started them, or under torchrun a replacement."""
 
 from __future__ import annotations
 

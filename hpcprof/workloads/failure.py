@@ -45,11 +45,7 @@ def abort(comm: Any, text: str, code: int) -> NoReturn:
 
 
 def _wait_until_read(descriptor: int) -> None:
-    """Wait until the launcher has read everything from the pipe.
-
-    On an abort, MPICH's launcher ends the job without reading the rest of the ranks' output, which would
-    lose the very line that explains the abort.
-    """
+    """Wait until the pipe is read: on an abort MPICH's launcher drops the rest, and with it the cause."""
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return
     deadline = time.monotonic() + _PATIENCE_S

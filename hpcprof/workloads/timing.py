@@ -105,10 +105,7 @@ class Timer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time one phase of the current step, up to the next phase or the end of the step.
-
-        Two phases in a row share one mark; the first one begins with the step.
-        """
+        """Time a phase of the current step, up to the next one, with which it shares a mark, or the end."""
         with annotate(name):
             if name in self._phases:
                 first = len(self._begun) == 1 and not self._begun[0][0]

@@ -1,8 +1,4 @@
-"""The profilers: how each one starts a rank's program, and which files it leaves.
-
-A profiler is one `Profiler`. Another package adds one by an entry point of the group ``hpcprof.profilers``
-that names it.
-"""
+"""The profilers, one `Profiler` each; packages add theirs by entry points ``hpcprof.profilers``."""
 
 from functools import cache
 

@@ -235,10 +235,7 @@ def no_trace(text: str) -> str:
 
 
 def check_one_archive(target: Target, title: str, advice: str) -> None:
-    """Check that all ranks are profiled from begin to end, by a profiler that writes one archive for all.
-
-    ``title`` names the profiler, and ``advice`` says how the program may choose what it records.
-    """
+    """Check that the profiler ``title``, with one archive for all, runs on all ranks and the whole time."""
     if target.profiled not in (0, target.ranks):
         why = f"{title} records all ranks into one archive"
         sentence = f"--profile-ranks: {why}: leave --profile-ranks out, or give all."
@@ -257,10 +254,7 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
 
 
 def kept_by(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
-    """Return `Profiler.afterwards` with a shell script that sorts the files in the folder ``written``.
-
-    It gives the program's files the rank's name, and puts files of its other processes aside.
-    """
+    """Return `Profiler.afterwards` with a script that gives the program's files in ``written`` its name."""
     command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
     return lambda target, settings: [command]
 

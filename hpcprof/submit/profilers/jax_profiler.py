@@ -1,7 +1,4 @@
-"""JAX's own profiler, which runs inside the program; a start-up hook starts and stops it.
-
-The hook (`hpcprof.node.hooks.jax_hook`) records steps that the program marks, else windows of time.
-"""
+"""JAX's own profiler, inside the program; `hpcprof.node.hooks.jax_hook` starts and stops it."""
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node.hooks import jax_hook

@@ -87,10 +87,7 @@ _HAS_GPU = "[ -e /dev/nvidiactl ] || [ -e /dev/nvhost-gpu ] || [ -e /dev/dxg ]"
 
 
 def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
-    """Return the flags for stacks: samples of Python need no permission, those of the CPU do.
-
-    Samples of the CPU also take gigabytes of scratch for the symbols of PyTorch's libraries.
-    """
+    """Return the flags for stacks; those of the CPU need permission and gigabytes of scratch."""
     without = f"--sample={settings['sample']}"
     if settings["stacks"] == "false":
         return (without,)

@@ -146,11 +146,7 @@ def fetch_files(
     most_bytes: int,
     seconds: float = SECONDS,
 ) -> Fetched:
-    """Copy files of a folder on a host to a folder here, which has no links of the host's.
-
-    Files that are larger than ``most_bytes`` are left there. Anything else that the host sends ends the
-    transfer.
-    """
+    """Copy a host's files here, up to ``most_bytes`` each; what was not asked for ends the transfer."""
     wanted = {name: file for name, file in files.items() if file.size <= most_bytes}
     fetched = Fetched(
         skipped=[

@@ -103,11 +103,7 @@ class BatchClient(SchedulerClient):
         self.scheduler = scheduler
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Return the subset of ``job_ids`` that a dependent job must still wait for.
-
-        Slurm starts a job whose dependency it does not know, and PBS drops such a job silently, so both are
-        asked first.
-        """
+        """Return the ids of ``job_ids`` to wait for; schedulers start or drop jobs with unknown ones."""
         if not job_ids:
             return []
         since = datetime.now(timezone.utc) - _DEPENDENCY_AGE

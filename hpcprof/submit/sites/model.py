@@ -1,7 +1,4 @@
-"""The site: a machine and how it is used. The fields of these models are the keys of a site file.
-
-The text below each field is its description in the JSON Schema (``hpcprof sites schema``).
-"""
+"""The site: a machine and how it is used. Fields are keys of a site file, their texts its schema's."""
 
 from enum import Enum
 from typing import Annotated, Any

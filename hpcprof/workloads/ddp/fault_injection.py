@@ -198,10 +198,7 @@ EFFECTS: dict[str, type[Effect]] = {
 
 
 class FaultInjection:
-    """The faults of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
-
-    Then each epoch has one in turn, in its first and last quarter, and is left alone in between.
-    """
+    """The faults of a training: in all steps or, with ``blocks``, one by epoch in its outer quarters."""
 
     def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
         self._effects = [EFFECTS[fault.fault.name](ground, fault.values) for fault in faults]

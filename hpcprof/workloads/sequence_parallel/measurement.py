@@ -31,10 +31,7 @@ _BLOCK, _BLOCK_NS = 4, 5_000_000
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of modes and ``probes``, of separate steps with marks, and the conditions of measurement.
-
-    ``steps`` counts the steps of all modes, including those before the measured ones.
-    """
+    """Times of modes, of ``probes`` and of marked steps; ``steps`` counts all steps of all modes."""
 
     times: dict[str, MeasuredTimes]
     marked_ns: dict[str, list[int]]
@@ -99,11 +96,7 @@ class Measurement:
         return Measured(times, marked, self._index, warmed, stable, before, after, marks, alone)
 
     def _cost_of_marks(self, step: Step | GraphedStep, step_ns: int) -> float:
-        """Return how much longer steps with marks take than steps without, in percent.
-
-        Blocks of steps with and without marks alternate, and the result is the median over the pairs. The
-        cost of a single mark says little, since the GPU can hide it behind earlier work.
-        """
+        """Return how much longer steps take with marks, in percent: the median over alternating blocks."""
         clock = clock_for(self._world.device)
         timer = Timer(clock, step.phases)
         blocks: dict[bool, list[tuple[Any, Any]]] = {True: [], False: []}

@@ -1,7 +1,4 @@
-"""Models of the transformers library with random weights, so that nothing is downloaded.
-
-Model files may call these without an import (``transformer.gpt2()``); the outputs have ``last_hidden_state``.
-"""
+"""Models of transformers with random weights, which model files may call as ``transformer.gpt2()``."""
 
 import importlib
 from typing import Any

@@ -42,10 +42,7 @@ class Mode(ABC):
 
     @abstractmethod
     def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
-        """Run the block on `Buffers.input` of ``index``, without changing it; return the output, [R/N, h].
-
-        With CUDA this only enqueues work, and the current stream waits for all of it.
-        """
+        """Enqueue the block on input ``index``, which stays as it is; return the output, [R/N, h]."""
 
     @abstractmethod
     def backward(self, index: int, timer: PhaseTimer) -> Gradients:

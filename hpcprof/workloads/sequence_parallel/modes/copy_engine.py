@@ -187,10 +187,7 @@ class CopyEngine(Mode):
     def _finish(
         self, inner: torch.Tensor, by: tuple[Multiply, MultiplyAdd], schedule: Schedule, output: torch.Tensor
     ) -> torch.Tensor:
-        """Multiply the own rows, and sum the parts once every rank has sent its own.
-
-        The output, [R/N, h], is ``output``, or the only other part if the own product was added to it.
-        """
+        """Multiply the own rows, then sum the parts of all ranks; return the output, [R/N, h]."""
         received = self._received
         if not schedule.add:
             by[0](inner, received[0])
