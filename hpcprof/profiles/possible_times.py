@@ -6,8 +6,9 @@
    ends after a call has returned that waited for the device: the two sides bound the shift.
 3. Single operations that start before their launch are left out.
 4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
-   order; elsewhere, one that overlaps a successor and takes far more of the GPU than the same kernel on the
-   same grid; and one that ends after all that a stream can hold at the end of the capture.
+   order, unless it is a kernel of usual length; elsewhere, one that overlaps a successor and takes far more
+   of the GPU than the same kernel on the same grid; and one that ends after all that a stream can hold at
+   the end of the capture.
 5. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
 Rows left out or moved become losses of the timeline's origin.
@@ -89,6 +90,8 @@ Kernels that share caches badly take up to twice their share, and their work var
 clean captures that `benchmarks/overruns.py` simulates none has a kernel left out.
 """
 _FEWEST_OTHERS = 5
+_USUAL = 1.5
+"""Maximum ratio to the median time of a kernel for a usual one."""
 
 
 def with_possible_times(timeline: Timeline) -> Timeline:
@@ -312,7 +315,23 @@ def _over_successors(work: Operations) -> Mask:
             later = later[~_of_one_launch(work, rows)[later]]
         if len(later) <= _UNORDERED_SHARE * len(rows):
             over[rows[later]] = True
+    suspects = np.flatnonzero(over)
+    over[suspects[_as_long_as_usual(work, suspects)]] = False
     return over
+
+
+def _as_long_as_usual(work: Operations, rows: Ints) -> Mask:
+    """Return which rows are kernels whose length is usual for their name, so that nothing is wrong with it.
+
+    AMD's firmware reports overlaps on a queue (ROCm/rocm-systems#1568), and with CUDA's programmatic
+    dependent launch a kernel begins before its predecessor has ended.
+    """
+    usual, length = np.zeros(len(rows), bool), work.end - work.start
+    for name in distinct(work.name[rows]).tolist():
+        alike = (work.name == name) & (work.category == Category.COMP)
+        if np.count_nonzero(alike) > _FEWEST_OTHERS:
+            usual |= alike[rows] & (length[rows] <= _USUAL * np.median(length[alike]))
+    return usual
 
 
 def _over_usual_length(timeline: Timeline) -> Mask:

@@ -138,6 +138,11 @@ def test_an_operation_over_a_whole_successor_on_its_own_stream_is_left_out() -> 
     rows[5] = (rows[5][0], rows[5][0] + 3 * MS, *rows[5][2:])
     found = with_possible_times(ordered(rows))
     assert kinds(found) == [("overrun", 1, 20)]
+    # Stamps that overlap say nothing against a kernel of usual length.
+    inside = kernels()
+    begin, end, *_ = inside[5]
+    inside[6] = (begin + 2 * US, end - 2 * US, COMP, begin, 0, 0, 7)
+    assert not with_possible_times(ordered(inside)).origin.losses
     # Another stream runs beside.
     beside = [*kernels(), (2 * MS, 9 * MS, COMM, 2 * MS - 10 * US, 0, 0, 13)]
     assert not with_possible_times(ordered(beside)).origin.losses

@@ -7,9 +7,9 @@ oneCCL (XCCL) have none either: the call that launches them has.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_CORRELATION,
-    NO_PEER,
     UNKNOWN_RANKS,
     ApiCalls,
     Collectives,
@@ -69,29 +68,20 @@ def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRec
     return CollectiveRecord(
         name=name,
         correlation=correlation,
-        elements_in=_natural(arguments.get("In msg nelems")),
-        elements_out=_natural(arguments.get("Out msg nelems")),
+        elements_in=max(0, _natural(arguments.get("In msg nelems"))),  # Bytes must fit 63 bits.
+        elements_out=max(0, _natural(arguments.get("Out msg nelems"))),
         kind=kind if isinstance(kind, str) else None,
         ranks=_natural(arguments.get("Group size")) or UNKNOWN_RANKS,
         group=group if isinstance(group, str) else None,
         even=arguments.get("In split size", "[]") == "[]",
-        peer=_peer(arguments),
+        peer=_natural(arguments.get("Dst Rank", arguments.get("Src Rank")), 1 << 31),
     )
 
 
-def _peer(arguments: Mapping[str, Any]) -> int:
-    """Return the partner's rank in the program, which PyTorch records for sends and receives."""
-    rank = arguments.get("Dst Rank", arguments.get("Src Rank"))
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 1 << 31:
-        return NO_PEER
-    return rank
-
-
-def _natural(value: object) -> int:
-    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits."""
+def _natural(value: object, below: int = 1 << 56) -> int:
+    """Return a natural number, for anything else -1, which is `NO_PEER` and `UNKNOWN_RANKS`."""
     value = number(value)  # PyTorch 2.13's tool for annotations of CUDA graphs writes texts.
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and 0 < value < 1 << 56 else 0  # type: ignore[operator,return-value]
+    return value if type(value) is int and 0 <= value < below else -1
 
 
 class GroupCall(NamedTuple):

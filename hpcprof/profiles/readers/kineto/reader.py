@@ -214,6 +214,7 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
     rank = _natural(distributed.get("rank"))
     devices = trace.get("deviceProperties")
     gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
+    versions = [(name, {**trace, **distributed}.get(key)) for key, name in _VERSIONS.items()]
     return Origin(
         path=path,
         kind=TORCH.name,
@@ -221,7 +222,7 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
         world_size=_natural(distributed.get("world_size")),
         start_utc_ns=_natural(trace.get("baseTimeNanoseconds")),
         gpus=gpus,
-        facts=tuple(_versions({**trace, **distributed})),
+        facts=tuple(Fact("version", name, str(of)) for name, of in versions if isinstance(of, (str, int))),
         losses=losses,
     )
 
@@ -255,10 +256,3 @@ def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
                 sm_count=_natural(device.get("numSms")),
                 memory_bytes=_natural(device.get("totalGlobalMem")),
             )
-
-
-def _versions(properties: Mapping[str, Any]) -> Iterator[Fact]:
-    for key, name in _VERSIONS.items():
-        value = properties.get(key)
-        if isinstance(value, (str, int)):
-            yield Fact("version", name, str(value))

@@ -169,7 +169,6 @@ def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: 
 def _functions(
     start: Ints, end: Ints, process: Ints, thread: Ints, frames: Sequence[Frame | None], strings: StringTable
 ) -> Functions:
-    """Return the rows that have a frame."""
     known = np.array([frame is not None for frame in frames], bool)
     told = [frame for frame in frames if frame is not None]
     return Functions(

@@ -368,7 +368,8 @@ def test_a_kernels_record_tells_its_collective_as_nccl_counts_it(tmp_path: Path)
     [
         ({"Collective name": "send", "Dst Rank": 3}, 3),
         ({"Collective name": "recv", "Src Rank": 0}, 0),
-        ({"Collective name": "recv", "Src Rank": "0"}, NO_PEER),
+        ({"Collective name": "recv", "Src Rank": "2"}, 2),
+        ({"Collective name": "recv", "Src Rank": "two"}, NO_PEER),
         ({"Collective name": "recv", "Src Rank": -1}, NO_PEER),
         ({"Collective name": "send"}, NO_PEER),
     ],
