@@ -181,8 +181,8 @@ def test_the_program_without_the_profiler_tells_the_step_alone(
     if by_hook:
         assert alone == StepAlone(22_500_000, 20_000_000, 25_000_000, REFERENCE)
     else:
-        # nsys takes 0.2 to 1.5 s of the 10 s once.
-        assert alone == StepAlone(20_600_000, 20_200_000, 21_500_000, REFERENCE)
+        # nsys takes 0.2 to 2.8 s of the 10 s once.
+        assert alone == StepAlone(21_000_000, 20_200_000, 22_800_000, REFERENCE)
         tables["step_kinds"] = [{"elapsed_ns": 30_000_000, "steps": 100}]
         assert step_alone(run, cast(Store, kept)) is None
 
