@@ -54,7 +54,7 @@ _HARMLESS = re.compile(
     # Texts, links and ids that Kineto replaces, or that are not read.
     r"|Non JSON|flow type|ExternalCorrelation|external Ids|pid 0 detected"
     # Times and missing operations: all are checked and counted.
-    r"|GPU op timestamp|trace is empty|No trace buffers|child profiler"
+    r"|GPU op timestamp|trace is empty|No trace buffers"
     # Buffers and paths that have another default.
     r"|[Pp]er-thread activity buffer|relative path"
 )

@@ -453,6 +453,8 @@ def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kern
         ("WARNING", "Exceeded max GPU buffer count (128 > 128) - terminating tracing", True),
         ("ERROR", "State: CollectTrace stopped by GPU profiler. (Buffer size configured is 128MB)", True),
         ("WARNING", "Unexpected activity type: 51", True),
+        # Child profilers record the GPUs of Intel.
+        ("ERROR", "[Profiler = XpuptiActivityProfiler] child profiler failed to start", True),
         ("WARNING", "GPU op timestamp (17) < runtime timestamp (18) by 1us", False),
         ("WARNING", "Unrecognized config line: ACTIVITIES_ITERATIONS", False),
         ("WARNING", "CPU activity with pid 0 detected", False),
