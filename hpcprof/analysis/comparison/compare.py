@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.comparison.kernel_difference import begun_steps
 from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
@@ -420,7 +421,7 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: b
             if len(kernels)
             else {}
         )
-    steps = tables["step_times"].groupby("rank").size() if per_step else 1
+    steps = begun_steps(tables) if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
     if per_step and len(tables["step_kinds"]):
         for name, time in account_of_all_steps(tables["step_kinds"]).items():

@@ -13,6 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.steps.step_detection import LAUNCHES
 from hpcprof.profiles.kernel_classification import OTHER, family
 from hpcprof.profiles.kernel_names import short_name
 
@@ -95,7 +96,7 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     Kernels overlap each other and other work, so their differences do not add up to that of the step.
     """
     per_step = _have_steps(*runs, *against)
-    a, b = (_by_kind(_kernels(side), _number_of_steps(side, per_step)) for side in (against, runs))
+    a, b = (_by_kind(_kernels(side), _number_of_steps(side, per_step, True)) for side in (against, runs))
     if not a and not b:
         return no_rows("no CUDA kernels on either side")
     gone, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
@@ -167,11 +168,26 @@ def _have_steps(*runs: RunData) -> bool:
     )
 
 
-def _number_of_steps(side: Sequence[RunData], per_step: bool) -> int:
-    """Return the number of steps on all ranks of all runs; without steps, that of the ranks."""
+def _number_of_steps(side: Sequence[RunData], per_step: bool, begun: bool = False) -> int:
+    """Return the number of whole or ``begun`` steps of all ranks of all runs; without steps, of the ranks."""
+    tables = [run.tables for run in side]
     if per_step:
-        return sum(len(run.tables["step_times"]) for run in side) or 1
-    return sum(run.tables["kernels_by_shape"]["rank"].nunique() for run in side) or 1
+        counts = (begun_steps(one).sum() if begun else len(one["step_times"]) for one in tables)
+        return int(sum(counts)) or 1
+    return sum(one["kernels_by_shape"]["rank"].nunique() for one in tables) or 1
+
+
+def begun_steps(tables: Mapping[str, pd.DataFrame]) -> pd.Series[int]:
+    """Return the number of steps that each rank begins, by rank.
+
+    Launches that mark steps do not tell when the last one ends, but its kernels are in the capture.
+    """
+    steps: pd.Series[int] = tables["step_times"].groupby("rank").size()
+    ranges = tables.get("step_ranges")
+    if ranges is None or not len(ranges):
+        return steps
+    by_launches = ranges["rank"][(ranges["chosen"] == 1) & (ranges["source"] == LAUNCHES)]
+    return steps + steps.index.isin(by_launches)
 
 
 def _kernels(side: Sequence[RunData]) -> Iterator[_Sum]:

@@ -366,6 +366,11 @@ def test_what_explains_it_is_per_step_and_averaged_over_ranks() -> None:
     assert found.loc["kernels_per_step_ns", ["a", "b"]].tolist() == [700.0, 700.0]
     assert found.loc["overlap_pct", "a"] == 50.0
     assert "exposed_comm_per_step_ns" not in found.index
+    # The last step that launches mark has no known end, but its kernels are in the capture.
+    marked = [{"rank": rank, "source": "launches", "chosen": 1} for rank in range(2)]
+    one = replace(a, tables={**a.tables, "step_ranges": pd.DataFrame(marked)})
+    found = compare([b], [one]).rows.set_index("metric")
+    assert found.loc["kernels_per_step_ns", "a"] == pytest.approx(700 * 10 / 11, abs=1)
 
 
 def _steps_of(*values: list[int]) -> list[RunData]:
