@@ -159,7 +159,6 @@ def _message(op: str, dims: str | None, types: str | None, ranks: int) -> int:
 
 
 def _bytes(shape: object, kind: object) -> int:
-    """Return the size of a tensor, 0 if it is unknown."""
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         return 0
     sizes: list[int] = shape

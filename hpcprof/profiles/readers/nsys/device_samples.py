@@ -107,7 +107,6 @@ def _gpus(_: NsysExport, kinds: Ints) -> list[str]:
 
 
 def _nics(export: NsysExport, ids: Ints) -> list[str]:
-    """Return the names of NICs; their numbers where the export does not name them."""
     numbers = dict(_rows(export, "NIC_ID_MAP", ("globalId", "nicId")))
     # Before there was a map, the NICs had the ids themselves.
     numbers |= dict(_rows(export, "TARGET_INFO_NIC_INFO", ("globalId", "nicId")))

@@ -60,7 +60,6 @@ class LibraryError(Exception):
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the library, which prints no errors from now on."""
     try:
         from _otf2.Config import lib_path
     except ImportError:

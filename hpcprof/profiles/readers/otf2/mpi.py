@@ -131,7 +131,6 @@ def outermost(calls: Visits) -> Visits:
 
 
 def _last(calls: Visits) -> Ints:
-    """Return the last position inside of each call."""
     return np.where(calls.left >= 0, calls.left, np.iinfo(np.int64).max)
 
 

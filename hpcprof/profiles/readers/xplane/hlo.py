@@ -170,7 +170,6 @@ def _program(data: bytes) -> HloProgram:
 
 
 def _messages(data: bytes, message: Field) -> Iterable[Field]:
-    """Yield the fields of a message that are parts."""
     if message.end == NO_PART:
         raise Damage
     return (one for one in fields_of(data, message.value, message.end) if one.end != NO_PART)
