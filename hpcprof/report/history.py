@@ -37,7 +37,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def told_apart(found: Sequence[History]) -> str:
     """Return a sentence on what tells the histories from each other; empty for a single one."""
     names = dict.fromkeys(name for history in found for name in history.apart)
-    values = [_values([one.apart[name] for one in found if name in one.apart]) for name in names]
+    values = [_values([history.apart[name] for history in found if name in history.apart]) for name in names]
     differ = "; ".join(f"{visible(name)} ({of_name})" for name, of_name in zip(names, values, strict=True))
     return f"{len(found)} series, because runs differ in {differ}." if differ else ""
 

@@ -26,13 +26,13 @@ def scale_text(
     table = Table(box=None, pad_edge=False)
     for name in ("Ranks", "Step", "From", "To", "Efficiency", "Unchanged", "a + b log2 p"):
         table.add_column(name, justify="right")
-    for one in curve:
-        times = (one.step.value, one.step.low, one.step.high)
+    for scale_prediction in curve:
+        times = (scale_prediction.step.value, scale_prediction.step.low, scale_prediction.step.high)
         table.add_row(
-            f"{one.ranks:,}",
+            f"{scale_prediction.ranks:,}",
             *map(format_ns, times),
-            f"{one.efficiency_pct:.1f} %",
-            *(format_ns(one.baselines[name]) for name in ("unchanged", "log2")),
+            f"{scale_prediction.efficiency_pct:.1f} %",
+            *(format_ns(scale_prediction.baselines[name]) for name in ("unchanged", "log2")),
         )
     said = [
         f"Measured on {counted(first.measured_ranks, 'rank')}: {format_ns(first.measured_ns)} a step "

@@ -206,7 +206,7 @@ class Results(InNotebooks):
         from hpcprof.results.across.predictions import predict_runs
 
         self._collected()
-        runs = [self.run, *(one.run for one in others)]
+        runs = [self.run, *(result.run for result in others)]
         return predict_runs(runs, self.store, [ranks], scaling, keep_size=keep, site=site)[0]
 
     def predict_pipeline(

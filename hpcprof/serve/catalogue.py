@@ -234,9 +234,9 @@ class Catalogue:
     def find(self, run_id: str) -> Run:
         """Return the run of an id, or raise `UnknownRun`; a name in a request is never a path."""
         for older_than in (FRESH_SECONDS, _AT_ONCE_SECONDS):
-            for known in self.listing(older_than).runs:
-                if known.listed.run == run_id:
-                    return self.open(known.listed)
+            for run in self.listing(older_than).runs:
+                if run.listed.run == run_id:
+                    return self.open(run.listed)
         raise UnknownRun(run_id)
 
     def status(self, run: Run) -> JobStatus | None:

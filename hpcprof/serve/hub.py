@@ -405,8 +405,8 @@ class Uploads:
                 shutil.rmtree(one, ignore_errors=True)
 
     def _unlisted(self) -> list[Path]:
-        known = {row.sha256 for row in self._store.pushed().values()}
-        return [one for one in (self._folder / PUSHED).glob("*") if one.name not in known]
+        sha256 = {row.sha256 for row in self._store.pushed().values()}
+        return [path for path in (self._folder / PUSHED).glob("*") if path.name not in sha256]
 
     def progress(self, digest: str, grant: Grant) -> UploadProgress:
         """Return how far the package of a SHA-256 is."""

@@ -106,9 +106,9 @@ def _listed(ranks: Sequence[int], world_size: int) -> str:
 
 def summary(found: Sequence[Validation]) -> str:
     """Return the sentence under the table: how many first findings are right, and the usual error."""
-    right = sum(one.right for one in found)
+    right = sum(validation.right for validation in found)
     text = f"{right} of {counted(len(found), 'first finding')} {'is' if len(found) == 1 else 'are'} right"
-    rows = [one.row() for one in found]
+    rows = [validation.row() for validation in found]
     named = [row for row in rows if row["error_ns"] is not None and row["cost_ns"] > 0]
     errors = [abs(row["error_ns"]) / row["cost_ns"] for row in named]
     if errors:

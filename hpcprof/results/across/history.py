@@ -232,14 +232,14 @@ def _setup(data: RunData) -> _Setup:
 
 
 def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = [{} for _ in setups]
-    for described in ([dict(one.facts) for one in setups], [dict(one.arguments) for one in setups]):
+    told_apart: list[dict[str, str]] = [{} for _ in setups]
+    for described in ([dict(setup.facts) for setup in setups], [dict(setup.arguments) for setup in setups]):
         for name in sorted({name for one in described for name in one}, key=_order):
             values = [one.get(name, _NOT_GIVEN) for one in described]
             if len(set(values)) > 1:
-                for own, value in zip(found, values, strict=True):
+                for own, value in zip(told_apart, values, strict=True):
                     own[name] = value
-    return found
+    return told_apart
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -251,8 +251,8 @@ def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
         f"{value} rank{'s' if value != '1' else ''}" if name == "ranks" else value
         for name, value in setup.facts
     ]
-    known = dict(setup.facts)
-    words += [f"{name} {value}" for name, value in apart.items() if name not in known]
+    facts = dict(setup.facts)
+    words += [f"{name} {value}" for name, value in apart.items() if name not in facts]
     return ", ".join(words)
 
 
@@ -295,11 +295,11 @@ def _with_clocks(
 def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
-    for one in change_points([point.value for point in ordered]):
-        at = ordered[one.position]
-        ordered[one.position] = replace(
+    for change_point in change_points([point.value for point in ordered]):
+        at = ordered[change_point.position]
+        ordered[change_point.position] = replace(
             at,
-            change_probability=round(one.probability, 3),
-            change_pct=round(100 * (one.after / one.before - 1), 2),
+            change_probability=round(change_point.probability, 3),
+            change_pct=round(100 * (change_point.after / change_point.before - 1), 2),
         )
     return tuple(ordered)

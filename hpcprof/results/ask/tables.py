@@ -119,7 +119,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
             for rank, wanted in sorted(missing.items())
         ]
-        found: dict[int, Mapping[str, AnalysisTable]] = {}
+        mappings: dict[int, Mapping[str, AnalysisTable]] = {}
         # To find out the ranks of thousands of files takes seconds.
         profiled = cache(partial(find_timelines, run))
         for task, result in self._executor(analyze_kept, tasks):
@@ -133,10 +133,10 @@ class RunTables(Mapping[str, AnalysisTable]):
                 # A reader without the right to write gets the rows too.
                 with suppress(StoreError):
                     store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
-            found[rank] = tables
+            mappings[rank] = tables
         if of_run:
-            found[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
-        return found
+            mappings[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
+        return mappings
 
     def __getitem__(self, name: str) -> AnalysisTable:
         if name not in ANALYSES:

@@ -238,12 +238,12 @@ def _losses(profile: Timeline | KernelReport, task: ProfileTask) -> tuple[Loss, 
 
 def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
     """Return the size of each file in bytes and the time of its last change in ns."""
-    found = []
+    sizes_and_times = []
     for path in files:
         with reading(path):
             status = path.stat()
-        found.append((status.st_size, status.st_mtime_ns))
-    return found
+        sizes_and_times.append((status.st_size, status.st_mtime_ns))
+    return sizes_and_times
 
 
 def _sha256(files: Sequence[Path]) -> str:
@@ -301,8 +301,8 @@ def _heavy_analyses(
 
     Threads share ``waiting``: each takes the next one.
     """
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for analysis in waiting:
-        found |= [analyze(analysis)]
+        outcomes |= [analyze(analysis)]
         return_freed_memory()
-    return found
+    return outcomes
