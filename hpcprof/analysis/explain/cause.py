@@ -64,8 +64,9 @@ def _interned(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
-Stack = Literal["", "jax", "mpi", "cuda"]
-"""The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch."""
+Stack = Literal["", "jax", "mpi", "cuda", "graph"]
+"""The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch; ``graph`` if it
+launches CUDA graphs and is not in JAX."""
 
 
 class Trait(Enum):

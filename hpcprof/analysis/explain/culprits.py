@@ -262,7 +262,7 @@ def with_culprits(
         on_host = bool(known) and not any(timeline.operation_count for timeline in known)
         return replace(
             finding,
-            remedy=remedy_for(stack, finding),
+            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, known))),
             evidence_text=tuple(_said(finding, evidence, tables, on_host) for evidence in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
@@ -271,9 +271,16 @@ def with_culprits(
     return explanation.changed(led)
 
 
-def remedy_for(stack: Stack, finding: Finding) -> str:
+def _replays_graphs(timeline: Timeline) -> bool:
+    names = timeline.strings[np.unique(timeline.calls.name)].tolist()
+    return any("GraphLaunch" in name for name in names)
+
+
+def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) -> str:
     """Return the remedy of a finding for a stack, if it differs; findings of memory keep theirs."""
     cause = cause_of(finding.cause)
+    if replays_graphs and stack != "jax" and "graph" in cause.remedies:
+        stack = "graph"
     differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
     places, turns = ("", finding.where), (False, True)
     usual = {cause.advise(place, finding.ranks, in_turn=turn) for place in places for turn in turns}

@@ -59,6 +59,8 @@ HOST_BOUND = CauseDeclaration(
     remedies={
         "cuda": "Launch {where} with less work of the host: a CUDA graph (cudaStreamBeginCapture), fewer "
         "and larger kernels, or preparation in another thread.",
+        "graph": "Launch {where} with less work of the host: put what is launched beside the CUDA graph "
+        "that the program replays into it, or more work into each launch by larger batches.",
         "jax": "Launch {where} with less Python: jit the whole step with its update (donate_argnums), run "
         "several steps in one program (jax.lax.scan), or give each more work.",
     },

@@ -93,6 +93,8 @@ SMALL_KERNELS = CauseDeclaration(
     remedies={
         "cuda": "Launch {where} as one CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch), or fuse its "
         "kernels.",
+        "graph": "Put the kernels of {where} that are launched one by one into the CUDA graph that the "
+        "program replays, or fuse them.",
         "jax": "Let XLA fuse more in {where}: jit all of it together, jax.lax.scan over layers of one "
         "shape, or larger batches.",
     },

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.cause import Cause, find_cause
-from hpcprof.analysis.explain.culprits import remedy_for
+from hpcprof.analysis.explain.cause import Cause, Stack, find_cause
+from hpcprof.analysis.explain.culprits import _replays_graphs, remedy_for
+from hpcprof.profiles.timeline import Timeline
 from tests.unit.explanations import finding
 
 OF_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
@@ -49,6 +53,21 @@ def test_a_program_in_cuda_gets_no_remedy_of_pytorch(cause: str) -> None:
     assert not re.search(r"torch|DataLoader|CUDA_ALLOC|\.item|\{", said)
     kept = replace(finding(5, cause=Cause(cause)), remedy="Check once in a step.")
     assert remedy_for("cuda", kept) == kept.remedy
+
+
+@pytest.mark.parametrize("cause", ["host_bound", "small_kernels"])
+@pytest.mark.parametrize("call", ["cudaGraphLaunch_v10000", "cudaLaunchKernel"])
+def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call: str) -> None:
+    calls = SimpleNamespace(name=np.array([1, 1]))
+    timeline = SimpleNamespace(calls=calls, strings=np.array(["other", call], object))
+    replays = _replays_graphs(cast(Timeline, timeline))
+    usual = find_cause(cause).advise("", (0,))
+    found = replace(finding(5, cause=Cause(cause)), where="step", ranks=(0,), remedy=usual)
+    stacks: tuple[Stack, ...] = ("", "cuda")
+    for stack in stacks:
+        said = remedy_for(stack, found, replays_graphs=replays)
+        assert ("that the program replays" in said) == replays == (call == "cudaGraphLaunch_v10000")
+    assert "XLA" in remedy_for("jax", found, replays_graphs=True) or cause == "host_bound"
 
 
 @pytest.mark.parametrize("cause", OF_MEMORY)
