@@ -24,6 +24,28 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 
+NO_WORKING_FOLDER = "import sys; sys.path[:] = filter(None, sys.path); "
+"""Begin of a program for ``python -c`` that imports nothing from the working folder, perhaps anyone's."""
+
+
+@contextmanager
+def without_working_folder() -> Iterator[None]:
+    """Let Pythons that this process starts in the block import nothing from the working folder.
+
+    It needs Python 3.11. Those that `multiprocessing` starts take no program that could begin with
+    `NO_WORKING_FOLDER`.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
 class ProcessIdentity(msgspec.Struct, frozen=True):
     """A process, identified by its pid, its start time in ticks and the boot."""
 

@@ -1,4 +1,4 @@
-"""The process that executes one query of the application, ``python -m hpcprof.serve.query_process``.
+"""The process that executes one query of the application.
 
 A query is a program of its reader. It runs with limits of its own on memory, CPU time and files, and can be
 killed, without harm to the pages of others.
@@ -116,7 +116,8 @@ def _opened(asked: AskedRun) -> Run:
     return open_run(path) if (path / MANIFEST).is_file() else Run(asked.run, path)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer the question on standard input."""
     asked = from_json(sys.stdin.buffer.read(), Question)
     limit(asked.seconds)
     sys.stdout.buffer.write(msgspec.json.encode(answer(asked)))

@@ -32,8 +32,6 @@ _AT_A_TIME = 3
 _A_MINUTE = 60
 _MOST_WAITING = 20
 
-_COMMAND = (sys.executable, "-m", "hpcprof.serve.query_process")
-
 
 class SqlDesk:
     """Executes queries on the results database, or on the events of runs.
@@ -92,7 +90,7 @@ class SqlDesk:
         with tempfile.TemporaryDirectory(prefix="hpcprof-sql-") as folder:
             environment = {**os.environ, "TMPDIR": folder}
             try:
-                done = run_command(_COMMAND, timeout=SECONDS, text_input=text, environment=environment)
+                done = run_command(_command(), timeout=SECONDS, text_input=text, environment=environment)
             except CommandTimedOut:
                 raise UsageError(f"the query took {SECONDS} s, the limit, and was ended.") from None
         try:
@@ -119,3 +117,9 @@ def _ended(exit_code: int) -> str:
     by = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
     limit = f"it may use {format_bytes(MEMORY_BYTES)} of memory"
     return f"the process of the query ended {by}, without an answer; {limit}."
+
+
+def _command() -> list[str]:
+    """Return the command of a query's process, which imports from where this one does."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcprof.serve.query_process import main; main()"
+    return [sys.executable, "-c", program]

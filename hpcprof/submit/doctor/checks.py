@@ -12,6 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpcprof.common.processes import NO_WORKING_FOLDER
 from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.mpi import mpi
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
@@ -222,7 +223,7 @@ def _loses_mpi4py(machine: Inspected) -> bool:
     version = _version(machine.run(["nsys", "--version"]).stdout)
     if version is None or tuple(map(int, version.split(".")[:2])) > _WITHOUT_LARGE_COUNTS:
         return False
-    answer = machine.run([machine.python, "-c", _VERSIONS])
+    answer = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _VERSIONS])
     found = re.search(r"^(\d+)\S* (\d+) \d+$", answer.stdout, re.MULTILINE)
     return found is not None and min(map(int, found.groups())) >= _WITH_LARGE_COUNTS
 
@@ -253,7 +254,7 @@ def torch(machine: Inspected) -> CheckResult:
     remedy = "Install hpcprof[workloads] there, or name another Python with -o python=PATH."
     if machine.scheduler.runs_in_image:
         return absent("PyTorch is in the image that the jobs run in.", "Run hpcprof container test IMAGE.")
-    answer = machine.run([machine.python, "-c", _TORCH])
+    answer = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _TORCH])
     if not answer.ok:
         judge = absent if "No module named 'torch'" in answer.stderr else broken
         return judge(f"{machine.python} cannot import torch: {answer.why}.", remedy)

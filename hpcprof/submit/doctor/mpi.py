@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.processes import NO_WORKING_FOLDER
 from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.trial import MINUTES, QUEUE_SECONDS, NotGranted, trial_job
 from hpcprof.submit.jobs.job import JobSpec
@@ -67,7 +68,7 @@ def _mpiexec(machine: Inspected) -> CheckResult:
         return _probe_in_job(machine) if machine.probe else _launcher_of_jobs(machine, command, mpiexec)
     if mpiexec is None:
         return _absent(command)
-    answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
+    answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", NO_WORKING_FOLDER + _RANKS], _OPEN_MPI)
     ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
     if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
         return ok(f"{mpiexec} starts 2 ranks of one job.")
@@ -119,7 +120,7 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
     """Start two ranks as a job of the site does: with its environment, modules, set-up lines and launcher."""
     from hpcprof.submit.waiting import describe_failure
 
-    program = (machine.python, "-c", _RANKS)
+    program = (machine.python, "-c", NO_WORKING_FOLDER + _RANKS)
     try:
         with trial_job(machine, program, 2, "--probe") as (run, status):
             launcher = run.state_file("launcher") or program[0]
@@ -190,7 +191,7 @@ def _name_it(type_: str) -> str:
 
 
 def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> Probe:
-    asked = machine.run([machine.python, "-c", _LIBRARY])
+    asked = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _LIBRARY])
     if "No module named 'mpi4py'" in asked.stderr:
         return Probe(_without_mpi4py(machine))
     if not asked.ok:
@@ -231,7 +232,7 @@ def _first_that_works(
         named = [f"--mpi={candidate}"] if candidate else []
         # An allocation may have one core, and a step in it already, as an interactive one has.
         command = [*two_ranks(machine.site.launcher.arguments, 1), *job, "--overcommit", *named]
-        answer = machine.run([*command, machine.python, "-c", BOTH_JOIN])
+        answer = machine.run([*command, machine.python, "-c", NO_WORKING_FOLDER + BOTH_JOIN])
         if answer.ok:
             return candidate, answer
     return None, answer

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.processes import without_working_folder
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.collect.executors.planning import chunks, one_start
 from hpcprof.results.collect.rank_task import PRELOAD
@@ -289,13 +290,14 @@ def interrupts_held() -> Iterator[None]:
     Ctrl-C reaches all processes of a terminal. The threads and the processes of a cluster that is started in
     the block inherit the mask; the first process handles Ctrl-C, and ends them.
     """
-    # The first process that multiprocessing starts starts this one too, which lifts the mask.
-    resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with without_working_folder():
+        # The first process that multiprocessing starts starts this one too, which lifts the mask.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def load_dask() -> Any:

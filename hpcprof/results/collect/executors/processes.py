@@ -21,6 +21,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 
+from hpcprof.common.processes import without_working_folder
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.collect.executors.planning import chunks, one_start, worker_count
 
@@ -219,8 +220,8 @@ class _Team(msgspec.Struct):
 def _interrupted_later() -> Iterator[None]:
     """Hold Ctrl-C back until the end of the block: an incomplete message would make the fork server fail.
 
-    A process that is started in the block never receives it. Ctrl-C reaches all processes of a terminal; the
-    first one handles it, and ends the others by SIGTERM.
+    A process that is started in the block never receives it, and imports nothing from the working folder.
+    Ctrl-C reaches all processes of a terminal; the first one handles it, and ends the others by SIGTERM.
     """
     held: list[int] = []
     # Processes started here inherit the mask. It holds for this thread only; the handler holds for all.
@@ -228,7 +229,8 @@ def _interrupted_later() -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
     try:
-        yield
+        with without_working_folder():
+            yield
     finally:
         if in_main:
             signal.signal(signal.SIGINT, handler)
