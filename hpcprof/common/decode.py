@@ -131,6 +131,18 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def last_lines(path: Path, size: int) -> tuple[list[str], bool]:
+    """Return the whole lines in the last ``size`` bytes of a text file, and whether the file is longer.
+
+    A line that lacks its begin is left out, since its begin may be the name of a secret. Raises OSError.
+    """
+    with open_regular(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - size))
+        lines = file.read(size).decode("utf-8", "replace").splitlines()
+    return lines[1 if end > size else 0 :], end > size
+
+
 def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes, as `open_regular` opens it."""
     with open_regular(path) as file:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
+from hpcprof.common.decode import last_lines
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.masking import masked
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.mcp.answers import answer, marked, name
@@ -138,6 +140,8 @@ class Tools:
         """
         from hpcprof.report.comparison import compare_runs
 
+        if not baselines:
+            raise UsageError("baselines: name at least one run to compare with.")
         candidates = [self._collected(one) for one in (run, *(repeats or []))]
         before = [*map(self._collected, baselines)]
         compared = compare_runs(before, candidates, self._store)
@@ -234,7 +238,7 @@ class Tools:
     def log_excerpt(
         self, run: str = "last", rank: int | None = None, search: str = "", lines: int = 60
     ) -> str:
-        """Show the end of the output of a run, or the lines that contain a text.
+        """Show the end of the output of a run, or the lines that contain a text; secrets are ``***``.
 
         rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
         """
@@ -243,12 +247,10 @@ class Tools:
         files = log_files(found, rank)
         each = max(1, min(lines, 400) // len(files))
         for path in files:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-                text = file.read(_MOST_LOG_BYTES).decode("utf-8", "replace").splitlines()
+            text, _ = last_lines(path, _MOST_LOG_BYTES)
             picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
             shown.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
-            shown += [f"{number}: {line}" for number, line in picked[-each:]]
+            shown += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
         head = [f"Output of {name(found.id)}: {', '.join(path.name for path in files)}."]
         words = [typed_name(found.path), *(["--rank", str(rank)] if rank is not None else [])]
         return answer(head, shown, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
@@ -314,7 +316,9 @@ def _value(value: object) -> str:
 
 
 def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
-    hits = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
+    found = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
+    # A line that contains the text in a secret alone would reveal it.
+    hits = [number for number in found if text.lower() in masked(lines[number]).lower()]
     near = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
     yield from ((at + 1, lines[at]) for at in near if 0 <= at < len(lines))
 

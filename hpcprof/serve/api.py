@@ -1,6 +1,5 @@
 """The JSON API that the pages use; ``docs/reference/serve.md`` describes it."""
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.decode import from_json, open_regular
+from hpcprof.common.decode import from_json, last_lines
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
@@ -182,13 +181,7 @@ def logs(run: Run, rank: int | None) -> list[dict[str, Any]]:
 
 def _tail(path: Path) -> dict[str, Any]:
     try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_BYTES))
-            text = file.read(LOG_BYTES).decode("utf-8", "replace")
+        lines, cut = last_lines(path, LOG_BYTES)
     except OSError:
         return {"text": "", "cut": False}
-    cut = size > LOG_BYTES
-    # The first line may lack its begin, and with it the name of a secret.
-    lines = text.splitlines()[1 if cut else 0 :]
     return {"text": "\n".join(visible(masked(line.expandtabs(_TAB))) for line in lines), "cut": cut}

@@ -20,6 +20,7 @@ import msgspec
 from hpcprof.common.atomic import replacing
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, reading, unknown, writing
+from hpcprof.common.private import make_private
 
 READ, PUSH = "read", "push"
 """Permissions of a grant; who may push may also read, and edit tags and notes."""
@@ -137,7 +138,7 @@ def _changing(folder: Path) -> Iterator[list[Grant]]:
     """Yield the grants of a hub, and write them back; two changes do not meet."""
     path = folder / _FILE
     with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         lock = os.open(folder / f".{_FILE}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         flock(lock, LOCK_EX)

@@ -42,6 +42,7 @@ def test_thresholds_of_other_commands_are_finite_too(percent: str, tmp_path: Pat
         ("explain", {"run": "a\0b"}),
         ("whatif", {"run": _LONG, "changes": []}),
         ("whatif", {"run": "a", "changes": ["rank:0*1"] * 100_000}),
+        ("compare", {"run": "a", "baselines": []}),
         ("compare", {"run": "a", "baselines": [_LONG]}),
         ("compare", {"run": "a", "baselines": ["b" * 300]}),
         ("history", {"run": "a", "metric": _LONG}),

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from hpcprof.profiles.scrub.names import Names
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import create, new_run_id, open_run
 from hpcprof.serve.app import serve_store
-from hpcprof.serve.grants import Grant
+from hpcprof.serve.grants import Grant, create_grant
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.serve.hub import Uploads
+from hpcprof.submit.runs.failures import tail
 from hpcprof.submit.schedulers.pbs import parse_qsub
 from hpcprof.submit.sites.files import load_site
 from tests.attacks.packages import described, package
@@ -225,3 +227,26 @@ def test_a_scheduler_that_quotes_the_command_of_a_job_exposes_no_secret() -> Non
     with pytest.raises(SchedulerError) as raised:
         parse_qsub(*done.answer)
     assert "such queue" in str(raised.value) and _SECRET not in str(raised.value)
+
+
+def test_a_line_without_its_begin_is_not_shown(tmp_path: Path) -> None:
+    log = tmp_path / "rank00000.err"
+    log.write_text("first\n" + f"--token {_SECRET}".ljust((1 << 20) + len(_SECRET) // 2) + "\nlast\n")
+    assert tail(log) == ["last"]
+
+
+def test_the_log_that_an_agent_reads_shows_no_secret(runs: Path) -> None:
+    run = next(path for path in runs.iterdir() if (path / "run.json").exists())
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "rank00000.out").write_text(f"begin\ncurl --token {_SECRET} https://example.org\nend\n")
+    server = make_server(runs, None, None)
+    for search in ("", "curl", _SECRET[:5]):
+        asked = {"run": run.name, "rank": 0, "search": search}
+        said = str(anyio.run(partial(server.call_tool, "log_excerpt", asked)))
+        assert _SECRET not in said and ("--token ***" in said) == (search != _SECRET[:5]), said
+
+
+def test_the_folder_of_a_hub_is_for_its_owner(tmp_path: Path) -> None:
+    os.umask(0)
+    create_grant(tmp_path / "hub", "ci", "train", "push")
+    assert mode(tmp_path / "hub") == 0o700

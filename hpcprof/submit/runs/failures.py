@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import signal
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import from_json, open_regular, parsed_count, read_text
+from hpcprof.common.decode import from_json, last_lines, open_regular, parsed_count, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import named_ranks
@@ -471,12 +469,9 @@ def full_disk(run: Run) -> str:
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
     """Return the last lines of a text file, of its last MiB, with secrets masked; none if there is none."""
     try:
-        with open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            text = io.StringIO(file.read(_TAIL_BYTES).decode("utf-8", "replace"), newline=None)
+        return [*map(masked, last_lines(path, _TAIL_BYTES)[0][-lines:])]
     except OSError:
         return []
-    return [masked(line.rstrip("\n")) for line in deque(text, maxlen=lines)]
 
 
 def _last_words(run: Run, rank: int) -> list[str]:
