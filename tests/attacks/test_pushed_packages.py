@@ -198,6 +198,7 @@ RANK_0 = results(profiles=profiles([0]))
         (package(run=described(ranks=1 << 62)), "impossible number"),
         (package(run=described(tags=["<b>", "a b"])), "a tag has"),
         (package(run=described(duration_s=-1.0)), "impossible duration"),
+        (package(run=described(step_ns=-1.0)), "impossible duration"),
         (package(run=described().replace(b'"run":', b'"run": "other", "run":', 1)), "a name twice"),
         (package(rows=results(runs={"id": [7], "path": [""]})), "another type"),
         (package(rows=results(runs={"id": [[RUN]], "path": [""]})), "another type"),

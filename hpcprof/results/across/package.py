@@ -360,7 +360,8 @@ def _check_times(listed: ListedRun) -> None:
     times = [when for when in (listed.submitted, listed.started) if when is not None]
     if not all(map(is_possible, times)):
         raise DamagedInput("the run has an impossible time")
-    if not 0 <= (listed.duration_s or 0.0) < _MOST_SECONDS:
+    steps_s = [(step_ns or 0) / 1e9 for step_ns in (listed.step_ns, listed.step_p50_ns)]
+    if not all(0 <= seconds < _MOST_SECONDS for seconds in (listed.duration_s or 0.0, *steps_s)):
         raise DamagedInput("the run has an impossible duration")
 
 

@@ -3,14 +3,16 @@
 import http.client
 import os
 import re
+import socket
 import ssl
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Timer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
@@ -235,6 +237,31 @@ class _Elsewhere(Exception):
         self.offset = offset
 
 
+@contextmanager
+def _ended_in_time(hub: HubAddress, connection: http.client.HTTPConnection) -> Iterator[None]:
+    """End an answer that takes longer than a silent hub would be waited for; raises HpcprofError then."""
+    over = Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    connected = connection.sock
+    timer = Timer(_TIMEOUT_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not over.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if over.is_set():
+        raise HpcprofError(f"{hub.url} did not end its answer within {_TIMEOUT_S:g} s; push again to resume.")
+
+
 def _ask(
     hub: HubAddress, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
@@ -242,8 +269,9 @@ def _ask(
     try:
         sent = {"Authorization": f"Bearer {hub.token}", **(headers or {})}
         connection.request(method, path, body, sent)
-        answer = connection.getresponse()
-        text = answer.read(1 << 20).decode("utf-8", "replace")
+        with _ended_in_time(hub, connection):
+            answer = connection.getresponse()
+            text = answer.read(1 << 20).decode("utf-8", "replace")
     finally:
         connection.close()
     try:
