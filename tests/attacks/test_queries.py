@@ -52,3 +52,10 @@ def test_no_setting_of_a_query_tells_where_the_server_is() -> None:
         shown = {f"{name}": f"{value}" for name, value in asked.rows}
     folder = shown["temp_directory"].removesuffix("/spill")
     assert all(folder in value for name, value in shown.items() if "director" in name)
+
+
+def test_json_of_a_query_that_is_malformed_is_no_damage_of_the_database(tmp_path: Path) -> None:
+    open_store(None, tmp_path).prepare()
+    with pytest.raises(UsageError) as raised:
+        query(open_store(None, tmp_path, read_only=True), "SELECT json('[[[')")
+    assert "malformed JSON" in str(raised.value) and "move" not in str(raised.value)

@@ -81,7 +81,7 @@ def cause(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     said = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-    return f"{said}: move it away, and collect the profiles again" if "malformed" in said else said
+    return f"{said}: move it away, and collect the profiles again" if "image is malformed" in said else said
 
 
 class Database:

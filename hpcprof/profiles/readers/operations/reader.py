@@ -52,7 +52,7 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     """
     table, damaged = read_table(path)
     world = int(table["rank"].nunique())
-    lost = losses(LossKind.ROW, Subject.OPERATOR, {"": damaged}, len(table) + damaged)
+    lost = losses(LossKind.ROW, Subject.OPERATOR, {"number or kind": damaged}, len(table) + damaged)
     if part is not None:
         table = table[table["rank"].isin(part.processes)]
     strings = StringTable()

@@ -117,6 +117,9 @@ def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
                     f"{path} is no table of operations: it has no column {listed(absent, len(absent))}."
                 )
             table = _arrow(path)
+            for name in {*_TEXTS} & {*table.column_names}:
+                texts = table[name].cast(pa.large_string())
+                table = table.set_column(table.column_names.index(name), name, texts)
         except MemoryError:  # Arrow's is one of its own errors, too
             raise
         except (pa.ArrowException, KeyError) as error:

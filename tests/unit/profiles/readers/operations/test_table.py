@@ -73,7 +73,9 @@ def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path
     assert read_table(written(tmp_path, bad, "bad.csv"))[1] == 2
     timeline = read_profile(written(tmp_path, bad, "bad.csv"))
     assert isinstance(timeline, Timeline)
-    assert [loss.count for loss in timeline.origin.losses] == [2]
+    assert [loss.sentence for loss in timeline.origin.losses] == [
+        "2 of 4 operators have no valid number or kind and are left out"
+    ]
     with pytest.raises(DamagedInput, match="no valid operation: a row needs numbers"):
         read_table(written(tmp_path, ROWS.assign(kind="other"), "none.csv"))
     with pytest.raises(DamagedInput, match="no column kind"):
@@ -81,4 +83,7 @@ def test_damaged_rows_are_counted_and_a_table_without_others_is_refused(tmp_path
     (tmp_path / "text.parquet").write_bytes(b"PAR1 no table PAR1")
     with pytest.raises(DamagedInput, match="cannot be read"):
         read_table(tmp_path / "text.parquet")
+    with pytest.raises(DamagedInput, match=r"cannot be read: (?!Unicode)"):
+        read_table(written(tmp_path, ROWS.assign(name=[b"\xff"] * 4), "bytes.parquet"))
+    (tmp_path / "bytes.parquet").unlink()
     assert find_profiles(tmp_path) == [tmp_path / "bad.csv", tmp_path / "none.csv"]
