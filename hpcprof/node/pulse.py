@@ -249,11 +249,7 @@ def collectives() -> tuple[int, bool | None]:
 
 
 def meets_on_gpus() -> bool:
-    """Return whether the main thread of a rank with a GPU is where PyTorch has ranks wait for each other.
-
-    The first collective of NCCL polls until all ranks have come, before it is recorded. Without GPUs, ranks
-    that meet use no CPU; what uses one there is an import after it, while this thread got no turn.
-    """
+    """Return whether a rank with a GPU waits where PyTorch has ranks meet, unseen by NCCL."""
     frame = sys._current_frames().get(main_thread())
     devices = (sys.modules.get(name) for name in _DEVICES)
     on_gpus = any(device is not None and device.is_initialized() for device in devices)

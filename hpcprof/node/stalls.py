@@ -455,11 +455,7 @@ class StallWatch:
         return self._has("stall_stop")
 
     def _end(self) -> None:
-        """End the processes here; job.sh gives the job its exit code.
-
-        A profiler that ends first has all calls, and may write for a while. Without one, all end at once: the
-        launcher may leave when the ranks have.
-        """
+        """End the processes here: a profiler first, which may write for a while, without one all at once."""
         wrapper = os.fsencode(self._run + "/wrapper.sh")
         for process in processes(self._run):
             parent = re.search(r"^PPid:\s*(\d+)", process.text("status"), re.MULTILINE)

@@ -364,11 +364,7 @@ def _members(reference: str, ids: Sequence[str]) -> list[str]:
 
 
 def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
-    """Return the ids that a name stands for: those that match it in the closest way, in their order.
-
-    A whole id comes before the name of a job or folder, this before the beginning of an id, then come the
-    beginning of an id without its time, and of its key.
-    """
+    """Return the ids that a name stands for in the closest way: id, name, beginning of id, then of key."""
     every = dict.fromkeys(ids)
     if not reference:
         return []

@@ -96,11 +96,7 @@ def noted_step_time(run: Run) -> StepTime | None:
 
 
 def noted_steps(run: Run) -> list[list[int]]:
-    """Return the times of the steps of some ranks, in ns: long steps as noted, the others by their median.
-
-    These are at most 4 ranks, whose numbers are evenly spaced: programs whose ranks wait for each other
-    take equally long on all of them.
-    """
+    """Return step times in ns of up to 4 evenly spaced ranks: long steps as noted, others by median."""
     files, since = _files(run), _since(run)
     ranks = [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
     times = []
@@ -135,11 +131,7 @@ def _since(run: Run) -> float:
 
 
 def describe_live_steps(run: Run, now: float | None = None) -> str:
-    """Return how far the ranks of a job are, how long their steps take, and what looks wrong.
-
-    It is empty if nothing is known. Without ``now``, in seconds since 1970, the job has ended, and no rank
-    can have stopped.
-    """
+    """Return how far ranks are and what looks wrong; without ``now`` (s since 1970) the job has ended."""
     steps = read_live_steps(run)
     last = [of_rank[-1] for of_rank in steps.values()]
     if not last:

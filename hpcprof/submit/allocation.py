@@ -14,11 +14,7 @@ from hpcprof.submit.sites.model import Site
 
 
 def within_allocation(spec: JobSpec) -> tuple[Site, JobSpec]:
-    """Return the site and the request of a run on the nodes that this shell has; ``spec`` is merged.
-
-    Queue and limits come from the allocation. The default site is the generic site of the batch system that
-    runs this shell's job.
-    """
+    """Return site and request of a run on this shell's nodes, by default of its generic site."""
     site = site_of(spec)
     if find_scheduler(site.scheduler).runs_here:
         names = (name for name in BUILT_IN if _is_in_job(name) and f"generic-{name}" in site_files())

@@ -1,8 +1,4 @@
-"""Collecting in a job of its own, at the site of the runs.
-
-The job is rendered, submitted and watched like any other. Its run directory is in ``collect/`` of the first
-run, and not among the runs, since it has no results of its own.
-"""
+"""Collecting in a job of its own at the site of the runs, in ``collect/`` of the first run."""
 
 import sys
 from collections.abc import Sequence

@@ -38,11 +38,7 @@ def check_target(text: str, where: str) -> None:
 
 
 def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
-    """Return the targets that a user gives, by the name that a run may show.
-
-    ``given`` are targets, or names of those of the configuration (``named``). ``only_names`` is the file that
-    gives them if it may only name them; it is empty for the command line.
-    """
+    """Return targets by the names that a run may show; a file ``only_names`` may name, not give them."""
     found = {}
     for text in given:
         if TARGET_NAME.fullmatch(text):

@@ -135,11 +135,7 @@ def submit_in_turn(
     at_once: int = 1,
     template: Path | None = None,
 ) -> Iterator[runs.Run]:
-    """Submit jobs to this machine, ``at_once`` of which run together, and yield each run.
-
-    There are ``at_once`` queues, and the jobs are dealt to them in turn. The runs have the ids of members of
-    one sweep, as those of an array.
-    """
+    """Submit jobs here as members of a sweep, dealt to ``at_once`` queues in turn; yield each run."""
     sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
     sweep.rmdir()  # Its members alone have folders.
     submitted: list[runs.Run] = []

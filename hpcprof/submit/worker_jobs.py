@@ -1,8 +1,4 @@
-"""Batch jobs with Dask workers, at a site.
-
-Each job is one node with several workers. dask-jobqueue submits them; what it submits has the directives,
-modules, set-up lines and environment that every job of the site has.
-"""
+"""Batch jobs by dask-jobqueue: nodes with several Dask workers, set up like every job of the site."""
 
 import shlex
 from collections.abc import Sequence

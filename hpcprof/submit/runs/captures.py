@@ -50,11 +50,7 @@ class CaptureAnswer(msgspec.Struct, frozen=True):
 
 
 def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, list[int]]:
-    """Ask a running job to record steps that all its ranks have still ahead.
-
-    ``ranks`` are those that record them, such as ``0-7``; empty for all. Return the request, and the ranks
-    that are to answer.
-    """
+    """Ask a job to record future steps on ``ranks`` (0-7; empty: all); return request and ranks."""
     if not 0 < steps <= MOST_STEPS:
         raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
     job = run.submission.job

@@ -121,11 +121,7 @@ class SchedulerClient(ABC):
 
 
 def mark_cancelled(run: Run) -> Path:
-    """Write the state file that says who cancels a job, and return its path.
-
-    It is written before the deletion: once the scheduler forgets a job, only this file shows that it did not
-    fail.
-    """
+    """Write, before the deletion of a job, the file that shows who cancels it, and return its path."""
     mark = run.path / "state" / CANCELLED_FILE
     write_atomically(mark, f"by {user_name(os.getuid())}, with hpcprof cancel\n")
     return mark

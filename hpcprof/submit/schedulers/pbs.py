@@ -215,11 +215,7 @@ class PbsScheduler(BatchScheduler):
         return ["-o", str(out), "-e", str(err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask for each job or whole array by itself, and stop after a while.
-
-        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06). Without an id it
-        prints every job of the server, with its history: a load that sites do not accept.
-        """
+        """Ask for each job or array by itself, for a while: of several ids ``qstat`` prints one."""
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
             groups.setdefault(array_of(job_id), []).append(job_id)
@@ -304,11 +300,7 @@ def _counts_gpus(site: Site, job: Job) -> bool:
 
 
 def _chunk(site: Site, job: Job, select: str) -> list[str]:
-    """Return the resources of a chunk: those of the site's ``select`` come first.
-
-    ``mpiprocs`` gives the node one line for each rank in ``$PBS_NODEFILE``. Requests of the user replace
-    the site's.
-    """
+    """Return the resources of a chunk, the site's ``select`` first, with an ``mpiprocs`` for each rank."""
     asked = _asked_resources(job)
     whole: dict[str, int | None] = {}
     if _counts_gpus(site, job):

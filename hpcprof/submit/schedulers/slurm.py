@@ -370,11 +370,7 @@ def _whole(numbers: Iterable[str]) -> str:
 
 
 def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
-    """Return the records of jobs; a member without a record has that of its array.
-
-    For a while Slurm lists an array whose waiting members were all cancelled under its plain id. The first
-    component of a heterogeneous job, ``34+0`` and so on, runs the batch script.
-    """
+    """Return the records of jobs; a member without one has that of its array, or of component +0."""
     found = {}
     for number in numbers:
         others = (number, number.partition("_")[0], f"{number}+0")
@@ -499,11 +495,7 @@ def parse_scancel(code: int, out: str, error: str) -> None:
 
 
 def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
-    """Give each member in a line such as ``129_[2-3%2]`` the record of that line.
-
-    Waiting members share a line; in sacct, so do members that were cancelled while they waited. That line may
-    also name members that ran, whose own line takes precedence.
-    """
+    """Give each member in a line such as ``129_[2-3%2]`` its record, unless it has a line of its own."""
     found = dict(records)
     for job_id, record in records.items():
         array, _, text = job_id.partition("_[")

@@ -38,11 +38,7 @@ def _watch_profilers(torch: Any, recorder: Recorder) -> None:
 
 
 def _watch_time(recorder: Recorder) -> None:
-    """Have the main thread call the recorder when a window begins or ends, and ahead of the walltime limit.
-
-    Only operations of the thread that starts the profiler are recorded. A pending call runs in the main
-    thread between two instructions of Python, and disturbs neither the program's signals nor its timers.
-    """
+    """Have the main thread, whose operations alone are recorded, call the recorder by pending calls."""
 
     def tick(_: object) -> int:
         try:

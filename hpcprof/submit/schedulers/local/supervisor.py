@@ -112,11 +112,7 @@ def _has_ended(run: Path) -> bool:
 
 
 def processes_of(run: Path) -> list[int]:
-    """Return the processes of the run's job.
-
-    A variable in their environment marks them: no process group holds all of them, since launchers such as
-    Hydra give each rank its own session.
-    """
+    """Return a job's processes, marked by a variable: launchers give ranks sessions of their own."""
     mark = f"{_MARK}={run}".encode()
     found = []
     for entry in Path("/proc").iterdir():
