@@ -328,20 +328,17 @@ class _Collection(msgspec.Struct):
         elif isinstance(result, Lost):
             self.summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
         else:
-            self._store(task, result)
-
-    def _store(self, task: ProfileTask, result: ProfileResults) -> None:
-        self.pending.add(task.rank, task.path.name, result)
-        # A search of the lists for each of thousands of ranks would take longer than storing them.
-        if task.path in self.sha256 and task.path in self.summary.unchanged:
-            self.summary.unchanged.remove(task.path)
-        self.sha256.setdefault(task.path, {})[task.rank] = result.sha256
-        if task.path not in self.read:
-            self.read.add(task.path)
-            self.summary.read.append(task.path)
-            self.summary.warnings += result.warnings
-        if result.origin.world_size is not None:
-            self.world_sizes[task.path] = result.origin.world_size
+            self.pending.add(task.rank, task.path.name, result)
+            # A search of the lists for each of thousands of ranks would take longer than storing them.
+            if task.path in self.sha256 and task.path in self.summary.unchanged:
+                self.summary.unchanged.remove(task.path)
+            self.sha256.setdefault(task.path, {})[task.rank] = result.sha256
+            if task.path not in self.read:
+                self.read.add(task.path)
+                self.summary.read.append(task.path)
+                self.summary.warnings += result.warnings
+            if result.origin.world_size is not None:
+                self.world_sizes[task.path] = result.origin.world_size
 
     def known_files(self, profiles: RankedProfiles) -> dict[Path, KnownFile]:
         """Return what is now known of the profiles whose results are in the store."""
