@@ -221,6 +221,5 @@ class Submitting:
         return _Prepared(job_file, spec, *resolve(spec))
 
     def _token(self, prepared: _Prepared) -> str:
-        """Return what only the dry run of this job by this server can tell."""
         content = msgspec.json.encode([prepared.job, prepared.site])
         return hmac.new(self._secret, content, "sha256").hexdigest()[:16]

@@ -54,7 +54,6 @@ def history(request: Request) -> Response:
 
 
 def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
-    """Return the asked history; the default program is that of the newest run with steps, or newest run."""
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:
         named = [run for run in listing.runs if run.program]

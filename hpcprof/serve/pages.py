@@ -291,7 +291,6 @@ def sql_page(request: Request) -> Response:
 
 
 def _named_runs(texts: Sequence[str], known: Set[str]) -> Iterator[str]:
-    """Yield the ids in an address; those of earlier versions have several in one text."""
     for text in texts:
         yield from [text] if text in known else text.split()
 

@@ -97,7 +97,6 @@ def _results(question: Question) -> Reply:
 
 
 def _of_events(error: str) -> str:
-    """Return an error, or what to do if it is about a table that only events have."""
     missing = _NO_TABLE.search(error)
     if missing is None or missing[1] not in event_schemas():
         return error

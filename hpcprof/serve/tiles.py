@@ -127,7 +127,6 @@ class RunTiles:
 
     @cached_property
     def _parts_level(self) -> int:
-        """The level whose tiles are read as one part: the events of a part fit into memory."""
         rank = next(iter(self._windows.profiles))  # the others are alike
         self._keep(rank)
         parts = max(1, (self._windows.rows(rank) or 0) / _EVENTS_A_PART)
@@ -246,7 +245,6 @@ class RunTiles:
         return self._cache.folder(self._key) / EVENTS, missing
 
     def _keep(self, rank: int) -> None:
-        """Keep the events of a rank in the cache if no collect did: to read a profile takes much longer."""
         if self._windows.keep(rank):
             self._cache.check_soon()
             return_freed_memory()

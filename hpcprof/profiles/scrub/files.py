@@ -78,7 +78,6 @@ def scrub_files(
 
 
 def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:
-    """Return the scrubber of each file, after checking that all of them can be copied."""
     scrubbers = []
     targets: dict[Path, Path] = {}
     for path in paths:

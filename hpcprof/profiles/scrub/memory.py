@@ -58,7 +58,6 @@ class _Cleaning:
         return self._done[id(value)]
 
     def _file(self, value: Any) -> Any:
-        """Return the path of a source file: in a library from its folder on, else its name alone."""
         if not isinstance(value, str):
             return self.cleaned(value)
         short = f"library/{found[0]}" if (found := _LIBRARY.search(value)) else re.split(r"[/\\]", value)[-1]

@@ -96,7 +96,6 @@ def _cleaned(text: bytes | None, names: Names) -> str | None:
 
 
 def _copy_tables(copy: sqlite3.Connection) -> list[str]:
-    """Copy the listed tables, then the strings that they refer to; return the names of the other tables."""
     query = "SELECT name FROM source.sqlite_master WHERE type = 'table' ORDER BY name"
     left_out, strings = [], []
     copy.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
@@ -140,7 +139,6 @@ def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
 
 
 def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
-    """Return the SQL for the copy of a column: its numbers, and its texts only if it is listed."""
     text = f'cleaned(CAST("{column}" AS BLOB))'
     number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if table == "NVTX_EVENTS" and column in ("text", "textId"):
@@ -176,7 +174,6 @@ def _pairs(export: NsysExport, table: str) -> Pairs:
 
 
 def _kept(table: str, pairs: Pairs) -> Pairs:
-    """Return the rows of a table of names and values that may be shared."""
     kept: Pairs = []
     for name, value in pairs:
         if table == "META_DATA_CAPTURE" and name.endswith("ENVIRONMENT_VARIABLE"):

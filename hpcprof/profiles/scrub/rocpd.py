@@ -62,7 +62,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
-    """Return what is kept of a column that holds JSON, which may be compressed."""
     found = decoded(written, dict[str, Any]) or {}
     if kind == "environment":
         allowed = environment_allowlist.allowed
@@ -76,7 +75,6 @@ def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
 
 
 def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:
-    """Copy the listed tables of one set; return the names of its other tables."""
     query = "SELECT name FROM source.sqlite_master WHERE type = 'table' AND name LIKE 'rocpd/_%' ESCAPE '/'"
     left_out = []
     for (table,) in copy.execute(f"{query} ORDER BY name").fetchall():
@@ -108,7 +106,6 @@ def _cell(table: str, column: str) -> str:
 
 
 def _rows(table: str, suffix: str) -> str:
-    """Return the condition for the rows of a table: of the texts, only those that the events refer to."""
     if table == "metadata":
         return f"WHERE tag IN ({', '.join(map(repr, _METADATA))})"
     if table == "string":

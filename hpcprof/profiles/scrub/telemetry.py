@@ -36,7 +36,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _cleaned(line: bytes, names: Names) -> str:
-    """Return a line without what identifies the machine; empty if it is none of the sampler's."""
     try:
         value = json.loads(line)
         if isinstance(value, dict):
@@ -55,7 +54,6 @@ def _is_sample(value: Any) -> bool:
 
 
 def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Return the known fields of a header; of the variables that name GPUs, only numbers."""
 
     def device(name: str) -> str:
         return _MOUNT.sub(lambda found: f"{found[1]}:{names.numbered('mount', found[2])[7:-1]}", name)

@@ -25,8 +25,6 @@ _NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
 
 
 class _LinkedEvent(Event):
-    """An event of a trace with the copied field that `Event` does not have."""
-
     bp: Raw = NO_VALUE
 
 

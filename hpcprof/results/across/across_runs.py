@@ -118,7 +118,6 @@ def _two_sides(
 
 
 def _check_contents(runs: Sequence[Run], store: Store) -> None:
-    """Refuse runs of the same content: a copy of a run is no repeat of it, and has no noise of its own."""
     seen: dict[tuple[str, ...], Run] = {}
     for run in runs if store.exists() else ():
         content = tuple(sorted(profile.sha256 for profile in store.profiles(run.id).values()))

@@ -211,7 +211,6 @@ def compact_store(removals: Sequence[Removal], runs_dir: Path, db: str | None = 
 
 
 def _runs_named(reference: str, runs_dir: Path, stored: Mapping[str, StoredRun]) -> list[Run]:
-    """Return what a name stands for; collected profiles are found by their id too, or a prefix of it."""
     try:
         return find_runs(reference, runs_dir)
     except UsageError:

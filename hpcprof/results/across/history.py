@@ -186,7 +186,6 @@ def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> li
 
 
 def _values(data: RunData, metric: str) -> dict[str, float]:
-    """Return the metrics of a run that are at hand; all of them if the metric is not a time of steps."""
     values = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
     if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
         values[ANY_STEP] = any_step
@@ -194,7 +193,6 @@ def _values(data: RunData, metric: str) -> dict[str, float]:
 
 
 def _source(data: RunData, metric: str) -> str:
-    """Return the steps that a time of steps is of; empty for other metrics."""
     if metric not in _STEP_METRICS:
         return ""
     if metric in (OWN_ELAPSED, OWN_STEP) or (metric == ANY_STEP and len(data.own_step_ns)):

@@ -150,7 +150,6 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _without_folder(origin: bytes) -> bytes:
-    """Return the description of a rank's events with the name of the profile, and not its folder."""
     first, _, second = origin.partition(b"\n")
     content = msgspec.json.decode(second)
     content["origin"]["path"] = Path(content["origin"]["path"]).name
@@ -189,7 +188,6 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
 
 
 def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
-    """Return a package that is checked, with its events in a folder; ``held`` gets the memory of its rows."""
     try:
         with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
             members = _Members(archive, most_bytes)

@@ -151,7 +151,6 @@ def _rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, .
 
 
 def _run(pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..., Any], *values: Any) -> Any:
-    """Call a function of DuckDB in another thread, so that Ctrl-C ends it; its error becomes one sentence."""
     try:
         return pool.submit(function, *values).result()
     except error as problem:
@@ -228,7 +227,6 @@ def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
 
 
 def _match_files(found: EventFiles, links: Mapping[Path, Path]) -> list[str]:
-    """Return the files of what the ranks of each run have in common."""
     of_runs: dict[tuple[Path, str], dict[int, RankEvents]] = {}
     for events, _ in found.files:
         of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
@@ -255,7 +253,6 @@ def _quoted(text: str) -> str:
 
 
 def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found: EventFiles) -> None:
-    """Add the events of a run; ``keep`` is called with those that are not kept, and returns why not."""
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         raise not_collected(run, store)
@@ -289,7 +286,6 @@ def _not_kept(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict
 def _keep(
     run: Run, store: Store, executor: Executor, progress: Progress | None, lacking: Sequence[RankEvents]
 ) -> dict[int, str]:
-    """Keep the events of ranks, and return by rank why some cannot be."""
     if not lacking:
         return {}
     steps = stored_step_ranges(store, run.id)

@@ -232,7 +232,6 @@ def _of_noted_steps(
 def _compute(
     run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
 ) -> tuple[Explanation, bool]:
-    """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
     import pandas as pd
 
@@ -288,7 +287,6 @@ def _explained(
     *,
     as_recorded: bool = False,
 ) -> tuple[Explanation, pd.DataFrame, pd.DataFrame]:
-    """Compute an explanation, and the rows of ``critical_path`` and ``operation_slowdowns``."""
     import pandas as pd
 
     if (table := operations_of(run, store)) is not None:
@@ -316,7 +314,6 @@ def operations_of(run: Run, store: Store) -> pd.DataFrame | None:
 
 
 def _reported(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
-    """Return inputs whose reader also reports how many ranks it has read."""
     if progress is None:
         return inputs
     done: set[int] = set()
@@ -403,7 +400,6 @@ def _world_size(run: Run) -> int:
 
 
 def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
-    """Return what was left out of the profiles of a run, by rank, as far as a replay reads it."""
     found: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
         few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
@@ -423,7 +419,6 @@ def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
 
 
 def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
-    """Refuse a change of something that the run does not have."""
     if change.kind == "ideal":
         raise UsageError(f"{text!r} changes a table of operations, which the run does not have.")
     if change.rank is not None and change.rank not in inputs.ranks:

@@ -122,7 +122,6 @@ def _check_functions(store: Store, sql: str) -> None:
 
 @contextmanager
 def _reading(store: Store, seconds: int) -> Iterator[Connection]:
-    """Connect so that nothing can be written, whatever the SQL is."""
     if store.url.get_backend_name() == "sqlite":
         uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
         engine = create_engine(

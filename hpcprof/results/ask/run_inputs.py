@@ -74,7 +74,6 @@ def _facts(
 
 
 def _shown_options(job: Job) -> dict[str, str]:
-    """Return the options of a job's program with its secrets masked."""
     options = job.program_options
     return {name: MASK if is_secret(name) else masked(value) for name, value in options.items()}
 
@@ -100,7 +99,6 @@ def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
 
 
 def _own_steps(results: list[RankResult]) -> list[list[int]]:
-    """Return the times of the steps of each rank by the workload's own clock, in ns."""
     if not results:
         return []
     modes = list(results[0].modes.values())
@@ -109,7 +107,6 @@ def _own_steps(results: list[RankResult]) -> list[list[int]]:
 
 
 def _slowest(times: list[list[int]]) -> Ints:
-    """Return the time of the slowest rank for each step that all ranks have, in ns."""
     if not times:
         return np.empty(0, np.int64)
     steps = min(map(len, times))

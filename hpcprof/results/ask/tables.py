@@ -222,8 +222,6 @@ class RunTables(Mapping[str, AnalysisTable]):
 
 
 class _Frames(Mapping[str, "pd.DataFrame"]):
-    """The tables of a run as DataFrames."""
-
     def __init__(self, tables: RunTables) -> None:
         self._tables = tables
 
@@ -238,7 +236,6 @@ class _Frames(Mapping[str, "pd.DataFrame"]):
 
 
 def _with_command(reason: str, run: Run, collect: str) -> str:
-    """Complete the command in a reason by the run and the database."""
     for command in (f"hpcprof collect {run.path}", "hpcprof collect"):
         if command in reason:
             return reason.replace(command, collect)
@@ -272,7 +269,6 @@ def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
 
 
 def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:
-    """Compute and store lazy analyses that span the ranks."""
     from hpcprof.results.collect.over_ranks import analyze_matched
 
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
@@ -314,7 +310,6 @@ def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
 
 
 def _named_in(sql: str) -> set[str]:
-    """Return the lazy analyses whose tables an SQL names."""
     names = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
     return {name for name in names & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY}
 
@@ -355,7 +350,6 @@ def asked_on_all_cpus(
 
 
 def _work_of_kept(task: KeptRank) -> float:
-    """Estimate the work of `analyze_kept`, in starts of a worker."""
     return sum(task.events.written_rows().values()) * _PER_ROW
 
 
