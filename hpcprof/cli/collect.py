@@ -280,7 +280,7 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
         named.append(open_run(there[0]))
         if host_of(named[-1]) is not None:
             return None
-    return [run for one in named for run in runs_to_collect(one)]
+    return [run for sweep in named for run in runs_to_collect(sweep)]
 
 
 def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:

@@ -38,12 +38,12 @@ def _completer(offer: Offer, otherwise: str = "") -> Completer:
         )
 
         try:
-            found = [word for word in offer(context, incomplete) if word.startswith(incomplete)]
+            words = [word for word in offer(context, incomplete) if word.startswith(incomplete)]
         except (HpcprofError, OSError):
-            found = []
-        if not found and otherwise:
+            words = []
+        if not words and otherwise:
             return [CompletionItem(incomplete, type=otherwise)]
-        return [CompletionItem(word) for word in found]
+        return [CompletionItem(word) for word in words]
 
     return complete
 
@@ -150,7 +150,7 @@ def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.runs.directory import runs_directory
 
     folder = runs_directory(context.params.get("runs_dir"))
-    return [one.name for one in named_baselines(open_store(context.params.get("db"), folder))]
+    return [baseline.name for baseline in named_baselines(open_store(context.params.get("db"), folder))]
 
 
 def _programs(context: click.Context, incomplete: str) -> Iterable[str]:

@@ -88,20 +88,20 @@ def command(
     skipped: list[str] = []
     without: list[str] = []
     store = open_store(db, runs_dir)
-    found = histories(store, runs_dir, program, metric, tags, skipped, without)
+    series_of_runs = histories(store, runs_dir, program, metric, tags, skipped, without)
     also, unjudged = gated_histories(gates, store, runs_dir, program, tags)
-    found += [history for history in also if history.metric != metric]
+    series_of_runs += [history for history in also if history.metric != metric]
     if form == "table":
-        _show(found)
+        _show(series_of_runs)
     else:
-        write_rows(form, COLUMNS, plain_rows(found))
+        write_rows(form, COLUMNS, plain_rows(series_of_runs))
     if html is not None:
         from hpcprof.report.page.history_page import html_history
 
         with writing(html):
-            write_atomically(html, html_history(found, skipped))
+            write_atomically(html, html_history(series_of_runs, skipped))
         echo(f"wrote {html}", err=form != "table")
-    if alone := sum(not one.program_known for one in found):
+    if alone := sum(not series.program_known for series in series_of_runs):
         echo(
             f"The program of {counted(alone, 'run')} is not known, so that each is alone: name it with "
             "hpcprof collect RUN --program NAME.",
@@ -109,7 +109,7 @@ def command(
         )
     for sentence in filter(None, [left_out(without, metric), *unjudged]):
         echo(sentence, err=True)
-    worse = regressions(found) if fail_on_regression or gates else []
+    worse = regressions(series_of_runs) if fail_on_regression or gates else []
     if worse:
         echo(regression_sentence(worse), err=True)
     exit_naming(skipped)

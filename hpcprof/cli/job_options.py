@@ -105,9 +105,9 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     from hpcprof.submit.jobs.presence import borrowed_program
 
     facts = second_hand(site)
-    known = [facts] if facts and is_due(facts) else []
+    shown_facts = [facts] if facts and is_due(facts) else []
     said = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
-    for sentence in filter(None, dict.fromkeys([*known, *said])):
+    for sentence in filter(None, dict.fromkeys([*shown_facts, *said])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 
 

@@ -192,15 +192,15 @@ class Submitting:
 
         The traces are there some seconds after these steps; then explain the run.
         """
-        found = None if "/" in run else find_run(run, self._runs_dir)
-        if found is None or found.id not in {charge.run for charge in self._budget.charges()}:
+        charged = None if "/" in run else find_run(run, self._runs_dir)
+        if charged is None or charged.id not in {charge.run for charge in self._budget.charges()}:
             raise UsageError(f"{run!r} was not submitted by an agent, so agents cannot capture it.")
         if not 0 < steps <= _MOST_STEPS:
             raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
-        request, asked = request_capture(found, steps)
+        request, asked = request_capture(charged, steps)
         last = request.first + request.steps - 1
         ranks = counted(len(asked), "rank")
-        return answer([f"{name(found.id)} records steps {request.first} to {last} on {ranks}."])
+        return answer([f"{name(charged.id)} records steps {request.first} to {last} on {ranks}."])
 
     def _prepare(self, job_file: str, parameters: dict[str, str]) -> _Prepared:
         spec = self._specs.get(job_file)

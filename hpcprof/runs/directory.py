@@ -376,7 +376,7 @@ def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
         lambda name: (match := parts[name]) is not None and name[match.start("name") :].startswith(reference),
         lambda name: (match := parts[name]) is not None and match["key"].startswith(reference),
     ]
-    return next((found for way in ways if (found := [name for name in every if way(name)])), [])
+    return next((names for way in ways if (names := [name for name in every if way(name)])), [])
 
 
 def check_reference(reference: str) -> None:

@@ -117,9 +117,9 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
     """Return what a run may be compared with, each with its address: the earlier run, and its baselines."""
     listing, store = catalogue.listing(), catalogue.store
     alike, earlier = listing.alike(run.id)
-    found = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
+    addresses = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
     # Runs of a baseline may be of another program, or no longer there.
-    return found + [
+    return addresses + [
         (f"baseline {named_baseline.name}", compare_address(named_baseline.runs, run.id))
         for named_baseline in (named_baselines(store) if alike else ())
         if alike.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MOST_RUNS
@@ -129,7 +129,7 @@ def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
 def change(catalogue: Catalogue, run: Run) -> tuple[str, str] | None:
     """Return how the step changed since the earlier run, and the address of their comparison."""
     listing = catalogue.listing()
-    steps = {known.listed.run: known.listed.step_ns for known in listing.runs}
+    steps = {line.listed.run: line.listed.step_ns for line in listing.runs}
     earlier = listing.alike(run.id)[1]
     after, before = steps.get(run.id), steps.get(earlier) if earlier else None
     if earlier is None or not after or not before:

@@ -109,7 +109,7 @@ def _learn_types() -> None:
         with suppress(TypeError, NameError):
             msgspec.json.Decoder(kind)
         below: list[type] = type.__subclasses__(kind)
-        kinds += [one for one in below if one not in kinds]
+        kinds += [subclass for subclass in below if subclass not in kinds]
 
 
 def _explain(request: Request, error: Exception) -> Response:

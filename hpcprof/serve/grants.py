@@ -113,13 +113,13 @@ class Grants:
 
     def of_hash(self, sha256: str) -> Grant | None:
         """Return the grant of the token with a SHA-256."""
-        found = next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
-        return found if found and found.counts else None
+        match = next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
+        return match if match and match.counts else None
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
-        found = next((one for one in self._now() if one.name == name and not one.sha256), None)
-        return found if found and found.counts else None
+        match = next((one for one in self._now() if one.name == name and not one.sha256), None)
+        return match if match and match.counts else None
 
     def _now(self) -> list[Grant]:
         with self._lock:

@@ -182,8 +182,8 @@ class Hub:
             else:
                 done = await run_in_threadpool(uploads.progress, digest, grant)
         except PushRefused as error:
-            known = {} if error.offset is None else {"offset": error.offset}
-            return as_json({"error": str(error), **known}, error.status)
+            progress = {} if error.offset is None else {"offset": error.offset}
+            return as_json({"error": str(error), **progress}, error.status)
         if done.run:
             project.changed()
         address = run_address(done.run) if done.run else None
@@ -401,8 +401,8 @@ class Uploads:
         self._running = os.open(folder / ".running", os.O_CREAT | os.O_RDWR, 0o600)
         with suppress(OSError):  # another hub has the lock, and may just be keeping a package
             flock(self._running, LOCK_EX | LOCK_NB)
-            for one in (*self._parts.glob(".unpacking-*"), *self._unlisted()):
-                shutil.rmtree(one, ignore_errors=True)
+            for leftover in (*self._parts.glob(".unpacking-*"), *self._unlisted()):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _unlisted(self) -> list[Path]:
         sha256 = {row.sha256 for row in self._store.pushed().values()}

@@ -91,7 +91,7 @@ class _Families:
         for labels, runs in _groups(listed):
             shown = next((run for run in runs if run.listed.state == _RUNNING), runs[0]).listed
             info.add_metric(labels, {"run": visible(shown.run), "profiler": shown.profiler or ""})
-            state.add_metric(labels, {one: one == shown.state for one in STATES})
+            state.add_metric(labels, {state_name: state_name == shown.state for state_name in STATES})
             if shown.ranks is not None:
                 ranks.add_metric(labels, shown.ranks)
             seconds = (shown.step_ns or 0) * _NS

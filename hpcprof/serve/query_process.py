@@ -92,8 +92,8 @@ def limit(seconds: int) -> None:
 
 def _results(question: Question) -> Reply:
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
-    found = query(store, question.sql, question.most_rows + 1, question.seconds)
-    return Reply(found.columns, found.rows, notes=incomplete_tables(question.sql, store))
+    answer = query(store, question.sql, question.most_rows + 1, question.seconds)
+    return Reply(answer.columns, answer.rows, notes=incomplete_tables(question.sql, store))
 
 
 def _of_events(error: str) -> str:
@@ -105,9 +105,9 @@ def _of_events(error: str) -> str:
 
 def _events(question: Question, runs: list[AskedRun]) -> Reply:
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
-    found = find_kept_events([(_opened(one), Path(one.spare), one.missing) for one in runs], store)
-    with asking(question.sql, found, _EVENTS_MEMORY) as asked:
-        return Reply(asked.columns, list(islice(asked.rows, question.most_rows + 1)), notes=found.missing)
+    events = find_kept_events([(_opened(run), Path(run.spare), run.missing) for run in runs], store)
+    with asking(question.sql, events, _EVENTS_MEMORY) as asked:
+        return Reply(asked.columns, list(islice(asked.rows, question.most_rows + 1)), notes=events.missing)
 
 
 def _opened(asked: AskedRun) -> Run:

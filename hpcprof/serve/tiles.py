@@ -116,9 +116,9 @@ class RunTiles:
             raise HpcprofError(f"{self._run.id} has no timeline: no profile of it holds one.")
         if every := self._steps.values():
             # A step's work is launched before it begins.
-            around = max(int((own.end - own.start).max()) for own in every)
-            first = min(int(own.start.min()) for own in every) - around
-            last = max(int(own.end.max()) for own in every) + around
+            around = max(int((steps.end - steps.start).max()) for steps in every)
+            first = min(int(steps.start.min()) for steps in every) - around
+            last = max(int(steps.end.max()) for steps in every) + around
         else:
             first, last = self._whole()
         span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
@@ -194,8 +194,8 @@ class RunTiles:
         return run_communication(self._run, self._store)
 
     def _read_communication(self, rank: int) -> RankCommunication:
-        found = self._run_communication.of_rank(rank)
-        return replace(found, start=self._clocks.to_common(rank, found.start) - self._extent.zero)
+        operations = self._run_communication.of_rank(rank)
+        return replace(operations, start=self._clocks.to_common(rank, operations.start) - self._extent.zero)
 
     def _parts_of(self, rank: int, level: int, index: int) -> Iterator[RankPart]:
         finer = self._parts_level - level
@@ -343,15 +343,15 @@ class RecentParts:
 
     def get(self, key: tuple[object, ...], read: Callable[[], RankPart]) -> RankPart:
         """Return a part, read if it is not there; one at a time is read, which bounds the memory."""
-        found = self._found(key)
-        if found is not None:
-            return found
+        tile = self._found(key)
+        if tile is not None:
+            return tile
         with self._reading:
-            found = self._found(key)
-            if found is None:
-                found = read()
-                self._keep(key, found)
-            return found
+            tile = self._found(key)
+            if tile is None:
+                tile = read()
+                self._keep(key, tile)
+            return tile
 
     def _found(self, key: tuple[object, ...]) -> RankPart | None:
         with self._lock:
@@ -468,8 +468,8 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
 
 def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
     used, place = np.unique(values, return_inverse=True)
-    known = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
-    renumbered: Ints = np.array(known, np.int64)[place.reshape(-1)]
+    numbers = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
+    renumbered: Ints = np.array(numbers, np.int64)[place.reshape(-1)]
     return renumbered
 
 

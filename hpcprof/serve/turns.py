@@ -46,7 +46,7 @@ class Turns:
             waiting = [reader for reader in self._waiting if reader not in self._served]
             if not waiting:
                 return
-            reader = min(waiting, key=lambda one: self._last.get(one, 0))
+            reader = min(waiting, key=lambda reader_name: self._last.get(reader_name, 0))
             self._waiting[reader].popleft().set()
             self._served.add(reader)
             self._count += 1
