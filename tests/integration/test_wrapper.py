@@ -906,6 +906,26 @@ def test_a_signal_that_a_launcher_sends_to_the_wrapper_reaches_the_program_once(
     assert (tmp_path / "run/state/rank00000.exit").read_text() == "0\n"
 
 
+@pytest.mark.parametrize(("then", "code"), [("exit 0", 0), ("exit 3", 1)])
+def test_ranks_that_save_on_a_signal_end_well_whatever_their_launcher_says(
+    then: str, code: int, tmp_path: Path
+) -> None:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(
+        "#!/bin/bash\nexport OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0\n"
+        "trap 'kill -- -$rank; wait $rank; exit 1' TERM\nsetsid \"$@\" & rank=$!; wait $rank\n"
+    )
+    launcher.chmod(0o755)
+    program = f"trap '{then}' TERM; echo ready; while :; do sleep 0.1; done"
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", program])
+    script = start_job(tmp_path / "run", asked, [str(launcher)])
+    output = tmp_path / "run/logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(script.pid, signal.SIGTERM)
+    assert script.wait(60) == code
+    assert (tmp_path / "run/state/finished").exists() == (code == 0)
+
+
 @pytest.mark.parametrize("before", ["", "cd /;"], ids=["plain", "sandbox"])
 def test_the_shell_that_pbs_starts_becomes_the_script(before: str, tmp_path: Path) -> None:
     script = tmp_path / "1.SC"
