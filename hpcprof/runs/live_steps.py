@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from hpcprof.common.decode import from_json
+from hpcprof.common.decode import from_json, last_lines
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.step_time import StepTime, step_time
@@ -223,17 +223,14 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
 
 def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - most_bytes))
-            lines = file.read(most_bytes).split(b"\n")
+        lines, _ = last_lines(path, most_bytes)
     except OSError:
         return ()
-    # The first may lack its begin, and the last is being written.
-    return tuple(line for line in map(parsed_line, lines[:-1]) if line is not None and line.time >= since)
+    # The last may be incomplete, as it is being written.
+    return tuple(line for line in map(parsed_line, lines) if line is not None and line.time >= since)
 
 
-def parsed_line(line: bytes) -> StepLine | None:
+def parsed_line(line: str | bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
         values = from_json(line)

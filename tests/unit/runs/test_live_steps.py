@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ def test_other_files_and_a_run_without_lines_are_no_error(run: Run, tmp_path: Pa
     _write(run, 0, "")
     (tmp_path / "state/steps/notes.txt").write_text(_line(1))
     (tmp_path / "state/steps/rank00001.jsonl").mkdir()
+    os.mkfifo(tmp_path / "state/steps/rank00002.jsonl")
     assert read_live_steps(run) == {}
     assert read_live_steps(Run("none", tmp_path / "none")) == {}
     assert describe_live_steps(run, NOW) == ""
