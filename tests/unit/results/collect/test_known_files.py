@@ -114,6 +114,7 @@ def test_a_report_is_known_only_with_the_file_that_is_read_for_it(profile: Path,
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"version": "0.0, 1", "files": {}}', b"\xff"])
 def test_a_damaged_or_older_cache_is_ignored(profile: Path, later: None, content: bytes) -> None:
     remember(collected(profile))
+    assert (user_cache() / "profiles").stat().st_mode & 0o777 == 0o700
     (cache,) = (user_cache() / "profiles").iterdir()
     cache.write_bytes(content)
     assert unchanged_files([profile]) == {}
