@@ -51,7 +51,7 @@ _VALUE = re.compile(
 _NAMED_VALUE = re.compile(r'"name":\s*"(?P<name>[^"]*)",\s*"value":\s*')
 _URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)([^\s/]+)(?=@)")
 _WEBHOOK = re.compile(r"(://[\w.-]+/(?:services|api/webhooks|webhookb2)/)([\w/@-]+)")
-_COOKIES = re.compile(r"(\b(?:set-)?cookie[\"']?:[ \t]*)([^\"'\r\n]+)", re.I)
+_COOKIES = re.compile(r"(\b(?:set-)?cookie[\"']?:[ \t]*[\"']?)([^\s\"'][^\"'\r\n]*)", re.I)
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)([^-]+)")
 _URL_TOKEN = re.compile(r"(://)([^\s:/@]{16,})(?=@)")
 _AUTHORIZATION = re.compile(
