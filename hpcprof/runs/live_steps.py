@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from hpcprof.common.decode import from_json, last_lines
+from hpcprof.common.decode import from_json, last_lines, open_regular
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.step_time import StepTime, step_time
@@ -165,7 +165,7 @@ def _trend(run: Run) -> str:
     """Return by how much a rank's last steps differ from the first after the warm-up, if it is much."""
     path, since = next(iter(_files(run).items()))[1], _since(run)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             noted = map(parsed_line, file.read(_TAIL_BYTES).split(b"\n"))
     except OSError:
         return ""
