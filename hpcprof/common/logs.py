@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
     import logging
@@ -82,11 +84,23 @@ def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: 
             logger.debug("%s of %s:\n%s", stream, command[0], shown_output(text))
 
 
-def log_traceback(sentence: str, traceback: str) -> None:
+def log_traceback(sentence: str, trace: str) -> None:
     """Log the traceback of an exception that became a sentence, on the level of debugging."""
-    logger = configure() if traceback else None
+    logger = configure() if trace else None
     if logger is not None:
-        logger.debug("%s\n%s", sentence, shown_output(traceback))
+        logger.debug("%s\n%s", sentence, shown_output(trace))
+
+
+@contextmanager
+def left_out_if_damaged(name: str, skipped: list[str]) -> Iterator[None]:
+    """Add to ``skipped`` what nobody foresaw about a run with a name, so that others do not fail with it."""
+    try:
+        yield
+    except HpcprofError:
+        raise
+    except Exception as error:
+        skipped.append(f"{name} is left out: an internal error of hpcprof, {type(error).__name__}: {error}")
+        log_traceback(skipped[-1], traceback.format_exc())
 
 
 def shown_output(text: str) -> str:

@@ -28,6 +28,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.steps.step_set import COUNTED, StepRule, run_steps
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.units import counted
 from hpcprof.results.across.across_runs import every_run
 from hpcprof.results.ask.run_inputs import run_data
@@ -114,20 +115,24 @@ def histories(
     that cannot be read, and ``without`` the runs of the program that do not have the metric. Raises
     UsageError if no run has the program or the metric, or there are several programs and none is named.
     """
-    runs = every_run(store, runs_dir, [] if skipped is None else skipped)
-    chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir))]
-    every = [(run, run_data(run, store)) for run in chosen]
+    skipped = [] if skipped is None else skipped
+    every = []
+    for run in every_run(store, runs_dir, skipped):
+        with left_out_if_damaged(run.id, skipped):
+            if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir)):
+                every.append((run, run_data(run, store)))
     named = _of_program(every, program)
     known: set[str] = set()
     groups: dict[_Setup, list[HistoryPoint]] = {}
     for run, data in named:
-        values = _values(data, metric)
-        known |= set(values)
-        if values.get(metric, 0) > 0:
-            point = replace(_point(run, data, values[metric], store, runs_dir), source=_source(data, metric))
-            groups.setdefault(_setup(data), []).append(point)
-        elif without is not None:
-            without.append(run.id)
+        with left_out_if_damaged(run.id, skipped):
+            values = _values(data, metric)
+            known |= set(values)
+            if values.get(metric, 0) > 0:
+                point = _point(run, data, values[metric], store, runs_dir)
+                groups.setdefault(_setup(data), []).append(replace(point, source=_source(data, metric)))
+            elif without is not None:
+                without.append(run.id)
     if not groups:
         if named and metric in METRICS:
             which = f"of {program}" if program else f"in {runs_dir}"
@@ -136,7 +141,7 @@ def histories(
         if named and metric not in known:
             raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
-    told, by_id = _told_apart(list(groups)), {run.id: run for run in chosen}
+    told, by_id = _told_apart(list(groups)), {run.id: run for run, _ in every}
     found = [
         History(
             metric, _described(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known

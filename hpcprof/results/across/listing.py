@@ -13,6 +13,7 @@ import msgspec
 
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked, masked_command
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
@@ -107,10 +108,17 @@ def list_runs(
     except StoreError as error:
         stored, pushed = {}, {}
         skipped.append(str(error))
-    tags = {run.id: read_tags(run, runs_dir) for run in runs}
-    chosen = [run for run in runs if run.manifest and _chosen(selection, run.manifest, tags[run.id])]
-    statuses = poll(chosen, LISTING_SECONDS)
-    listed = [_submitted(run, statuses[run.id], stored.get(run.id), tags[run.id]) for run in chosen]
+    chosen: dict[str, tuple[Run, list[str]]] = {}
+    for run in runs:
+        with left_out_if_damaged(run.id, skipped):
+            tags = read_tags(run, runs_dir)
+            if run.manifest and _chosen(selection, run.manifest, tags):
+                chosen[run.id] = run, tags
+    statuses = poll([run for run, _ in chosen.values()], LISTING_SECONDS)
+    listed = []
+    for run, tags in chosen.values():
+        with left_out_if_damaged(run.id, skipped):
+            listed.append(_submitted(run, statuses[run.id], stored.get(run.id), tags))
     here = {run.id for run in runs}
     others = [
         _pushed(row, *pushed[name]) if name in pushed else _collected(row, runs_dir)

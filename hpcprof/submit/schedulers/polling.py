@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked
 from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.mirror import host_of, update
@@ -98,7 +99,11 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
     with all_answers_within(seconds):
         for group in _by_scheduler(still_open):
             answers = _ask(group, seconds)
-            states.update({run.id: status_now(run, answers[run.id]) for run in group})
+            for run in group:
+                damage: list[str] = []
+                with left_out_if_damaged(run.id, damage):
+                    states[run.id] = status_now(run, answers[run.id])
+                states.setdefault(run.id, JobStatus(JobState.UNKNOWN, "".join(damage)))
     return states
 
 

@@ -187,3 +187,19 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, store: Store) -> None:
         histories(store, tmp_path, "train", "idle_per_step_ns")
     with pytest.raises(UsageError, match="no run matches"):
         histories(store, tmp_path, None, tags=["none"])
+
+
+def test_a_run_that_fails_as_nobody_foresaw_leaves_the_others_their_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minute in range(3):
+        timed(tmp_path, minute, 10**7)
+
+    def fail(run: Run, store: Store) -> RunData:
+        return {other: run_data(run, store) for other in ("run00", "run02")}[run.id]
+
+    monkeypatch.setattr(history, "run_data", fail)
+    skipped: list[str] = []
+    (found,) = histories(open_store(None, tmp_path), tmp_path, None, skipped=skipped)
+    assert {point.run for point in found.points} == {"run00", "run02"}
+    assert skipped == ["run01 is left out: an internal error of hpcprof, KeyError: 'run01'"]

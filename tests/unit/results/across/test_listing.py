@@ -19,6 +19,7 @@ from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
 from hpcprof.runs.tags import change_tags
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 
@@ -163,3 +164,28 @@ def test_a_time_is_an_age_a_date_or_a_date_with_a_time() -> None:
 def test_an_age_has_a_unit() -> None:
     assert (parse_age("90m"), parse_age("30d")) == (timedelta(minutes=90), timedelta(days=30))
     assert parse_age("30") is None
+
+
+@pytest.mark.parametrize(
+    "place", ["results.across.listing.noted_step_time", "submit.schedulers.polling.status_now"]
+)
+def test_a_run_that_fails_as_nobody_foresaw_leaves_the_others_listed(
+    place: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        save(make_run(number, scheduler="local", finished="0")) for number in ("1", "2")
+    )
+
+    def fail(run: Run, *_: object) -> JobStatus | None:
+        if run.id == first.id:
+            raise ZeroDivisionError("division by zero")
+        return JobStatus(JobState.RUNNING) if "status" in place else None
+
+    monkeypatch.setattr(f"hpcprof.{place}", fail)
+    skipped: list[str] = []
+    listed = {row.run: row for row in list_runs(tmp_path, skipped=skipped)}
+    assert second.id in listed
+    said = " ".join([*skipped, *(row.reason for row in listed.values())])
+    assert (
+        f"{first.id} is left out: an internal error of hpcprof, ZeroDivisionError: division by zero" in said
+    )
