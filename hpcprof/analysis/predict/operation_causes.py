@@ -48,6 +48,8 @@ _KEPT = 0.9
 _NAMED = 0.1
 """Minimum share of the saving of a place for a name in its finding."""
 _MOST_FINDINGS = 5
+_MOST_VALUES = 256
+"""Maximum number of ranks, stages, replicas or names that are replayed one by one."""
 _MOST_NAMES = 4
 _NORMAL_90 = 1.645
 
@@ -138,9 +140,17 @@ class OperationReplay:
         return [np.where(*sides) for sides in zip(chosen, inside, outside, strict=True)]
 
     def values(self, column: str) -> list[int | str]:
-        """Return the values of a column, sorted; unknown ones are left out."""
-        found = {value for graph in self.graphs for value in graph.rows[column].unique().tolist()}
-        return sorted(value for value in found if value not in (-1, ""))
+        """Return the values of a column, sorted; unknown ones are left out.
+
+        Only the `_MOST_VALUES` count whose times deviate most from those of their names.
+        """
+        parts = [
+            pd.Series(np.abs(own - ideal).sum(axis=1)).groupby(graph.rows[column].to_numpy()).sum()
+            for graph, own, ideal in zip(self.graphs, self.measured, self.ideal, strict=True)
+        ]
+        deviation = pd.concat(parts).groupby(level=0).sum().drop([-1, ""], errors="ignore")
+        values: list[int | str] = deviation.nlargest(_MOST_VALUES).index.tolist()
+        return sorted(values)
 
 
 def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
@@ -165,6 +175,10 @@ def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
     if len(replay.graphs) == MOST_KINDS:
         most = f"only the {MOST_KINDS} most frequent kinds of steps are replayed, by their operations"
         unknown.append(NotJudged("steps of other kinds", most))
+    for column in (*_PLACES, "name"):
+        if max(graph.rows[column].nunique() for graph in replay.graphs) > _MOST_VALUES:
+            most = f"only the {_MOST_VALUES} {column}s whose times deviate most are replayed one by one"
+            unknown.append(NotJudged(f"each {column}", most))
     return Explanation(tuple(findings), (), tuple(unknown), summary), slowdowns
 
 

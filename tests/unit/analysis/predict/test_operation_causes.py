@@ -112,6 +112,25 @@ def test_a_change_of_something_else_is_refused(job: pd.DataFrame, change: str, s
         what_if_operations(job, parse_changes([change]))
 
 
+def test_of_countless_names_those_that_deviate_most_are_replayed(
+    job: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_causes, "_MOST_VALUES", 1)
+    explanation, slowdowns = explain_operations(job)
+    every = operation_causes.OperationReplay.from_table(job)
+    deviation = {
+        name: sum(
+            float(np.abs(own - ideal)[(graph.rows["name"] == name).to_numpy()].sum())
+            for graph, own, ideal in zip(every.graphs, every.measured, every.ideal, strict=True)
+        )
+        for name in job["name"].unique()
+    }
+    assert slowdowns["value"][slowdowns["by"] == "name"].tolist() == [
+        max(deviation, key=deviation.__getitem__)
+    ]
+    assert {one.what for one in explanation.not_judged} >= {"each rank", "each name"}
+
+
 def test_steps_of_countless_kinds_are_replayed_only_where_something_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -172,9 +172,7 @@ def test_an_age_has_a_unit() -> None:
 def test_a_run_that_fails_as_nobody_foresaw_leaves_the_others_listed(
     place: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (
-        save(make_run(number, scheduler="local", finished="0")) for number in ("1", "2")
-    )
+    first, second = (save(make_run(number, scheduler="local", finished="0")) for number in ("1", "2"))
 
     def fail(run: Run, *_: object) -> JobStatus | None:
         if run.id == first.id:
