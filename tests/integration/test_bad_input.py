@@ -197,6 +197,7 @@ LOST = {
     "negative durations": "6 of 300 kernels have no valid end and are left out",
     "stamps that go back": "100 of 300 kernels start before their launch and are left out",
     "ranges that end before they begin": "5 of 19 ranges have no valid end and are left out",
+    "ranges that are never closed": "2 of 19 ranges have no end, and are open until the end of the capture",
     "no name of any API call": "300 of 300 API calls have no readable name",
 }
 

@@ -370,7 +370,7 @@ def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     with distributed.LocalCluster(**{**ONE_THREAD, "n_workers": 0}) as own, own.get_client() as client:
         queued = iter([True] * 3)
         dask = OnDask(client, 1, look_after=lambda: next(queued, False), name="the Dask cluster at X")
-        with pytest.raises(HpcprofError, match=r"the Dask cluster at X has had no worker for .* is kept"):
+        with pytest.raises(HpcprofError, match=r"the Dask cluster at X has had no worker for .* are kept"):
             list(dask(square, [1]))
         assert not [*queued]
 
