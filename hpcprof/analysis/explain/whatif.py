@@ -28,11 +28,20 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     change names a range, kernel, API call or rank that the run does not have, and HpcprofError if the run
     cannot be replayed.
     """
+    return predict_each(inputs, [changes])[0]
+
+
+def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> list[Prediction]:
+    """Replay a run with each of some sets of changes, as `predict` does; its graph is built once."""
     built = replayable(inputs)
     if not isinstance(built, Replayable):
         raise HpcprofError(f"nothing can be replayed: {built}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
+    return [_predicted(replay, changer, changes) for changes in sets]
+
+
+def _predicted(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -> Prediction:
 
     def changed(times: Times) -> Times:
         return reduce(changer.changed, changes, times)
@@ -59,7 +68,7 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
         high_ns=round(base - saving.low),
         measured_p50_ns=round(float(np.median(measured))),
         replay_error_pct=round(100 * error / float(np.median(measured)), 3),
-        steps=built.graph.steps,
+        steps=replay.graph.steps,
         elapsed_ns=round(elapsed),
         measured_elapsed_ns=round(measured_elapsed),
     )

@@ -19,7 +19,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, damage_named
 from hpcprof.results.across.networks import network_of_site
-from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of, what_if
+from hpcprof.results.ask.explanation import explain, explain_inputs, operations_of
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -202,13 +202,16 @@ def _computing(run: Run, store: Store) -> Callable[[float], float]:
     Kernels become shorter, and the host that launches them takes as long as before. Without kernels, or with
     a table of operations, all becomes shorter.
     """
-    if operations_of(run, store) is not None or not len(RunTables(run, store).frames["kernels"]):
+    if not len(RunTables(run, store).frames["kernels"]):
         return float
 
     import numpy as np
 
+    from hpcprof.analysis.explain.whatif import predict_each
+
     sizes = np.linspace(0, 1, 5)
-    steps = [what_if(run, store, ["comm*0", f"kernel:.*{size}"]).elapsed_ns for size in sizes]
+    changes = [parse_changes(["comm*0", f"kernel:.*{size}"]) for size in sizes]
+    steps = [made.elapsed_ns for made in predict_each(explain_inputs(run, store), changes)]
     return lambda size: float(np.interp(size, sizes, steps)) / steps[-1]
 
 
