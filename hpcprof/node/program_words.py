@@ -261,11 +261,8 @@ def _run_by_python(rest: List[str], scene: _Scene) -> Iterator[Command]:
         base = words[1].replace(".", "/") if words[:1] == ["-m"] and words[1:] else ""
         names = [base + ".py", base + "/__main__.py"] if base else words[:1]
         name = next((name for name in names if os.path.isfile(os.path.join(scene.folder, name))), "")
-        text = (
-            _content(os.path.join(scene.folder, name), _SCRIPT_BYTES).decode("utf-8", "replace")
-            if name
-            else ""
-        )
+        path = os.path.join(scene.folder, name)
+        text = _content(path, _SCRIPT_BYTES).decode("utf-8", "replace") if name else ""
     try:
         nodes: List[Any] = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):

@@ -1083,7 +1083,7 @@ class Optimizer:
     def profile_hook_step(function):
         return function
 """
-"""What the hook needs of ``torch.optim``."""
+"""The part of ``torch.optim`` that the hook needs."""
 
 STEPPING = """
 import os, sys, time, torch

@@ -96,7 +96,7 @@ class Reader:
     name: str
     """The kind of profile, as in `hpcprof.profiles.timeline.Origin` and the store."""
     suffixes: tuple[str, ...]
-    """How the names of the files end, in lower case."""
+    """Endings of the files' names, in lower case."""
     files: str
     """The same for people, for example ``*.json[.gz] of PyTorch``."""
     content: ProfileContent
@@ -106,21 +106,21 @@ class Reader:
     read: str
     """Reads a profile. It raises `UsageError` if the user's table of kernel classes is wrong."""
     threaded: bool = field(default=False, kw_only=True)
-    """Whether ``read`` also takes the number of threads to use."""
+    """True if ``read`` also takes the number of threads to use."""
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
     """Returns the rank of a profile or None, without reading all of it. By default it is that in the file's
     name.
     """
     folder_suffix: str = field(default="", kw_only=True)
-    """How the names of folders end that are profiles themselves; empty if there are none. ``other_files``
-    returns their files.
+    """Ending of folders that are profiles themselves; empty if there are none. ``other_files`` returns their
+    files.
     """
     several_ranks: str = ""
     """Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile holds
     one.
     """
     reads_parts: bool = field(default=False, kw_only=True)
-    """Whether ``read`` also takes the `ProfilePart` to read of a profile of several ranks."""
+    """True if ``read`` also takes the `ProfilePart` to read of a profile of several ranks."""
     other_files: str = ""
     """Returns for a profile and a `ProfilePart`, or None for all of it, the files beside it that it consists
     of. By default a profile is one file.
@@ -140,7 +140,7 @@ class Reader:
     from them. Such a file or folder beside its report is not a profile of its own.
     """
     other_forms: tuple[str, ...] = field(default=(), kw_only=True)
-    """How files end, in place of a profile's suffix, that the profiler writes beside it about the same
+    """Endings, in place of a profile's suffix, of files that the profiler writes beside it about the same
     recording. They are no profiles of their own.
     """
     convert: str = ""

@@ -2,8 +2,7 @@
 
 A scheduler is one package: a subclass of `Scheduler` and the client that it returns, which runs the
 scheduler's commands. The subclass is imported for every command that makes a job, so it is light. Another
-package
-adds one by an entry point of the group ``hpcprof.schedulers`` that names the subclass.
+package adds one by an entry point of the group ``hpcprof.schedulers`` that names the subclass.
 """
 
 import re
