@@ -176,6 +176,7 @@ def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_i
     [
         ("pbs_memory", (JobState.FAILED, "it used more memory than it asked for", 143)),
         ("pbs_walltime", (JobState.TIMEOUT, "the walltime limit (00:00:10) was exceeded", 143)),
+        ("slurm_launch_after_limit", (JobState.TIMEOUT, "the walltime limit (00:01:00) was exceeded", 143)),
         ("slurm_memory_of_job", (JobState.FAILED, "it used more memory than it asked for", 143)),
         ("slurm_prolog", (JobState.FAILED, "the prologue of its nodes failed", 143)),
         ("slurm_preemption", (JobState.CANCELLED, "preempted by another job", 143)),
