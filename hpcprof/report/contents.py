@@ -26,7 +26,7 @@ from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
-from hpcprof.submit.runs.failures import RankFailure, failed_ranks, preparation_failures
+from hpcprof.submit.runs.failures import RankFailure, failed_ranks, launch_failure, preparation_failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
@@ -169,7 +169,8 @@ def gather(
             f"there is nothing to report on {run.id}: no profile of it has been collected, and there are no "
             f"results in {run.path}."
         )
-    warnings = [*preparation_failures(run), *results.damaged]
+    unstarted = launch_failure(run) if status is not None and status.state is JobState.FAILED else ""
+    warnings = [*preparation_failures(run), *filter(None, [unstarted]), *results.damaged]
     if not profiles and (run.manifest is not None or not unprofiled):
         warnings = [*warnings, _uncollected(run, store)]
     if run.manifest is not None and profiles:

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.contents import VERDICTS, Contents, sample_sizes
+from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from tests.submitted_run import MakeRun, make_run
+
+__all__ = ["make_run"]
 
 # Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
@@ -98,3 +103,16 @@ def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else() 
             found = replace(judged, threshold=threshold).table(name).columns["verdict"]
             assert found == ["even", late, late, "unknown"]
     assert judged.table("skew").columns["verdict"] == verdicts
+
+
+def test_a_report_says_why_the_launcher_of_a_run_that_failed_started_no_rank(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run(started="now", finished="255", setup_failed="module load mpich failed")
+    (run.path / "logs").mkdir()
+    (run.path / "logs/job.err").write_text("srun: unrecognized option '--foo'\n")
+    store = open_store(None, tmp_path)
+    unstarted = "no rank was started: the launcher refused an option (srun: unrecognized option '--foo')"
+    failed = gather(run, store, JobStatus(JobState.FAILED, "exit code 255", 255))
+    assert failed.warnings[:2] == ["module load mpich failed", unstarted]
+    assert unstarted not in gather(run, store, JobStatus(JobState.RUNNING)).warnings
