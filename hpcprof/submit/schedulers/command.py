@@ -11,8 +11,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
+from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.remote.request import HostUnreachable
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_options
@@ -28,6 +31,7 @@ _ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 AnswerT = TypeVar("AnswerT")
+WordsT = TypeVar("WordsT", bound=msgspec.Struct)
 
 
 class Unreachable(SchedulerError):
@@ -120,6 +124,12 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
                 raise
             before = error
             time.sleep(pause)
+
+
+def read_words(module: str, model: type[WordsT]) -> WordsT:
+    """Return the words of a scheduler with their meanings, from ``NAME_words.yaml`` beside its module."""
+    file = Path(module.removesuffix(".py") + "_words.yaml")
+    return msgspec.convert(read_mapping(file, "file of words"), model)
 
 
 def ids_by_place(job_ids: Iterable[str]) -> dict[str, dict[str, str]]:

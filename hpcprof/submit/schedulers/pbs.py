@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +42,7 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     parse_array_indices,
+    read_words,
     run_scheduler_command,
     run_submission,
 )
@@ -369,17 +370,6 @@ _FINISHED_JOB = 35
 _FINISHED_MEMBER = 55  # of an array
 _USAGE = 2
 
-_QSUB = {
-    160: "the PBS server cannot be reached",
-    166: "a value that it asks for is not valid",
-    170: "the queue does not exist",
-    173: "the queue does not accept jobs at present",
-    174: "the queue does not accept jobs from you; is it behind a routing queue?",
-    187: "it asks for a resource that the site does not have",
-    188: "it exceeds a limit of the queue or the server, in nodes or in walltime",
-    32: "a rule of the site refuses it",
-}
-
 _JOB_ID = re.compile(r"\d+(\[\d*\])?(\.\S+)?")
 _SILENT = ("cannot connect", "Connection refused", "Unknown Host", "Connection timed out")
 
@@ -390,7 +380,7 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     own = _complaint(error if code else f"{error}\n{out}")
-    meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
+    meaning = "an option or directive is wrong" if code == _USAGE else meanings().refusals.get(code, "")
     # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and "Connection timed out" not in error
     kind = Refused if refused else SchedulerError
@@ -557,34 +547,20 @@ _WALLTIME = -29
 _NODE_LOST = -20
 _BY_SIGTERM = 256 + signal.SIGTERM  # qdel ends a job by SIGTERM
 
-# PBS kills a job over its limits, or could not run it (JOB_EXEC_KILL_* of OpenPBS, src/include/job.h).
-_NEGATIVE = {
-    _NODE_LOST: NODE_LOST,
-    -24: "it used more CPUs than it asked for",
-    -25: "it used more CPUs than it asked for",
-    -26: "it used more virtual memory than it asked for",
-    -27: "it used more memory than it asked for",
-    -28: "it used more CPU time than it asked for",
-}
 
-_HOLDS = {
-    "u": "held by the user: qrls releases it",
-    "o": "held by an operator",
-    "s": "held by the system",
-    "p": "held: its password is wrong",
-}
+class _Meanings(msgspec.Struct):
+    refusals: dict[int, str]
+    killed: dict[int, str]
+    holds: dict[str, str]
+    queued: dict[str, str]
+    running: dict[str, str]
+
+
+meanings = cache(lambda: read_words(__file__, _Meanings))
+"""The tables of the file of words."""
 
 # (n1:ncpus=4+n2[0]:ncpus=4)+(n3:ncpus=8)
 _VNODE = re.compile(r"[(+]([^\s:()+]+):")
-
-_QUEUED = {"T": "being moved to another queue", "W": "its start time has not been reached"}
-
-_RUNNING = {
-    "B": "the array has begun",
-    "E": "ending: its output is being copied",
-    "S": "suspended by the scheduler",
-    "U": "suspended: the user of the workstation is active",
-}
 
 
 def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Record:
@@ -593,15 +569,17 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     comment = job.get("comment", "")
     if state in ("F", "X"):
         return _ended(job, asked_at)
-    if state in ("Q", "H", *_QUEUED):
+    if state in ("Q", "H", *meanings().queued):
         # An array has the exit status of one of its members.
         lost = job.get("Exit_status") == str(_NODE_LOST) and "array" not in job
         return Record(JobState.QUEUED, _pending(state, job, comment), node_lost=lost)
-    if state == "R" or state in _RUNNING:
+    if state == "R" or state in meanings().running:
         # After qdel the job still has state R for seconds; only the comment shows the deletion.
         dying = "terminated by" in comment
         nodes = frozenset(_VNODE.findall(job.get("exec_vnode", "")))
-        return Record(JobState.RUNNING, "being deleted" if dying else _RUNNING.get(state, ""), nodes=nodes)
+        return Record(
+            JobState.RUNNING, "being deleted" if dying else meanings().running.get(state, ""), nodes=nodes
+        )
     if state == "M":
         return Record(JobState.UNKNOWN, "it was moved to another server")
     return Record(JobState.UNKNOWN, f"PBS calls its state {state or 'nothing'}")
@@ -614,9 +592,9 @@ def _pending(state: str, job: Mapping[str, str], comment: str) -> str:
     if state == "H":
         if "s" in job.get("Hold_Types", "") and job.get("depend"):
             return f"waits for another job to succeed ({job['depend']})"
-        held = [words for letter, words in _HOLDS.items() if letter in job.get("Hold_Types", "")]
+        held = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
         return "; ".join([*held, comment] if comment else held)
-    return comment.removeprefix("Not Running:").strip() or _QUEUED.get(state, "")
+    return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")
 
 
 def _ended(job: Mapping[str, str], asked_at: float | None) -> Record:
@@ -631,7 +609,8 @@ def _ended(job: Mapping[str, str], asked_at: float | None) -> Record:
     if job.get("substate") == _DELETED or code == _BY_SIGTERM:
         return Record(JobState.CANCELLED, _canceller(job), None, ago)
     if code < 0:
-        words = _NEGATIVE.get(code, f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}")
+        unknown = f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}"
+        words = NODE_LOST if code == _NODE_LOST else meanings().killed.get(code, unknown)
         return Record(JobState.FAILED, words, None, ago)
     if code > 256:
         return Record(JobState.FAILED, f"ended by {_signal_name(code - 256)}", 256 - code, ago)

@@ -13,8 +13,8 @@ from hpcprof.submit.schedulers import slurm
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.slurm import (
-    SLURM_STATES,
     SlurmScheduler,
+    meanings,
     of_members,
     parse_largest_array,
     parse_sacct,
@@ -156,11 +156,11 @@ def test_reasons_are_said_in_plain_words(reason: str, words: str) -> None:
     assert line("PENDING", reason).reason == pending_reason(reason)
 
 
-@pytest.mark.parametrize("word", sorted(SLURM_STATES))
+@pytest.mark.parametrize("word", sorted(meanings().states))
 def test_every_state_of_slurm_has_a_state_and_all_but_the_plain_ones_a_reason(word: str) -> None:
     record = line(word)
     plain = {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "TIMEOUT", "FAILED"}
-    assert (record.state, bool(record.reason)) == (SLURM_STATES[word][0], word not in plain)
+    assert (record.state, bool(record.reason)) == (meanings().states[word][0], word not in plain)
 
 
 def test_preempted_waits_for_the_policy_of_the_site() -> None:
