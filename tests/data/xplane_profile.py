@@ -52,6 +52,8 @@ class Plane:
         self._of_names: dict[str, list[bytes]] = {}
         self._own: list[bytes] = []
         self.lines: dict[tuple[int, str], list[bytes]] = {}
+        self.displayed: dict[int, str] = {}
+        """Short names of events, by the numbers of their names."""
 
     def stat(self, name: str, value: Value, *, reference: bool = False) -> bytes:
         """Return a statistic; with ``reference`` its text is the name of another one, as XLA writes many."""
@@ -84,7 +86,20 @@ class Plane:
         ]
         names = [
             message(
-                [(1, key), (2, message([(1, key), (2, name), *((5, one) for one in self._of_names[name])]))]
+                [
+                    (1, key),
+                    (
+                        2,
+                        message(
+                            [
+                                (1, key),
+                                (2, name),
+                                *((4, self.displayed[one]) for one in [key] if one in self.displayed),
+                                *((5, one) for one in self._of_names[name]),
+                            ]
+                        ),
+                    ),
+                ]
             )
             for name, key in self._names.items()
         ]
@@ -258,3 +273,61 @@ def of_cpu(process: int, first: int, count: int, *, before_ns: int = 0, late_ns:
     environment.own(profile_start_time=BASE_NS, profile_stop_time=BASE_NS + STEPS * STEP_NS)
     written = (metadata.written(), host.written(1000), environment.written())
     return message([*((1, one) for one in written), (4, "node0")])
+
+
+TPU_MODULE = "jit_train_step(1234567890)"
+TPU_OPS = (
+    ("fusion.1", "fusion", "convolution fusion", 0, 4000, 0),
+    ("all-reduce-start.2", "all-reduce-start", "all-reduce", 4000, 100, 0),
+    ("while.7", "while", "while", 4100, 3000, 0),
+    ("fusion.3", "fusion", "loop fusion", 4100, 2900, 0),
+    ("all-reduce-done.2", "all-reduce-done", "all-reduce", 7100, 900, 0),
+    ("copy-done.5", "copy-done", "copy-done", 8000, 200, 0),
+    ("all-reduce-start.2", "all-reduce-start", "all-reduce", 4000, 4000, 1),
+    ("copy-start.5", "copy-start", "copy-start", 3000, 5100, 1),
+)
+"""What a core does in each execution: name, opcode, category, start and length in ns, 1 beside the others."""
+
+
+def of_tpu(cores: int = 2, *, enqueued: bool = True, marked: bool = True, asynchronous: bool = True) -> bytes:
+    """Return a profile of ``STEPS`` steps on TPU cores, each an execution that lasts 9 of 20 µs.
+
+    Parameters
+    ----------
+    enqueued : bool
+        Whether the host's calls that enqueue the executions are recorded.
+    marked : bool
+        Whether the program marks its steps on the host.
+    asynchronous : bool
+        Whether there is a line of the operations that are under way.
+    """
+    host = Plane("/host:CPU")
+    planes = [Plane(f"/device:TPU:{core}") for core in range(cores)]
+    for core, plane in enumerate(planes):
+        plane.own(device_type_string="TPU v5 lite")
+        for step in range(STEPS):
+            # The host's numbers have more bits than the device's.
+            run_id, at = 5 + step, step * STEP_NS
+            if marked and not core:
+                stats: dict[str, Value] = {"step_num": step, "_r": 1}
+                host.event((-5, "python"), "train", at, STEP_NS - GAP_NS, **stats)
+            if enqueued:
+                call: dict[str, Value] = {"run_id": (7 << 28) + run_id, "device_ordinal": core}
+                host.event((-6, "tf_XLATpuClient"), "DoEnqueueProgram", at + 500 + core, 300, **call)
+            plane.event((1, "Steps"), str(step), at + 2000, 9000)
+            plane.event((2, "XLA Modules"), TPU_MODULE, at + 2000, 9000, run_id=run_id)
+            plane.event((5, "Scalar Unit"), "idle", at + 2000, 10)
+            plane.event((6, "XLA TraceMe"), "barrier-cores", at + 2000, 10)
+            for name, opcode, category, begin, length, beside in TPU_OPS:
+                line = (3 + beside, ("XLA Ops", "Async XLA Ops")[beside])
+                text = f"%{name} = (f32[8,128]{{1,0:T(8,128)S(5)}}, u32[]) {opcode}(f32[8,128]{{1,0}} %p)"
+                if name not in plane.displayed.values():
+                    plane.displayed[plane.name(text, hlo_category=category)] = name
+                if asynchronous or not beside:
+                    plane.event(line, text, at + 2000 + begin, length)
+    planes.append(Plane("/device:TPU:0 SparseCore 0"))
+    planes[-1].event((1, "SparseCore Ops"), "gather.1", 0, 10)
+    environment = Plane("Task Environment")
+    environment.own(profile_start_time=BASE_NS, profile_stop_time=BASE_NS + STEPS * STEP_NS)
+    written = [plane.written(1000) for plane in (*planes, host)]
+    return message([*((1, one) for one in (*written, environment.written())), (4, "node0")])

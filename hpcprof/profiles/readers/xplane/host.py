@@ -22,6 +22,7 @@ from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_shor
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, HloOperation, HloProgram
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane
+from hpcprof.profiles.readers.xplane.tpu import enqueued_programs
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
@@ -139,7 +140,7 @@ class _Threads:
         self._thread = np.array([threads[line.number] for line in plane.lines], np.int64)
         python = np.array([not _XLA_THREAD.match(line.name) for line in plane.lines], bool)
         self._in_python = python[plane.line]
-        correlation = plane.numbers("correlation_id")
+        correlation = np.maximum(plane.numbers("correlation_id"), enqueued_programs(plane))
         self._correlation = correlation
         self._is_call = (correlation != NOT_GIVEN) | plane.matching(_API.fullmatch)
         self._op_texts, self._op = plane.texts("hlo_op")

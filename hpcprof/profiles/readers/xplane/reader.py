@@ -21,6 +21,7 @@ from hpcprof.profiles.readers.xplane import XPLANE
 from hpcprof.profiles.readers.xplane.hlo import programs_of
 from hpcprof.profiles.readers.xplane.host import on_host
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane, Stat, space_of
+from hpcprof.profiles.readers.xplane.tpu import on_tpu
 from hpcprof.profiles.readers.xplane.wire import Damage
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -32,6 +33,7 @@ from hpcprof.profiles.timeline import (
     Kernels,
     MemoryOperations,
     Origin,
+    Ranges,
     Timeline,
     concatenate,
 )
@@ -132,7 +134,7 @@ def gpus_of(planes: Mapping[int, Plane]) -> tuple[Gpu, ...]:
 def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
     units, clock = whole(stats, "core_count"), whole(stats, "clock_rate")
     major, minor = (whole(stats, f"compute_cap_{part}") for part in ("major", "minor"))
-    vendor, named = (stats.get(key) for key in ("device_vendor", "gpu_device_name"))
+    vendor, named = stats.get("device_vendor"), stats.get("gpu_device_name", stats.get("device_type_string"))
     described = f"{vendor} GPU" if isinstance(vendor, str) else "GPU"
     described += f" with {units} units" if units else ""
     return Gpu(
@@ -153,7 +155,7 @@ def whole(stats: Mapping[str, Stat], name: str) -> int | None:
 
 
 _HOST, _METADATA, _ENVIRONMENT = "/host:", "/host:metadata", "Task Environment"
-_GPU = re.compile(r"/device:GPU:(\d{1,9})")
+_DEVICE = re.compile(r"/device:(GPU|TPU):(\d{1,9})")
 _VERSION = re.compile(r"(\w+)_version")
 
 _EPOCH = 1 << 60
@@ -178,15 +180,17 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     about = planes[_METADATA].stats if _METADATA in planes else {}
     programs, damaged = programs_of(planes[_METADATA].metadata.values() if _METADATA in planes else ())
     lost += losses(LossKind.ROW, Subject.MODULE, {"HLO": damaged}, len(programs) + damaged)
-    gpus = {int(found[1]): plane for name, plane in planes.items() if (found := _GPU.fullmatch(name))}
-    others = {
-        name: len(plane.start)
-        for name, plane in planes.items()
-        if name.startswith("/device:") and not _GPU.fullmatch(name)
-    }
+    devices: dict[str, dict[int, Plane]] = {"GPU": {}, "TPU": {}}
+    others = {}
+    for name, plane in planes.items():
+        if found := _DEVICE.fullmatch(name):
+            devices[found[1]][int(found[2])] = plane
+        elif name.startswith("/device:"):
+            others[name] = len(plane.start)
+    gpus, tpus = devices["GPU"], devices["TPU"]
     lost += losses(LossKind.CATEGORY, Subject.EVENT, others)
     hosts = [plane for name, plane in planes.items() if name.startswith(_HOST) and name != _METADATA]
-    for subject, read in ((Subject.KERNEL, [*gpus.values()]), (Subject.EVENT, hosts)):
+    for subject, read in ((Subject.KERNEL, [*gpus.values(), *tpus.values()]), (Subject.EVENT, hosts)):
         untimed = sum(plane.untimed for plane in read)
         lost += losses(
             LossKind.ROW, subject, {"duration": untimed}, untimed + sum(len(plane.start) for plane in read)
@@ -194,10 +198,10 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     processes = (whole(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
     process = next((number for number in processes if number is not None), 0)
     kernels, memory = work_of(gpus, strings, process)
+    tpu = on_tpu(tpus, hosts, strings, process)
     # A process may see GPUs that others use.
-    used = {device: plane for device, plane in gpus.items() if len(plane.start)}
+    used = {device: plane for device, plane in (gpus | tpus).items() if len(plane.start)}
     tables = on_host(hosts, strings, programs, process, kernels, [*used.values()])
-    devices = gpus_of(used or gpus)
     return Timeline(
         origin=Origin(
             path=path,
@@ -205,14 +209,14 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
             rank=rank_from_name(path),
             host=host,
             start_utc_ns=_start(planes),
-            gpus=devices,
+            gpus=gpus_of(used or gpus | tpus),
             facts=tuple(_versions(about)),
-            losses=tuple(lost),
+            losses=(*lost, *tpu.losses),
         ),
-        kernels=kernels,
-        memops=memory,
+        kernels=concatenate(Kernels, (kernels, tpu.kernels)),
+        memops=concatenate(MemoryOperations, (memory, tpu.memory)),
         calls=tables.calls,
-        ranges=tables.ranges,
+        ranges=concatenate(Ranges, (tables.ranges, tpu.ranges)),
         operators=tables.operators,
         collectives=tables.collectives,
         host_collectives=tables.host_collectives,

@@ -16,7 +16,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.xplane.wire import Damage, columns_of, fields_of
-from hpcprof.profiles.timeline import Category, Timeline
+from hpcprof.profiles.timeline import NO_CORRELATION, Category, Timeline
 from tests.data import xplane_profile as made
 
 
@@ -161,3 +161,59 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path) -> None:
 def test_values_of_operators_are_json(timeline: Timeline) -> None:
     for text in timeline.names(timeline.operators.values):
         assert json.loads(text or "{}").keys() == {"flops", "bytes"}
+
+
+def operations(timeline: Timeline) -> list[tuple[object, ...]]:
+    """Return what the first core does in the first step, relative to its execution."""
+    found = []
+    for table in (timeline.kernels, timeline.memops):
+        rows = np.flatnonzero((table.device == 0) & (table.start < made.STEP_NS))
+        columns = (table.start[rows] - 3000, (table.end - table.start)[rows], table.stream[rows])
+        texts, kinds = timeline.names(table.name[rows]), table.category[rows].tolist()
+        found += list(zip(texts, kinds, *(column.tolist() for column in columns), strict=True))
+    return sorted(found, key=lambda one: (one[2:], one[0]))
+
+
+def test_cores_of_a_tpu_have_their_operations_and_what_is_under_way_beside_them(tmp_path: Path) -> None:
+    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu())
+    comp, comm, mem = map(int, (Category.COMP, Category.COMM, Category.MEM))
+    assert operations(timeline) == [
+        ("fusion.1 [convolution fusion]", comp, 0, 4000, 0),
+        ("copy.5", mem, 3000, 5100, 1),
+        ("all-reduce-start.2", comm, 4000, 100, 0),
+        ("all-reduce.2", comm, 4000, 4000, 2),
+        ("fusion.3 [loop fusion]", comp, 4100, 2900, 0),
+        ("all-reduce-done.2", comm, 7100, 900, 0),
+        ("copy-done.5", mem, 8000, 200, 0),
+    ]
+    assert {*timeline.kernels.device.tolist()} == {0, 1}
+    assert [gpu.name for gpu in timeline.origin.gpus] == ["TPU v5 lite"] * 2
+    unread = {loss.detail: loss.count for loss in timeline.origin.losses}
+    assert unread == {"/device:TPU:0 SparseCore 0": 1, "Scalar Unit": 2 * made.STEPS}
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    assert [*zip(rows["op"], rows["end_ns"] - rows["start_ns"], rows["exposed_ns"], strict=True)] == [
+        ("AllReduce", 4000, 1100)
+    ] * (2 * made.STEPS)
+
+
+def test_calls_that_enqueue_programs_launch_their_operations(tmp_path: Path) -> None:
+    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu())
+    assert {*timeline.kernels.correlation.tolist()} == {*timeline.calls.correlation.tolist()}
+    assert len(timeline.calls) == 2 * made.STEPS
+    assert steps_of(timeline).name == "train#step_num=N#"
+
+
+def test_a_tpu_without_a_line_of_what_is_under_way_waits_at_the_end_of_collectives(tmp_path: Path) -> None:
+    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu(asynchronous=False))
+    names = {name for name, *_ in operations(timeline) if "reduce" in str(name)}
+    assert names == {"all-reduce-start.2", "all-reduce.2"}
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    assert {*(rows["end_ns"] - rows["start_ns"])} == {900}
+
+
+def test_steps_of_a_tpu_are_those_of_its_core_if_no_call_is_recorded(tmp_path: Path) -> None:
+    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu(enqueued=False, marked=False))
+    steps = steps_of(timeline)
+    assert (steps.name, steps.ranges.end.tolist()) == ("TPU step#step_num=N#", [12_000, 32_000, 52_000])
+    assert not len(timeline.calls)
+    assert {*timeline.kernels.correlation.tolist()} == {NO_CORRELATION}
