@@ -66,16 +66,6 @@ def test_a_job_that_is_cancelled_tells_it(hpcprof: Hpcprof, told: Path) -> None:
     assert "was ended by the scheduler" in messages(told)[1]["text"]
 
 
-def test_a_job_that_makes_no_progress_tells_it_once(hpcprof: Hpcprof, told: Path) -> None:
-    done = hpcprof(
-        *("submit", "--notify", "me", "--stall-timeout", "10s", "--on-stall", "stop", "--wait"),
-        *("--", "sleep", "300"),
-    )
-    assert done.returncode == 5
-    assert [message["event"] for message in messages(told)] == ["started", "stalled", "ended"]
-    assert "stalled and was ended" in messages(told)[2]["text"]
-
-
 def test_a_target_in_the_settings_of_a_folder_is_refused(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "hpcprof.yaml").write_text("notify: {me: /bin/cat}\n")
     assert "hpcprof.yaml: notify belongs into" in hpcprof("submit", "--notify", "me", "--", "true").stderr
