@@ -56,7 +56,7 @@ sharding = NamedSharding(mesh, PartitionSpec("data"))
 for number in range(steps):
     with mark(number):
         with jax.profiler.TraceAnnotation("load"):
-            time.sleep(0.1 if cause == "input" else 0)
+            time.sleep(0.1 if cause == "slow" else 0)
             local = np.ones((1024, 256), np.float32)
         batch = jax.make_array_from_process_local_data(sharding, local)
         with jax.profiler.TraceAnnotation("augment"):
@@ -167,17 +167,16 @@ def free_port() -> str:
 
 
 @needs_jax
-@pytest.mark.parametrize(("cause", "waits"), [("slow", {1: "augment"}), ("input", {0: "load", 1: "load"})])
 def test_processes_that_train_together_are_recorded_with_what_holds_them_up(
-    hpcprof: Hpcprof, tmp_path: Path, cause: str, waits: dict[int, str]
+    hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    run = profiled(hpcprof, tmp_path, cause, free_port(), "9")
+    run = profiled(hpcprof, tmp_path, "slow", free_port(), "9")
     for rank in (0, 1):
         said = (run / f"logs/rank0000{rank}.err").read_text()
         assert "hpcprof: recorded steps 5 to 8 that the program marks, counted from 0; the program" in said
     idle = table(hpcprof, run, "idle_causes")
-    asleep = {row["rank"]: row["range"] for row in idle if float(str(row["idle_ns_per_step"])) > 0.09e9}
-    assert asleep == waits
+    asleep = [(row["rank"], row["range"]) for row in idle if float(str(row["idle_ns_per_step"])) > 0.09e9]
+    assert sorted(asleep) == [(0, "load"), (1, "augment"), (1, "load")]
     (together,) = table(hpcprof, run, "collectives_summary")
     assert (together["op"], together["ranks"], together["bytes"]) == ("AllReduce", 2, 4 * 256 * 256)
 

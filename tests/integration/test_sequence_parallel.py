@@ -20,12 +20,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = 5
 PHASES = ["allgather", "matmul_1", "matmul_2", "reduce_scatter"]
-SMALL = ["-s", "64", "--hidden-size", "32", "--warmup", "2", "--steps", str(STEPS)]
+SMALL = ["-s", "64", "--hidden-size", "32", "--warmup", "0", "--steps", str(STEPS)]
 
 
 @pytest.fixture(
     scope="module",
-    params=list(itertools.product((1, 2, 4), ("float32", "bfloat16"))),
+    params=[(1, "float32"), (2, "bfloat16"), (4, "float32")],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def plain(
@@ -89,7 +89,7 @@ def test_rank_0_alone_prints_the_table(plain: tuple[int, str, Finished]) -> None
         assert text in run.stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tmp_path: Path) -> None:
     run = mpi(ranks, [*WORKLOAD, *SMALL, "--mode", "auto", "--chunks", "2"], tmp_path)
     assert run.code == 0, run.stderr
@@ -258,10 +258,9 @@ def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("kept", [(), ("--keep-gathered",)])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(("ranks", "kept"), [(3, ()), (1, ("--keep-gathered",))])
 def test_every_mode_goes_backward_and_agrees_with_the_float64_reference(
-    kept: tuple[str, ...], ranks: int, tmp_path: Path
+    ranks: int, kept: tuple[str, ...], tmp_path: Path
 ) -> None:
     shape = ["-s", "96", "--hidden-size", "48", *SMALL[4:], "--sweep", "direction=backward,both", *kept]
     run = mpi(ranks, [*WORKLOAD, *shape, "--mode", "auto", "--chunks", "2"], tmp_path)
@@ -386,7 +385,7 @@ def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
     # MPICH emulates nodes that share no memory.
     run = mpi(
         4,
-        [*WORKLOAD, *SMALL, "--mode", "auto", "--direction", "both"],
+        [*WORKLOAD, *SMALL],
         tmp_path,
         MPIR_CVAR_NUM_CLIQUES="2",
         GLOO_SOCKET_IFNAME="lo",
@@ -394,7 +393,7 @@ def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
     assert run.code == 0, run.stderr
     assert "4 ranks on 2 nodes" in run.stdout
     assert sorted(result.local_rank for result in run.results()) == [0, 0, 1, 1]
-    assert all(mode.correctness.passed for result in run.results() for mode in result.modes.values())
+    assert all(result.correctness.passed for result in run.results())
 
 
 SWEEP = ["--sweep", "hidden-size=32,48", "--sweep", "dtype=float32,bfloat16"]

@@ -29,8 +29,8 @@ def main():
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # Its workers are forked while the profiler records, and import what the program imports.
-    for _ in range(7):
-        for (batch,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, num_workers=1):
+    for _ in range(2):
+        for (batch,) in DataLoader(TensorDataset(torch.ones(28, 4)), batch_size=2, num_workers=1):
             model(batch).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
