@@ -15,7 +15,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-DATA = Path(__file__).parents[1] / "tests" / "data"
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "tests" / "data"
 
 
 @dataclass(frozen=True)
@@ -84,19 +85,25 @@ class Gallery(SphinxDirective):
 
 
 def write_reports(app: Sphinx, exception: Exception | None) -> None:
-    """Write the report of each program beside the pages of the site."""
+    """Write the reports beside the pages of the site: those that are older than hpcprof or their profiles."""
     if exception is not None or app.builder.format != "html":
         return
     pages = Path(app.outdir) / "gallery"
     pages.mkdir(exist_ok=True)
+    sources = (path for name in ("hpcprof", "templates") for path in (ROOT / name).rglob("*.*"))
+    changed = max(path.stat().st_mtime for path in sources if path.suffix != ".pyc" and path.is_file())
     with TemporaryDirectory() as place:
         for name, report in REPORTS.items():
             folder = Path(place) / name
             folder.mkdir()
-            for path in DATA.glob(report.files):
+            files = [*DATA.glob(report.files)]
+            page = pages / f"{name}.html"
+            newest = max(changed, *(path.stat().st_mtime for path in files))
+            if page.exists() and page.stat().st_mtime > newest:
+                continue
+            for path in files:
                 unpack(path, folder)
-            page = str(pages / f"{name}.html")
-            command = [sys.executable, "-m", "hpcprof", "report", name, "--html", page, "--scrub"]
+            command = [sys.executable, "-m", "hpcprof", "report", name, "--html", str(page), "--scrub"]
             environment = {**os.environ, "HPCPROF_RUNS": place}
             subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
 
