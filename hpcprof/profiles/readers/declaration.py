@@ -203,7 +203,7 @@ def foreign_trace(path: Path, other: str = "") -> str:
         if _OF_XLA.search(head):
             return "a trace of JAX or TensorFlow for viewers: open the *.xplane.pb that is written beside it"
         if _OF_ASCEND.search(head):
-            return "a trace of Ascend's profiler, which hpcprof does not read: MindStudio Insight shows it"
+            return "a trace of Ascend's profiler: hpcprof reads it as trace_view.json, as torch_npu names it"
         if b'"traceEvents"' in head:
             return other
     return ""

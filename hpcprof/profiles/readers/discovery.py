@@ -15,7 +15,7 @@ from hpcprof.common.plugins import READERS, load_plugin, plugin_names
 from hpcprof.profiles.input_bounds import MOST_THREADS, bounded, most_memory
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.inspector import INSPECTOR
-from hpcprof.profiles.readers.kineto import TORCH
+from hpcprof.profiles.readers.kineto import ASCEND, TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.operations import OPERATIONS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, TORCH, XPLANE, OTF2, INSPECTOR, NCU, OPERATIONS)
+BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, ASCEND, TORCH, XPLANE, OTF2, INSPECTOR, NCU, OPERATIONS)
 """The first that takes a file reads it. Tables of Nsight Compute and of operations may have any name: their
 readers look into the file."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)

@@ -1,4 +1,4 @@
-"""Traces of the PyTorch profiler (Kineto)."""
+"""Traces of the PyTorch profiler: Kineto's, and those of torch_npu for Ascend's NPUs."""
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader, Scrubber
 
@@ -23,4 +23,18 @@ TORCH = Reader(
     scrubber=Scrubber(
         "hpcprof.profiles.scrub.torch:scrub", suffixes=_SUFFIXES, files="*.json[.gz] of PyTorch"
     ),
+)
+
+ASCEND_TRACE = "trace_view.json"
+"""The trace in a folder of torch_npu."""
+
+ASCEND = Reader(
+    "ascend",
+    suffixes=(ASCEND_TRACE,),
+    folder_suffix="_ascend_pt",
+    files=f"*_ascend_pt or {ASCEND_TRACE} of torch_npu",
+    content=ProfileContent.TIMELINE,
+    read="hpcprof.profiles.readers.kineto.ascend:read",
+    identify_rank="hpcprof.profiles.readers.kineto.ascend:identify_rank",
+    other_files="hpcprof.profiles.readers.kineto.ascend:files_of_folder",
 )

@@ -63,16 +63,17 @@ class TraceStream:
     """The events of a trace in batches, and its other ``properties``.
 
     From the first batch on, ``properties`` holds those before the events; after the last batch, all of them.
-    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. Reading
-    raises `NotATrace`, and whatever reading the file raises.
+    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. With
+    ``bare``, the list of events may be the whole file. Reading raises `NotATrace`, and whatever reading the
+    file raises.
     """
 
-    def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
+    def __init__(self, file: BinaryIO, kind: type[Event] = Event, *, bare: bool = False) -> None:
         self.properties: dict[str, Any] = {}
         self._file = file
-        self._kind = kind
+        self._kind, self._bare = kind, bare
         self._decoder: msgspec.json.Decoder[Batch] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-        self._head = b""
+        self._head = self._foot = b""
 
     def batches(self) -> Iterator[Batch]:
         """Yield the events, some ten thousand at a time."""
@@ -89,6 +90,9 @@ class TraceStream:
         while len(text) < _LARGEST:
             more = self._file.read(max(_CHUNK, len(text)))
             text += more
+            if self._bare and text.lstrip().startswith(b"["):
+                self._head, self._foot = b"{", b"}"
+                return text.lstrip()[1:]
             for key in _KEY.finditer(text):
                 head = text[: key.start()]
                 if (properties := _object(head + b'"traceEvents":[]}')) is not None:
@@ -139,7 +143,7 @@ class TraceStream:
         """Read the properties around the events; ``tail`` is the text after the list read so far."""
         while len(tail) < _LARGEST and (more := self._file.read(_CHUNK)):
             tail += more
-        self.properties = _parsed(self._head + b'"traceEvents":[]' + tail)
+        self.properties = _parsed(self._head + b'"traceEvents":[]' + tail + self._foot)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Reader of PyTorch profiler traces (``*.json``, ``*.json.gz``)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,12 @@ from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
-from hpcprof.profiles.readers.kineto import MERGED, TORCH
+from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
-from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
+from hpcprof.profiles.readers.kineto.json_stream import Batch, NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -77,7 +77,12 @@ def read(path: Path) -> Timeline:
     Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a field are left out
     and counted in ``Origin.losses``.
     """
-    events, properties = _load(path)
+    return read_trace(path)
+
+
+def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -> Timeline:
+    """Read a trace as `read` does; ``translated`` turns a batch of events into those of Kineto."""
+    events, properties = _load(path, translated)
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
@@ -180,14 +185,14 @@ def _functions(columns: IntColumns, strings: StringTable) -> Functions:
     )
 
 
-def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
+def _load(path: Path, translated: Callable[[Batch], Batch] | None) -> tuple[TraceEvents, dict[str, Any]]:
     events = TraceEvents()
     with open_packed(path) as file, damage_as_sentence(path):
         if path.name == MERGED:
             raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
-        stream = TraceStream(file)
+        stream = TraceStream(file, bare=translated is not None)
         for batch in stream.batches():
-            events.add(batch)
+            events.add(translated(batch) if translated else batch)
         if not events.count and "schemaVersion" not in stream.properties:
             raise NotATrace("has no events, so nothing was recorded.")
         if events.foreign and "schemaVersion" not in stream.properties:
@@ -205,7 +210,7 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
         with reading_packed(path):
             yield
     except NotATrace as error:
-        foreign = foreign_trace(path)
+        foreign = "" if path.name.endswith(ASCEND_TRACE) else foreign_trace(path)
         raise DamagedInput(f"{path} is {foreign}." if foreign else f"{path} {error}") from None
 
 

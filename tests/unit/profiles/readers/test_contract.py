@@ -32,7 +32,7 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.timeline import Timeline
-from tests.data import inspector_log, rocprof_profiles, unitrace_trace, xplane_profile
+from tests.data import ascend_trace, inspector_log, rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.unit.profiles.readers.conftest import DATA
 
@@ -194,6 +194,10 @@ def write_profile(path: Path, **changes: Any) -> None:
     path.write_bytes(xplane_profile.profile(**changes))
 
 
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def archive_sample() -> Sample:
     with tempfile.TemporaryDirectory() as name:
         anchor = write_archive(Path(name), ranks=1, name="rank0")
@@ -252,6 +256,12 @@ SAMPLES = {
         lambda path: write_profile(path, seed=1),
         lambda path: write_profile(path, cut_kernel=True),
         rest=True,
+    ),
+    "ascend": Sample(
+        ".trace_view.json",
+        ascend_trace.trace(),
+        lambda path: _write(path, ascend_trace.trace(seed=1)),
+        lambda path: _write(path, ascend_trace.trace(cut_kernel=True)),
     ),
     "inspector": Sample(
         ".inspector.log", inspector_log.of_slow_rank(0).encode(), shuffle_lines, spoil_line, rest=True

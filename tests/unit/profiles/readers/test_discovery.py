@@ -11,6 +11,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
 from hpcprof.profiles.readers.kineto import MERGED
+from hpcprof.profiles.timeline import Timeline
 
 
 @pytest.mark.parametrize(
@@ -95,16 +96,22 @@ def test_traces_of_pytorch_with_other_names_are_found_by_what_they_begin_with(
         read_profile(tmp_path / MERGED)
 
 
-def test_a_trace_of_ascend_is_named(tmp_path: Path) -> None:
+def test_a_trace_of_ascend_by_another_name_is_named(tmp_path: Path) -> None:
     # Rebuilt from Ascend/pytorch#133: a list of events whose times are texts.
     event = {"ph": "M", "name": "process_name", "pid": 3, "args": {"name": "Ascend Hardware"}}
-    path = tmp_path / "trace_view.json"
-    path.write_text(
-        json.dumps([event, {"ph": "X", "name": "MatMulV2", "ts": "1716000000000000.123", "dur": 3}])
+    written = json.dumps(
+        [event, {"ph": "X", "name": "MatMulV2", "ts": "1716000000000000.123", "dur": 3, "pid": 3, "tid": 1}]
     )
+    (tmp_path / "msprof_1.json").write_text(written)
     assert not find_profiles(tmp_path)
-    with pytest.raises(DamagedInput, match="is a trace of Ascend's profiler, which hpcprof does not read"):
-        read_profile(path)
+    with pytest.raises(
+        DamagedInput, match=r"is a trace of Ascend's profiler: hpcprof reads it as trace_view\.json"
+    ):
+        read_profile(tmp_path / "msprof_1.json")
+    (tmp_path / "trace_view.json").write_text(written)
+    profile = read_profile(tmp_path / "trace_view.json")
+    assert isinstance(profile, Timeline)
+    assert profile.names(profile.kernels.name) == ["MatMulV2"]
 
 
 def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
