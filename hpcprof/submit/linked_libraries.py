@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcprof.node.program_words import commands, family_of
+from hpcprof.node.program_words import PYTHON, commands, family_of
 
 _ELF = b"\x7fELF"
 _LIBRARY = re.compile(rb"\0(lib[\w+.-]*\.so[\w.]*)(?=\0)")
-_PYTHON = re.compile(r"python[\d.]*")
 _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packages/mpi4py/MPI*.so")
 
 
@@ -44,16 +43,11 @@ def program_file(arguments: Sequence[str], directory: str) -> Path | None:
     return Path(found) if found and Path(found).is_file() else None
 
 
-def is_python(file: Path) -> bool:
-    """Return whether a program is Python by its name."""
-    return _PYTHON.fullmatch(file.name) is not None
-
-
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
     """Return the MPI family of a command, ``openmpi`` or ``mpich``; None if its mpi4py supports several."""
     for command in commands(list(arguments), directory):
         file = program_file(command.words, directory)
-        if file is not None and is_python(file):
+        if file is not None and PYTHON.fullmatch(file.name):
             modules = [module for pattern in _MPI4PY for module in file.parent.parent.glob(pattern)]
             file = modules[0] if len(modules) == 1 else None
         families = {

@@ -103,7 +103,8 @@ def _reached(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequen
     moved = [
         msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job for job in jobs
     ]
-    return host, host.set_in(site), moved
+    there = msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir)
+    return host, there, moved
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
+from hpcprof.node.program_words import PYTHON
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import runs_python, script_of
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
-from hpcprof.submit.linked_libraries import is_python, lacks, program_file
+from hpcprof.submit.linked_libraries import lacks, program_file
 from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
 from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -152,7 +153,7 @@ def _check_built_in(job: Job) -> None:
 
 def _contains(job: Job, mark: str) -> bool | None:
     file = program_file(job.arguments, job.directory)
-    return None if not file or is_python(file) else not lacks(file, mark)
+    return None if not file or PYTHON.fullmatch(file.name) else not lacks(file, mark)
 
 
 def _commands(path: str) -> list[str]:

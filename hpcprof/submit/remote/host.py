@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
 
-import msgspec
-
 from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
 from hpcprof.submit.remote.request import HOME, NAME, HostUnreachable
@@ -66,10 +64,6 @@ class Host:
     def folder(self, run_id: str) -> PurePosixPath:
         """Return the folder of a run there, below `HOME` as long as the home folder is unknown."""
         return PurePosixPath(self.home or HOME, self.runs_dir, run_id)
-
-    def set_in(self, site: Site) -> Site:
-        """Return a site that is reached by this host."""
-        return msgspec.structs.replace(site, host=self.name, user=self.user, runs_dir=self.runs_dir)
 
     def connect(self) -> None:
         """Open the shared connection unless it is open; ssh may ask for a password in the terminal."""
