@@ -126,14 +126,6 @@ def check_device(faults: Sequence[InjectedFault], device: str) -> None:
             raise UsageError(f"--fault {injected.fault.name} needs a GPU. On a CPU you can inject {valid}.")
 
 
-def check_rank(injected: InjectedFault, world_size: int) -> None:
-    """Check that a job of ``world_size`` ranks has the rank that a fault slows, and others to wait for it."""
-    for rank in injected.ranks:
-        if rank >= world_size:
-            ranks = f"{world_size} rank{'s' * (world_size != 1)}"
-            raise UsageError(f"--fault {injected.text}: the job has {ranks}, so there is no rank {rank}.")
-
-
 def in_block_with_fault(step: int, steps: int) -> bool:
     """Return whether step ``step`` of an epoch of ``steps`` steps is in a block with the fault."""
     return block_of(step, steps) in (0, BLOCKS - 1)

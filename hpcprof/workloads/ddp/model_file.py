@@ -25,7 +25,8 @@ def check_model_file(path: Path) -> None:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid Python: {error}.") from None
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if _imports_everything(tree):
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    if any(alias.name == "*" for node in imports for alias in node.names):
         return
     others = _assigned(tree)
     for name, parameters in FUNCTIONS.items():
@@ -50,13 +51,6 @@ def _check_parameters(path: Path, function: ast.FunctionDef, parameters: tuple[s
             f"{path}, line {function.lineno}: {function.name} takes ({', '.join(positional + keywords)}), "
             f"but is called with ({', '.join(parameters)})."
         )
-
-
-def _imports_everything(tree: ast.Module) -> bool:
-    return any(
-        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-        for node in ast.walk(tree)
-    )
 
 
 def _assigned(tree: ast.Module) -> set[str]:

@@ -118,14 +118,18 @@ class TrainingParameters(Options):
 
     def validate(self, world_size: int) -> None:
         """Check that the settings are for ``world_size`` ranks."""
+        ranks = f"{world_size} rank{'s' * (world_size != 1)}"
         if self.world_size not in (None, world_size):
-            ranks = f"{world_size} rank{'s' * (world_size != 1)}"
             raise UsageError(
                 f"world_size is {self.world_size} in {LOCAL} or {GLOBAL}, but the job has {ranks}: change "
                 "--nodes and --ranks-per-node, or remove the key."
             )
         for injected in faults.parse_faults(self.fault):
-            faults.check_rank(injected, world_size)
+            for rank in injected.ranks:
+                if rank >= world_size:
+                    raise UsageError(
+                        f"--fault {injected.text}: the job has {ranks}, so there is no rank {rank}."
+                    )
 
 
 def _parser() -> WorkloadParser:

@@ -27,8 +27,8 @@ def _modes(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class PointParameters:
-    """The shape of the problem, and how it is measured.
+class BlockParameters:
+    """The shape of the block, and how it is measured, in PyTorch and in JAX.
 
     R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
     """
@@ -38,14 +38,33 @@ class PointParameters:
     )
     hidden_size: int = option(512, "columns of input and output, h", minimum=1)
     ffn_multiplier: int = option(4, "inner width divided by hidden size, f / h", minimum=1)
-    ffn_size: int | None = option(None, "inner width f, instead of --ffn-multiplier", minimum=1)
     batch_size: int = option(1, "number of sequences in the input", minimum=1)
     dtype: str = option("float32", "data type of weights and inputs", choices=DTYPES)
+    direction: str = option(
+        "forward", "what a step runs: the block, its gradients, or both", choices=DIRECTIONS
+    )
     steps: int = option(20, "number of measured steps", minimum=1)
     warmup: int = option(
         10, "steps before the measured ones; more are added until their times are stable", minimum=0
     )
     seed: int = option(0, "seed of the random weights and inputs", minimum=0, maximum=MAX_SEED)
+
+    @property
+    def rows(self) -> int:
+        """The rows of the whole input, R."""
+        return self.sequence_length * self.batch_size
+
+    @property
+    def inner_size(self) -> int:
+        """The columns between the two matmuls over all ranks, f."""
+        return self.hidden_size * self.ffn_multiplier
+
+
+@dataclass(frozen=True)
+class PointParameters(BlockParameters):
+    """The shape of the problem, and how it is measured, at one point of a sweep."""
+
+    ffn_size: int | None = option(None, "inner width f, instead of --ffn-multiplier", minimum=1)
     mode: str = option(
         "serial",
         f"order of communication and compute: {', '.join(MODES)}; several modes are measured in turns, "
@@ -58,9 +77,6 @@ class PointParameters:
         "auto", "communication library; auto means nccl with CUDA, gloo on a CPU", choices=BACKENDS
     )
     device: str = option("auto", "device; auto means CUDA if it is available", choices=DEVICES)
-    direction: str = option(
-        "forward", "what a step runs: the block, its gradients, or both", choices=DIRECTIONS
-    )
     keep_gathered: bool = option(
         False, "keep the gathered input for the backward, instead of gathering it again"
     )
@@ -69,11 +85,6 @@ class PointParameters:
     comm_max_ctas: int | None = option(
         None, "largest number of thread blocks that an NCCL collective may use", minimum=1
     )
-
-    @property
-    def rows(self) -> int:
-        """The rows of the whole input, R."""
-        return self.sequence_length * self.batch_size
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -93,7 +104,7 @@ class PointParameters:
     @property
     def inner_size(self) -> int:
         """The columns between the two matmuls over all ranks, f."""
-        return self.ffn_size or self.hidden_size * self.ffn_multiplier
+        return self.ffn_size or super().inner_size
 
     def validate(self, world_size: int) -> None:
         """Check that ``world_size`` ranks can share the shape evenly."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpcprof.common.errors import InformationRequested, UsageError
@@ -20,9 +22,8 @@ def test_every_option_reaches_its_field() -> None:
         "-s 64 --hidden-size 32 --ffn-multiplier 2 --ffn-size 64 --batch-size 3 --dtype bfloat16 --steps 5 "
         "--warmup 0 --seed 7 --mode serial --backend gloo --device cpu"
     )
-    expected = PointParameters(
-        64, 32, 2, 64, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu"
-    )
+    shape = PointParameters(64, 32, 2, 3, "bfloat16", ffn_size=64, steps=5, warmup=0, seed=7)
+    expected = replace(shape, mode="serial", backend="gloo", device="cpu")
     assert parse(given_options.split()).points == {"": expected}
     assert (expected.rows, expected.inner_size) == (192, 64)
 
