@@ -21,7 +21,7 @@ from hpcprof.profiles.losses import LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.kineto import ASCEND, ASCEND_TRACE
 from hpcprof.profiles.readers.kineto.arguments import parsed_object
-from hpcprof.profiles.readers.kineto.json_stream import Batch, Event, NotATrace, TraceStream
+from hpcprof.profiles.readers.kineto.json_stream import Batch, Event, TraceStream
 from hpcprof.profiles.readers.kineto.reader import damage_as_sentence, read_trace
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds
 from hpcprof.profiles.timeline import Gpu, Timeline
@@ -103,40 +103,50 @@ class _Trace:
         self._tasks: set[tuple[object, object]] = set()
         self._launch: dict[_Place, int] = {}
         """The number of the launching call of each task, and of the call itself."""
-        kept: list[Event] = []
-        with open_packed(path) as file, damage_as_sentence(path):
-            for batch in TraceStream(file, bare=True).batches():
-                kept += [event for event in batch if event and self._describes(event)]
-            if not self._processes:
-                raise NotATrace("is not a trace of torch_npu: it names no process.")
-        hosts = {pid for pid, name in self._processes.items() if name == _HOST}
-        self.devices = {
-            pid: number
-            for number, pid in enumerate(pid for pid, name in self._processes.items() if name == _DEVICE)
-        }
+        for event in _events(path):
+            self._take_name(event)
+        devices = [pid for pid, name in self._processes.items() if name == _DEVICE]
+        self.devices = {pid: number for number, pid in enumerate(devices)}
         self._python = next((pid for pid, name in self._processes.items() if name == _PYTHON), None)
-        self._take_tasks(kept)
-        self._link([event for event in kept if event.ph != "X" or bytes(event.pid) in hosts])
+        if not self._processes:
+            raise DamagedInput(f"{path} is not a trace of torch_npu: it names no process.")
+        self._link(path)
 
-    def _describes(self, event: Event) -> bool:
-        """Take the name of a process or a thread; return whether an event is needed to link launches."""
-        if event.ph != "M":
-            if event.cat == "dequeue":
-                self._commands.add((event.name or "").partition("@")[2])
-            return event.cat == "HostToDevice" or (event.ph == "X" and event.cat is None)
-        name = (parsed_object(bytes(event.args)) or {}).get("name")
+    def _take_name(self, event: Event) -> None:
+        if event.cat == "dequeue":
+            self._commands.add((event.name or "").partition("@")[2])
+        name = (parsed_object(bytes(event.args)) or {}).get("name") if event.ph == "M" else None
         if event.name == "process_name" and isinstance(name, str):
             self._processes[bytes(event.pid)] = name
         elif event.name == "thread_name" and isinstance(name, str) and "Communication" in name:
             self._groups.add((bytes(event.pid), bytes(event.tid)))
-        return False
 
-    def _take_tasks(self, events: list[Event]) -> None:
-        """Note the tasks of HCCL, which streams have too."""
-        for event in events:
-            if event.ph == "X" and self._is_part(event):
+    def _link(self, path: Path) -> None:
+        """Give the call around the begin of each arrow, and the task at its end, the same number."""
+        ends: dict[bytes, _Place] = {}
+        threads: dict[tuple[bytes, bytes], list[tuple[int, int, bytes | _Place]]] = defaultdict(list)
+        for event in _events(path):
+            arrow = event.cat == "HostToDevice"
+            if arrow and event.ph == "f":
+                ends[bytes(event.id)] = _place(event)
+            elif arrow or (event.ph == "X" and self._processes.get(bytes(event.pid)) == _HOST):
+                place, span = _place(event), _span(event)
+                if span:
+                    threads[place[:2]].append((*span, bytes(event.id) if arrow else place))
+            elif event.ph == "X" and self._is_part(event):
                 arguments = parsed_object(bytes(event.args)) or {}
                 self._tasks.add((arguments.get("stream id"), arguments.get("task id")))
+        for thread in threads.values():
+            calls: list[tuple[int, _Place]] = []
+            for start, end, what in sorted(
+                thread, key=lambda one: (one[0], isinstance(one[2], bytes), -one[1])
+            ):
+                while calls and calls[-1][0] < start:
+                    calls.pop()
+                if not isinstance(what, bytes):
+                    calls.append((end, what))
+                elif calls and what in ends:
+                    self._launch[ends[what]] = self._launch.setdefault(calls[-1][1], len(self._launch))
 
     def _is_part(self, event: Event) -> bool:
         """Return whether an event is a task of an operation of HCCL."""
@@ -145,24 +155,6 @@ class _Trace:
             and (bytes(event.pid), bytes(event.tid)) not in self._groups
             and not (event.name or "").startswith("hcom_")
         )
-
-    def _link(self, events: list[Event]) -> None:
-        """Give the call around the begin of each arrow, and the task at its end, the same number."""
-        ends = {bytes(event.id): _place(event) for event in events if event.ph == "f"}
-        threads: dict[tuple[bytes, bytes], list[tuple[int, int, Event]]] = defaultdict(list)
-        for event in events:
-            if event.ph in ("X", "s") and (span := _span(event)):
-                threads[bytes(event.pid), bytes(event.tid)].append((*span, event))
-        for thread in threads.values():
-            is_open: list[tuple[int, Event]] = []
-            for start, end, event in sorted(thread, key=lambda one: (one[0], one[2].ph != "X", -one[1])):
-                while is_open and is_open[-1][0] < start:
-                    is_open.pop()
-                if event.ph == "X":
-                    is_open.append((end, event))
-                elif is_open and (task := ends.get(bytes(event.id))):
-                    call = _place(is_open[-1][1])
-                    self._launch[task] = self._launch.setdefault(call, len(self._launch))
 
     def translated(self, batch: Batch) -> Batch:
         """Return the events of a batch as Kineto would have written them, without those that are not read."""
@@ -221,6 +213,13 @@ class _Trace:
         if (number := self._launch.get(_place(event))) is not None:
             arguments["correlation"] = number
         return msgspec.Raw(msgspec.json.encode(arguments))
+
+
+def _events(path: Path) -> Iterator[Event]:
+    """Yield the events of a trace; raise `DamagedInput` if it is none."""
+    with open_packed(path) as file, damage_as_sentence(path):
+        for batch in TraceStream(file, bare=True).batches():
+            yield from filter(None, batch)
 
 
 def _place(event: Event) -> _Place:
