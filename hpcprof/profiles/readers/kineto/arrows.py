@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import NO_LINK, IntColumns, Ints, Mask
 
 CATEGORIES = ("fwdbwd", "forward_backward")
@@ -25,7 +26,7 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     # If operators begin at the same time, the outermost counts; it comes last.
     rows = rows[np.argsort((operators["end"] - operators["start"])[rows], kind="stable")]
     pairs = (("process", "process"), ("thread", "thread"), ("start", "time"))
-    place = _numbered([np.concatenate([operators[o][rows], arrows[a]]) for o, a in pairs])
+    _, place = numbered_rows(*(np.concatenate([operators[o][rows], arrows[a]]) for o, a in pairs))
     operator = np.full(place.max(initial=-1) + 1, NO_LINK)
     operator[place[: len(rows)]] = rows
     row = operator[place[len(rows) :]]
@@ -44,14 +45,3 @@ def _first(ids: Ints, rows: Ints, chosen: Mask) -> tuple[Ints, Ints]:
     """Return the distinct ids of the chosen arrows, in ascending order, and the row of the first of each."""
     found, at = np.unique(ids[chosen], return_index=True)
     return found, rows[chosen][at]
-
-
-def _numbered(columns: list[Ints]) -> Ints:
-    """Return a number for each row that equal rows have in common, without importing pandas."""
-    order = np.lexsort(columns)
-    new = np.zeros(len(order), bool)
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(new)
-    return number
