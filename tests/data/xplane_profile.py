@@ -289,7 +289,16 @@ TPU_OPS = (
 """What a core does in each execution: name, opcode, category, start and length in ns, 1 beside the others."""
 
 
-def of_tpu(cores: int = 2, *, enqueued: bool = True, marked: bool = True, asynchronous: bool = True) -> bytes:
+def of_tpu(
+    cores: int = 2,
+    *,
+    enqueued: bool = True,
+    marked: bool = True,
+    asynchronous: bool = True,
+    unread: bool = False,
+    seed: int | None = None,
+    cut_kernel: bool = False,
+) -> bytes:
     """Return a profile of ``STEPS`` steps on TPU cores, each an execution that lasts 9 of 20 µs.
 
     Parameters
@@ -300,6 +309,10 @@ def of_tpu(cores: int = 2, *, enqueued: bool = True, marked: bool = True, asynch
         Whether the program marks its steps on the host.
     asynchronous : bool
         Whether there is a line of the operations that are under way.
+    unread : bool
+        Whether there are also a line and a plane that are not read.
+    seed, cut_kernel
+        As in `profile`.
     """
     host = Plane("/host:CPU")
     planes = [Plane(f"/device:TPU:{core}") for core in range(cores)]
@@ -316,17 +329,25 @@ def of_tpu(cores: int = 2, *, enqueued: bool = True, marked: bool = True, asynch
                 host.event((-6, "tf_XLATpuClient"), "DoEnqueueProgram", at + 500 + core, 300, **call)
             plane.event((1, "Steps"), str(step), at + 2000, 9000)
             plane.event((2, "XLA Modules"), TPU_MODULE, at + 2000, 9000, run_id=run_id)
-            plane.event((5, "Scalar Unit"), "idle", at + 2000, 10)
+            if unread:
+                plane.event((5, "Scalar Unit"), "idle", at + 2000, 10)
             plane.event((6, "XLA TraceMe"), "barrier-cores", at + 2000, 10)
             for name, opcode, category, begin, length, beside in TPU_OPS:
                 line = (3 + beside, ("XLA Ops", "Async XLA Ops")[beside])
                 text = f"%{name} = (f32[8,128]{{1,0:T(8,128)S(5)}}, u32[]) {opcode}(f32[8,128]{{1,0}} %p)"
                 if name not in plane.displayed.values():
                     plane.displayed[plane.name(text, hlo_category=category)] = name
+                if cut_kernel and not (step or core or begin):
+                    length = -1
                 if asynchronous or not beside:
                     plane.event(line, text, at + 2000 + begin, length)
-    planes.append(Plane("/device:TPU:0 SparseCore 0"))
-    planes[-1].event((1, "SparseCore Ops"), "gather.1", 0, 10)
+    if unread:
+        planes.append(Plane("/device:TPU:0 SparseCore 0"))
+        planes[-1].event((1, "SparseCore Ops"), "gather.1", 0, 10)
+    if seed is not None:
+        choose = random.Random(seed)
+        for events in (events for plane in (*planes, host) for events in plane.lines.values()):
+            choose.shuffle(events)
     environment = Plane("Task Environment")
     environment.own(profile_start_time=BASE_NS, profile_stop_time=BASE_NS + STEPS * STEP_NS)
     written = [plane.written(1000) for plane in (*planes, host)]

@@ -257,6 +257,13 @@ SAMPLES = {
         lambda path: write_profile(path, cut_kernel=True),
         rest=True,
     ),
+    "xplane-tpu": Sample(
+        ".xplane.pb",
+        xplane_profile.of_tpu(),
+        lambda path: _write(path, xplane_profile.of_tpu(seed=1)),
+        lambda path: _write(path, xplane_profile.of_tpu(cut_kernel=True)),
+        rest=True,
+    ),
     "ascend": Sample(
         ".trace_view.json",
         ascend_trace.trace(),

@@ -175,7 +175,7 @@ def operations(timeline: Timeline) -> list[tuple[object, ...]]:
 
 
 def test_cores_of_a_tpu_have_their_operations_and_what_is_under_way_beside_them(tmp_path: Path) -> None:
-    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu())
+    timeline = read(tmp_path / "rank0.xplane.pb", made.of_tpu(unread=True))
     comp, comm, mem = map(int, (Category.COMP, Category.COMM, Category.MEM))
     assert operations(timeline) == [
         ("fusion.1 [convolution fusion]", comp, 0, 4000, 0),
