@@ -57,6 +57,8 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     others = ("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")
     for name in (*strays, *(name for name in list(os.environ) if name.startswith(others) or name == "RANK")):
         monkeypatch.delenv(name)
+    # Commands of a Slurm that is installed but not set up look for its configuration for a minute.
+    monkeypatch.setenv("SLURM_CONF", os.devnull)
     # Where mpiexec is Open MPI's, it refuses root and more ranks than cores.
     for name, value in ROOT_VARIABLES.items():
         monkeypatch.setenv(name, value)
