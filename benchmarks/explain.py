@@ -11,10 +11,15 @@ each, the median wall step, this cost, what the first finding says with its inte
 unchanged replay of the median step and of the worst single step, the seconds that the explanation took, and
 the first finding. Then comes the reverse test: ``range:data+40ms`` in ``none``, which is a sleep of 40 ms in
 ``data`` on all ranks; and the generated programs of ``benchmarks/programs.py``.
+
+A FOLDER with ``truth.json`` has programs that are not variants of one. It holds, for each, ``alone_ms``, the
+step without a profiler, and ``cost_ms``, what its planted cause costs without one. Prints, for each, that
+step, the step that is explained, this cost, the first finding, and what was not judged.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
 import shutil
 import subprocess
@@ -106,6 +111,22 @@ def said(finding: Finding) -> str:
     return f"{saving:6.2f} {low:6.2f}..{high:6.2f} "
 
 
+def against_truth(source: Path, work: Path) -> None:
+    """Print the explanation of each program beside what was measured of it without a profiler."""
+    print(f"{'program':16}  alone   step   cost says                   first finding")
+    for name, truth in json.loads((source / "truth.json").read_text()).items():
+        if not (source / name).is_dir():
+            continue
+        explanation = explain_run(collected(source / name, work))[0]
+        first = next(iter(explanation.shown()), None)
+        alone, cost_ms = truth["alone_ms"], truth.get("cost_ms", 0.0)
+        step = (explanation.step.elapsed_ns or 0) / 1e6
+        says = f"{said(first)} {first.cause}, {first.where}, {first.confidence}" if first else "-"
+        print(f"{name:16}{alone:7.2f}{step:7.2f}{cost_ms:7.2f} {says}")
+        for doubt in explanation.not_judged:
+            print(f"{'':16}not judged: {doubt.what}: {doubt.reason}")
+
+
 def main() -> None:
     """Explain every cause of a folder, or measure how long one run takes."""
     source = Path(sys.argv[1])
@@ -114,6 +135,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        if (source / "truth.json").exists():
+            against_truth(source, work)
+            return
         causes = sorted(path for path in source.iterdir() if path.is_dir() and path.name != "none")
         if "--torch" in sys.argv[2:]:
             causes = [path for path in causes if any(path.glob(PATTERNS[-1]))]
