@@ -143,6 +143,8 @@ class Reader:
     """Endings, in place of a profile's suffix, of files that the profiler writes beside it about the same
     recording. They are no profiles of their own.
     """
+    named_by_host: bool = field(default=False, kw_only=True)
+    """True if the profiler names files by host and a folder is one recording: other names are other ranks."""
     convert: str = ""
     """Returns for a report the file to read, which it may have to make."""
     scrubber: Scrubber | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -47,6 +47,12 @@ def reader_of(path: Path) -> Reader | None:
         seen = (taker for taker in takers if path.is_file() and load(taker.recognize)(path))
         built_in = next(clear, None) or next(seen, built_in)
     return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
+
+
+def named_by_host(files: Iterable[Path]) -> bool:
+    """Return whether the profiler names all of these files by the hosts that it recorded."""
+    readers = map(reader_of, files)
+    return all(reader is not None and reader.named_by_host for reader in readers)
 
 
 def content_of(kind: str) -> ProfileContent:

@@ -11,7 +11,13 @@ import msgspec
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
-from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
+from hpcprof.profiles.readers.discovery import (
+    file_to_read,
+    identify_rank,
+    named_by_host,
+    reader_of,
+    several_ranks,
+)
 from hpcprof.results.collect.executors.interface import Executor, Lost, serially
 from hpcprof.results.collect.known_files import Identity, stamps_of
 
@@ -130,13 +136,15 @@ def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
     """Return the ranks of profiles without one, as their names tell together; empty if they do not.
 
     Names that differ only in numbers count ranks by the first of these that counts from 0. Otherwise ranks
-    are in the order of the hosts and processes in the names.
+    are in the order of the hosts, or of hosts and processes, in the names.
     """
     numbers = [[*map(int, _NUMBER.findall(file.name))] for file in files]
     if len({_NUMBER.sub("#", file.name) for file in files}) == 1:
         for column in zip(*numbers, strict=True):
             if sorted(column) == [*range(len(files))]:
                 return dict(zip(files, column, strict=True))
+    if named_by_host(files):
+        return {file: rank for rank, file in enumerate(sorted(files))}
     processes = [found.groups() for file in files if (found := _PROCESS.match(file.name))]
     if len({*processes}) < len(files):
         return {}

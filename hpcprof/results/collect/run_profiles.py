@@ -18,7 +18,13 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
 from hpcprof.profiles.readers.darshan.logs import is_darshan_log
 from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
-from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
+from hpcprof.profiles.readers.discovery import (
+    PROFILES,
+    find_profiles,
+    identify_rank,
+    named_by_host,
+    reader_of,
+)
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run
@@ -201,7 +207,7 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
     """Divide the profiles of a folder by recording, if its processes were recorded several times.
 
     Names of one process differ only in a time stamp or the counter of a step. A server may also record each
-    rank once for each kind of its work, in files whose names differ in a word.
+    rank once for each kind of its work, in files whose names differ in a word, unless that names a host.
     """
     by_process: dict[str, list[Path]] = {}
     by_word: dict[str, list[Path]] = {}
@@ -216,7 +222,12 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
     if most > 1:
         return [[of[at] for of in by_rank.values() if at < len(of)] for at in range(most)]
     groups = [*by_word.values()]
-    if len(groups) > 1 and len({*map(len, groups)}) == 1 and _share_ranks(groups):
+    if (
+        not named_by_host(files)
+        and len(groups) > 1
+        and len({*map(len, groups)}) == 1
+        and _share_ranks(groups)
+    ):
         return groups
     return [[*files]] if files else []
 

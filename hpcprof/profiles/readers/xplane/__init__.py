@@ -9,4 +9,5 @@ XPLANE = Reader(
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.xplane.reader:read",
     other_forms=(".trace.json.gz",),
+    named_by_host=True,
 )

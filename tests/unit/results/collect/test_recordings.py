@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from hpcprof.profiles.readers.discovery import find_profiles
+from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.collect.run_profiles import runs_below, runs_in, several_runs
 
 
@@ -74,6 +75,13 @@ def test_a_helper_beside_the_ranks_is_no_recording(tmp_path: Path) -> None:
     trace(tmp_path, "dp0_tp1_rank1.17000000001.pt.trace.json", 1)
     trace(tmp_path, "node1_50.async_llm.17000000009.pt.trace.json", None)
     assert len(runs_in(tmp_path)) == 1
+
+
+def test_files_that_are_named_by_their_hosts_are_ranks_of_one_recording(tmp_path: Path) -> None:
+    for host in ("gke-tpu-b309-rq5s", "gke-tpu-b309-xwkz"):
+        (tmp_path / f"{host}.xplane.pb").write_bytes(b"")
+    assert len(runs_in(tmp_path)) == 1
+    assert [*ranks_by_name(find_profiles(tmp_path)).values()] == [0, 1]
 
 
 def test_the_chrome_trace_beside_an_xplane_is_the_same_recording(tmp_path: Path) -> None:
