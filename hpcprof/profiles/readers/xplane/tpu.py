@@ -130,9 +130,8 @@ class _Core:
         process: int,
     ) -> None:
         self._core, self._plane, self._strings, self._process = core, plane, strings, process
-        self._line = np.array([line.name for line in plane.lines] or [""], object)[plane.line]
         self._operations = {key: _Operation.of(event) for key, event in plane.metadata.items()}
-        rows = np.flatnonzero(self._line == _EXECUTIONS)
+        rows = np.flatnonzero(self._on(_EXECUTIONS))
         self._executions = rows[np.argsort(plane.start[rows], kind="stable")]
         number = _execution(plane.numbers("run_id"), np.int64(core))[self._executions]
         self.enqueued = plane.has("run_id")[self._executions] & np.isin(number, [*enqueued])
@@ -140,12 +139,12 @@ class _Core:
         own = zip(plane.start[self._executions].tolist(), plane.end[self._executions].tolist(), strict=True)
         spans = [enqueued.get(key, span) for key, span in zip(self._number.tolist(), own, strict=True)]
         self._span = np.array(spans, np.int64).reshape(-1, 2)
-        self._work = np.isin(self._line, (_OPERATIONS, _ASYNCHRONOUS)) & ~self._which("contains")
+        self._work = self._on(_OPERATIONS, _ASYNCHRONOUS) & ~self._which("contains")
         # A collective has its name where it is under way, else where its end waits for it.
-        self._whole = self._line == _ASYNCHRONOUS
+        self._whole = self._on(_ASYNCHRONOUS)
         if not np.any(self._whole & self._which("communicates")):
             self._whole |= self._which("communicates") & self._which("ends")
-        self._stream = _lanes(plane, self._line == _ASYNCHRONOUS)
+        self._stream = _lanes(plane, self._on(_ASYNCHRONOUS))
 
     def kernels(self) -> Kernels:
         """Return the operations that compute or communicate."""
@@ -165,13 +164,22 @@ class _Core:
 
     def steps(self) -> Ranges:
         """Return the steps that the core marks."""
-        rows = np.flatnonzero(self._line == _STEPS)
+        rows = np.flatnonzero(self._on(_STEPS))
         span = np.stack((self._plane.start, self._plane.end), axis=1)[rows]
         return self._ranges(rows, "TPU step#step_num={}#", span)
 
     def unread(self) -> Counter[str]:
         """Return the number of events on each line that is not read."""
-        return Counter(name for name in self._line.tolist() if not _LINES.fullmatch(name))
+        names = [line.name for line in self._plane.lines]
+        counts = np.bincount(self._plane.line, minlength=len(names)).tolist()
+        return Counter(
+            {name: n for name, n in zip(names, counts, strict=True) if n and not _LINES.fullmatch(name)}
+        )
+
+    def _on(self, *names: str) -> Mask:
+        return np.isin(
+            self._plane.line, [at for at, line in enumerate(self._plane.lines) if line.name in names]
+        )
 
     def _which(self, what: str) -> Mask:
         keys = [key for key, operation in self._operations.items() if getattr(operation, what)]
@@ -222,8 +230,11 @@ def _lanes(plane: Plane, asynchronous: Mask) -> Ints:
     """Return the stream of each event: 0, or the first free one for those that may overlap others."""
     stream, free = np.zeros(len(asynchronous), np.int64), list[tuple[int, int]]()
     rows = np.flatnonzero(asynchronous)
-    for row in rows[np.argsort(plane.start[rows], kind="stable")].tolist():
-        lane = heappop(free)[1] if free and free[0][0] <= plane.start[row] else len(free) + 1
-        heappush(free, (int(plane.end[row]), lane))
+    rows = rows[np.argsort(plane.start[rows], kind="stable")]
+    for row, start, end in zip(
+        rows.tolist(), plane.start[rows].tolist(), plane.end[rows].tolist(), strict=True
+    ):
+        lane = heappop(free)[1] if free and free[0][0] <= start else len(free) + 1
+        heappush(free, (end, lane))
         stream[row] = lane
     return stream
