@@ -197,6 +197,7 @@ def import_everything() -> None:
     os.sched_getaffinity = lambda _: {0}
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _import_below(package: ModuleType) -> None:
