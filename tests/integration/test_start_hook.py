@@ -80,7 +80,13 @@ PROGRAMS = {
     "runpy": "import runpy\nprint(runpy.run_path('other.py')['own'])\nshow()\n",
     "a finder": "print(len(sys.path_hooks), sys.dont_write_bytecode)\nshow()\n",
     "reload": "import importlib, queue\nimportlib.reload(queue)\nshow()\n",
-    "a thread": "import _thread, time\n_thread.start_new_thread(show, ())\ntime.sleep(0.1)\n",
+    "a thread": (
+        "import _thread\n"
+        "shown = _thread.allocate_lock()\n"
+        "shown.acquire()\n"
+        "_thread.start_new_thread(lambda: (show(), shown.release()), ())\n"
+        "shown.acquire()\n"
+    ),
     "a thread that fails": "import _thread, time\n_thread.start_new_thread(eval, ('x',))\ntime.sleep(0.1)\n",
     "warnings": "import warnings\nwarnings.simplefilter('error')\nimport mpi4py\nshow()\n",
 }
