@@ -23,12 +23,12 @@ from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import (
-    Refused,
     Unreachable,
     complaint,
     ids_by_place,
     run_scheduler_command,
     run_submission,
+    unaccepted,
 )
 from hpcprof.submit.schedulers.scheduler import directive_path, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
@@ -183,9 +183,8 @@ def parse_batch(code: int, out: str, error: str) -> str:
     ids = [_plain(line.strip()) for line in out.splitlines() if _JOB_ID.fullmatch(_plain(line.strip()))]
     if code == 0 and ids:
         return ids[-1]
-    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and (_SILENT[0] in error or not any(words in error for words in _SILENT))
-    raise (Refused if refused else SchedulerError)(f"flux did not accept the job: {_complaint(error)}.")
+    raise unaccepted("flux", _complaint(error), refused=refused)
 
 
 def parse_jobs(code: int, out: str, error: str, now: float) -> dict[str, Record]:

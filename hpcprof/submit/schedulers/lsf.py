@@ -20,11 +20,11 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import (
-    Refused,
     Unreachable,
     complaint,
     run_scheduler_command,
     run_submission,
+    unaccepted,
 )
 from hpcprof.submit.schedulers.scheduler import GPUS, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine
@@ -163,10 +163,9 @@ def parse_bsub(code: int, out: str, error: str) -> str:
     answer = re.search(r"^Job <(\d+)> is submitted", out, re.MULTILINE)
     if code == 0 and answer:
         return answer[1]
-    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and not any(words in error for words in _SILENT)
     reason = complaint(error or out).removesuffix(". Job not submitted")
-    raise (Refused if refused else SchedulerError)(f"bsub did not accept the job: {reason}.")
+    raise unaccepted("bsub", reason, refused=refused)
 
 
 def parse_bjobs(code: int, out: str, error: str) -> dict[str, Record]:

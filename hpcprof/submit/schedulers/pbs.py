@@ -38,13 +38,13 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import NODE_LOST, JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import (
-    Refused,
     Unreachable,
     complaint,
     parse_array_indices,
     read_words,
     run_scheduler_command,
     run_submission,
+    unaccepted,
 )
 from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
@@ -381,10 +381,8 @@ def parse_qsub(code: int, out: str, error: str) -> str:
         return ids[-1]
     own = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else meanings().refusals.get(code, "")
-    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and "Connection timed out" not in error
-    kind = Refused if refused else SchedulerError
-    raise kind(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
+    raise unaccepted("qsub", f"{meaning}: {own}" if meaning else own, refused=refused)
 
 
 def parse_job_name(script: str) -> str:

@@ -28,7 +28,6 @@ from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record, user_name
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import (
-    Refused,
     Unreachable,
     complaint,
     ids_by_place,
@@ -36,6 +35,7 @@ from hpcprof.submit.schedulers.command import (
     read_words,
     run_scheduler_command,
     run_submission,
+    unaccepted,
 )
 from hpcprof.submit.schedulers.scheduler import (
     GPUS,
@@ -436,9 +436,8 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and (_NOT_REACHED in error or not any(words in error for words in _SILENT))
-    raise (Refused if refused else SchedulerError)(f"sbatch did not accept the job: {reason}.")
+    raise unaccepted("sbatch", reason, refused=refused)
 
 
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:

@@ -23,7 +23,7 @@ from hpcprof.submit.schedulers.base import (
     SchedulerClient,
     mark_cancelled,
 )
-from hpcprof.submit.schedulers.command import Refused, seconds_left
+from hpcprof.submit.schedulers.command import seconds_left, unaccepted
 from hpcprof.submit.schedulers.kubernetes import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import (
     records,
@@ -54,10 +54,8 @@ class KubernetesClient(SchedulerClient):
         if name is None:
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
-            # After a time limit the job may have been created all the same.
             refused = done.exit_code != 0 and "timeout" not in done.stderr.lower()
-            kind = Refused if refused else SchedulerError
-            raise kind(f"kubectl did not accept {run.id}: {last_line(done.stderr)}")
+            raise unaccepted("kubectl", last_line(done.stderr).rstrip("."), refused=refused)
         return name
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:

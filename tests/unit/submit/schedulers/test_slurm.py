@@ -11,7 +11,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import Completed
 from hpcprof.submit.schedulers import slurm
 from hpcprof.submit.schedulers.base import JobState, Record
-from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.command import Refused, Unreachable
 from hpcprof.submit.schedulers.slurm import (
     SlurmScheduler,
     meanings,
@@ -80,8 +80,17 @@ def test_a_refusal_of_sbatch_is_one_sentence_with_slurms_words(name: str, words:
 
 
 def test_sbatch_that_prints_no_id_did_not_take_the_job() -> None:
-    with pytest.raises(SchedulerError, match="did not accept the job"):
+    with pytest.raises(SchedulerError, match="does not say whether it accepted the job"):
         parse_sbatch(0, "", "")
+
+
+def test_a_job_that_sbatch_may_have_submitted_in_silence_is_not_called_refused() -> None:
+    error = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+    with pytest.raises(
+        SchedulerError, match="does not say whether it accepted the job: Socket timed out"
+    ) as silent:
+        parse_sbatch(1, "", error)
+    assert not isinstance(silent.value, Refused)
 
 
 @pytest.mark.parametrize(
