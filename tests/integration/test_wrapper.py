@@ -768,7 +768,7 @@ def prepared(folder: Path, site: Site, program: str, **environment: str) -> int:
 @pytest.mark.parametrize(
     ("setup", "code", "failures"),
     [
-        (["set -e", "false", "true"], 1, ["false failed", "false ended the job"]),
+        (["set -e", "false", "true"], 1, ["false ended with exit code 1", "false ended the job"]),
         (["exit 3"], 3, ["exit 3 ended the job"]),
         (["set -eufC", "IFS=/,", "PATH=/opt"], 4, ["PATH has lost /usr/bin and /bin, which are put back"]),
     ],
@@ -792,7 +792,9 @@ def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Pat
         "    [ $number = 3 ]",
         "done",
         "if false; then exit; fi",
+        f". {tmp_path}/unlucky",
     ]
+    (tmp_path / "unlucky").write_text("export OPTION=$NO_SUCH_BACKUP\nreturn 3\n")
     (tmp_path / "activate").write_text("false\ntrue\n")
     site = msgspec.structs.replace(
         load_site("local"), modules=["nosuch/1.0"], setup=setup, tmpdir=f"{tmp_path}/$NAME/${{NO_SUCH}}it's"
@@ -804,8 +806,8 @@ def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Pat
     assert (folder / "state/setup_failed").read_text().splitlines() == [
         "module load nosuch/1.0 failed: module: command not found",
         "source /nowhere/activate failed: /nowhere/activate: No such file or directory",
-        "[ $number = 3 ] failed",
-        "[ $number = 3 ] failed",
+        *["[ $number = 3 ] ended with exit code 1"] * 2,
+        f". {tmp_path}/unlucky ended with exit code 3",
     ]
 
 
