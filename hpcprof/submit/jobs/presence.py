@@ -14,6 +14,7 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import runs_python, script_of
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
+from hpcprof.submit.jobs.workers import scripts_of
 from hpcprof.submit.linked_libraries import lacks, program_file
 from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
 from hpcprof.submit.profilers.base import NONE
@@ -49,6 +50,7 @@ def check_present(site: Site, job: Job) -> None:
     word = tools.get(tool, tool)
     if job.workload is None:
         _check_program(job, path if complete else None, elsewhere)
+        _check_line_ends(job)
         _check_built_in(job)
     built_in = profiler.in_program and _contains(job, profiler.in_program)
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
@@ -120,6 +122,12 @@ def borrowed_program(site: Site, job: Job) -> str:
         f"{program} is that of {prefix}, and {scheduler.title} passes no environment on: for a job "
         f"to find it, add to the site: setup: {lines}"
     )
+
+
+def _check_line_ends(job: Job) -> None:
+    for name, text in scripts_of(job):
+        if text.partition("\n")[0].endswith("\r"):
+            raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
 
 
 def _check_program(job: Job, path: str | None, elsewhere: str) -> None:

@@ -5,8 +5,10 @@ worker, and starts the launcher itself: with the nodes and their rendezvous, and
 wrapper, so that it has its own GPU, logs and profile.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from contextlib import suppress
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -22,6 +24,8 @@ WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "c
 
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
+_DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
+_SCRIPT_BYTES = 1 << 18
 
 _OF_HPCPROF = {
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
@@ -110,9 +114,31 @@ def within_program(job: Job) -> Iterator[tuple[str, Command]]:
             yield name, command
 
 
+def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield the scripts of shells and the programs with an interpreter line that a job runs, with text."""
+    names: dict[str, bool] = {}
+    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+        names.setdefault(command.words[0], True)
+        names.setdefault(command.place.partition(", line ")[0], False)
+    for name, is_program in names.items():
+        with suppress(OSError), Path(job.directory, name).open("rb") as file:
+            text = file.read(_SCRIPT_BYTES).decode("latin-1")
+            if text.startswith("#!") or not (is_program or name.endswith((".py", "akefile"))):
+                yield name, text
+
+
+def _directive_remarks(job: Job) -> list[str]:
+    return [
+        f"the #{directive[1]} lines of {name} have no effect here: give their values as options (--nodes, "
+        f"--ranks-per-node, --walltime), or submit {name} itself, with hpcprof run --here as its launcher"
+        for name, text in scripts_of(job)
+        if (directive := _DIRECTIVE.search(text))
+    ]
+
+
 def launcher_remarks(job: Job, site: Site) -> list[str]:
     """Return what a user should know of launchers within the program, as sentences without a full stop."""
-    sentences = []
+    sentences = _directive_remarks(job)
     programs = commands(job.arguments, job.directory) if job.workload is None else ()
     words = {PurePath(word).name for command in programs for word in (*command.before, command.name)}
     for name in sorted(words.intersection(_PROFILERS)):

@@ -51,6 +51,21 @@ def test_a_program_that_is_not_there_is_named(program: str, says: str, here: Pat
         check(*program.split())
 
 
+@pytest.mark.parametrize(
+    ("program", "script"),
+    [("./a.sh", "a.sh"), ("python a.py", "a.sh"), ("bash a.sh", "a.sh"), ("./b.py", "b.py")],
+)
+def test_a_script_with_the_line_ends_of_windows_is_refused(program: str, script: str, here: Path) -> None:
+    (here / "a.sh").write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
+    (here / "b.py").write_bytes(b"#!/usr/bin/env python3\r\nprint(1)\r\n")
+    for name in ("a.sh", "b.py"):
+        (here / name).chmod(0o755)
+    (here / "a.py").write_text("import os\nos.system('bash a.sh')\n")
+    with pytest.raises(UsageError, match=f"{script} has the line ends of Windows"):
+        check(*program.split())
+    check("python", "b.py")
+
+
 def test_an_absolute_path_that_is_not_there_is_named_where_jobs_run_on_this_machine(here: Path) -> None:
     with pytest.raises(UsageError, match=r"^/opt/nothing: there is no such file\.$"):
         check("/opt/nothing", site="local")

@@ -149,6 +149,7 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
     Path("dask.py").write_text("from dask_mpi import initialize\n")
     site = load_site("generic-slurm")
     said = remarks(make_job(site, arguments=shlex.split(command), ranks_per_node=2), site)
+    said = [remark for remark in said if "lines of ./job.sh have no effect" not in remark]
     assert len(said) == bool(sentence)
     assert not said or re.search(sentence, said[0])
 
@@ -203,3 +204,17 @@ def test_workers_within_one_rank_are_told_with_what_to_do(
     site = load_site("generic-slurm")
     (said,) = remarks(make_job(site, arguments=shlex.split(command), nodes=nodes), site)
     assert re.match(sentence, said)
+
+
+@pytest.mark.parametrize("program", ["bash job.slurm", "./job.slurm", "nice bash -e job.slurm 3"])
+def test_directives_of_a_script_that_is_only_run_are_told_to_have_no_effect(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "job.slurm"
+    site = load_site("generic-slurm")
+    job = make_job(site, arguments=program.split())
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=4\nset -e\npython train.py $1\n")
+    assert any(remark.startswith("the #SBATCH lines of ") for remark in remarks(job, site))
+    script.write_text("#!/bin/bash\n# SBATCH lines are elsewhere\npython train.py\n")
+    assert remarks(job, site) == []

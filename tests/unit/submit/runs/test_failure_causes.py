@@ -27,7 +27,8 @@ MEANINGS = {
     "mpich_error": "fatal error of MPICH in internal_Init_thread: Other MPI error",
     "open_mpi_abort": "called MPI_Abort with code 5",
     "full_disk": "no space left on /local/tmp while the profile was exported",
-    "no_program": "/nonexistent/prog is not there",
+    "no_program": "/nonexistent/prog is not there, or the interpreter in its first line is not",
+    "no_interpreter": r"python3\r, which env looked for, is not there",
     "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
     "flux_memory": "out of memory: the kernel killed it on node2",
     "slurm_node": "was lost with node worker-1",
@@ -47,6 +48,13 @@ def test_each_pattern_recognizes_its_recorded_failure(pattern: Pattern) -> None:
     assert cause.meaning == MEANINGS.get(pattern.name, cause.meaning)
     assert "{" not in cause.meaning
     assert cause.rank == RANKS.get(pattern.name)
+
+
+def test_a_script_whose_interpreter_is_not_there_is_named_in_the_words_of_bash_too() -> None:
+    text = "/a/wrapper.sh: line 182: ./train.sh: /old/bash: bad interpreter: No such file or directory\n"
+    cause = find_cause("errors", text)
+    assert cause is not None
+    assert cause.meaning.startswith("./train.sh is not there, or the interpreter")
 
 
 def test_each_recorded_failure_has_one_pattern() -> None:
