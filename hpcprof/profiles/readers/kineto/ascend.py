@@ -100,7 +100,7 @@ class _Trace:
         self._commands: set[str] = set()
         """The operations that the queue of tasks has: they are operators."""
         self._groups: set[tuple[bytes, bytes]] = set()
-        self._tasks: set[tuple[object, object]] = set()
+        self._tasks: set[tuple[str, str]] = set()
         self._launch: dict[_Place, int] = {}
         """The number of the launching call of each task, and of the call itself."""
         for event in _events(path):
@@ -135,7 +135,7 @@ class _Trace:
                     threads[place[:2]].append((*span, bytes(event.id) if arrow else place))
             elif event.ph == "X" and self._is_part(event):
                 arguments = parsed_object(bytes(event.args)) or {}
-                self._tasks.add((arguments.get("stream id"), arguments.get("task id")))
+                self._tasks.add((str(arguments.get("stream id")), str(arguments.get("task id"))))
         for thread in threads.values():
             calls: list[tuple[int, _Place]] = []
             for start, end, what in sorted(
@@ -192,7 +192,7 @@ class _Trace:
         arguments = parsed_object(bytes(event.args)) or {}
         kind = str(arguments.get("Task Type", ""))
         copies = _COPY.fullmatch(kind) is not None
-        of_hccl = (arguments.get("Stream Id"), arguments.get("Task Id")) in self._tasks
+        of_hccl = (str(arguments.get("Stream Id")), str(arguments.get("Task Id"))) in self._tasks
         if not _NO_WORK.fullmatch(kind) and not (copies and of_hccl):
             device, stream = self.devices[bytes(event.pid)], arguments.get("Stream Id")
             written = self._launched(event, device=device, **({} if stream is None else {"stream": stream}))

@@ -1,5 +1,6 @@
 """Profiles of torch_npu: a made-up trace in the folder that it makes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +81,15 @@ def test_a_folder_without_a_trace_says_how_to_write_one(tmp_path: Path) -> None:
     (folder / "analysis.db").touch()
     with pytest.raises(DamagedInput, match=r"has no ASCEND_PROFILER_OUTPUT/trace_view\.json"):
         read_profile(folder)
+
+
+def test_numbers_of_another_type_cost_their_task_alone(tmp_path: Path) -> None:
+    events = json.loads(made.trace())
+    tasks = [event for event in events if event["pid"] == made.NPU and event["ph"] == "X"]
+    tasks[0]["args"]["Stream Id"] = [1]
+    path = tmp_path / "trace_view.json"
+    path.write_text(json.dumps(events))
+    timeline = read_profile(path)
+    assert isinstance(timeline, Timeline)
+    assert len(timeline.kernels) == 3 * made.STEPS
+    assert [(loss.count, loss.detail) for loss in timeline.origin.losses] == [(1, "stream")]
