@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 import msgspec
 
+from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
@@ -121,7 +122,7 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
         names.setdefault(command.words[0], True)
         names.setdefault(command.place.partition(", line ")[0], False)
     for name, is_program in names.items():
-        with suppress(OSError), Path(job.directory, name).open("rb") as file:
+        with suppress(OSError), open_regular(Path(job.directory, name)) as file:
             text = file.read(_SCRIPT_BYTES).decode("latin-1")
             if text.startswith("#!") or not (is_program or name.endswith((".py", "akefile"))):
                 yield name, text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -217,4 +218,7 @@ def test_directives_of_a_script_that_is_only_run_are_told_to_have_no_effect(
     script.write_text("#!/bin/bash\n#SBATCH --nodes=4\nset -e\npython train.py $1\n")
     assert any(remark.startswith("the #SBATCH lines of ") for remark in remarks(job, site))
     script.write_text("#!/bin/bash\n# SBATCH lines are elsewhere\npython train.py\n")
+    assert remarks(job, site) == []
+    script.unlink()
+    os.mkfifo(script)  # it has no text before it is written, and is read once
     assert remarks(job, site) == []
