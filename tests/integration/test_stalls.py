@@ -157,13 +157,15 @@ def stalled(jobs: Jobs) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_a_rank_whose_interpreter_is_stuck_holds_the_others_up(stalled: dict[str, Any]) -> None:
+def test_a_rank_whose_interpreter_is_stuck_holds_the_others_up(stalled: dict[str, Any], jobs: Jobs) -> None:
     stall = stalled["stuck"]["stall"]
     assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("never_came", [2], [0, 1])
     (place,) = stall["where"]
     line = LINES["ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock"]
     assert (place["function"], Path(place["file"]).name, place["line"]) == ("load", "train.py", line)
     assert stall["collective"]["name"] == "all_reduce"
+    shown = " ".join(jobs.hpcprof("status", "stuck").split())
+    assert "stalled: Rank 2 holds the others up in load (train.py:" in shown
 
 
 def test_a_stopped_rank_is_told(stalled: dict[str, Any]) -> None:
