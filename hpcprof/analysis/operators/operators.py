@@ -11,7 +11,9 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
+from hpcprof.analysis.steps.lost_launches import captured_launches
 from hpcprof.common.memoize import computed_once
+from hpcprof.common.units import counted
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.readers.nsys import NSYS
@@ -273,7 +275,11 @@ def _nullable(values: Floats) -> NDArray[np.object_]:
 
 
 def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
-    """Return why values that one would expect are null."""
+    """Return why values that one would expect are null, or 0."""
+    if captured := captured_launches(timeline):
+        return (
+            f"{counted(captured, 'launch call')} captured into graphs: the work counts where the graphs run"
+        )
     if (timeline.operators.dims >= 0).any():
         return ""
     what = "shapes and types and no FLOPs" if shapes else "FLOPs"

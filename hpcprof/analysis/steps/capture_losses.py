@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
 from hpcprof.analysis.steps.phases import phases_of
+from hpcprof.analysis.steps.range_names import PROFILER_STEP
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -68,8 +69,8 @@ def _not_executed(timeline: Timeline) -> list[Loss]:
 def _cut_steps(timeline: Timeline) -> list[Loss]:
     """Say whether the capture began or ended inside a step.
 
-    It did if a step is still open, or if the thread of the steps has the last phases of a step before the
-    first one, or the first phases of a step after the last one.
+    It did if a step is still open or left out as empty, or if the thread of the steps has the last phases of
+    a step before the first one, or the first phases of a step after the last one.
     """
     steps = steps_of(timeline)
     if not len(steps) or steps.by_calls:
@@ -82,7 +83,8 @@ def _cut_steps(timeline: Timeline) -> list[Loss]:
     )
     before = ranges.name[_by_start(timeline, outside[ranges.end[outside] <= host.start[0]])].tolist()
     after = ranges.name[_by_start(timeline, outside[ranges.start[outside] >= host.end[-1]])].tolist()
-    is_open = bool(np.any((ranges.closed == 0) & rows_named(timeline, steps.name)))
+    cut = (ranges.closed == 0) | ((steps.name == PROFILER_STEP) & (ranges.start >= host.end[-1]))
+    is_open = bool(np.any(cut & rows_named(timeline, steps.name)))
     began = 0 < len(before) < len(whole) and whole[-len(before) :] == before
     ended = is_open or (0 < len(after) < len(whole) and whole[: len(after)] == after)
     return [

@@ -31,17 +31,19 @@ def lost_launches(timeline: Timeline) -> Ints:
     Calls while a stream is captured into a graph launch nothing, and those at the end of the capture may have
     operations that ended after it. A call inside another one, or around it, counts with it.
     """
-    calls, rows = timeline.calls, launch_rows(timeline)
-    with_operation = np.zeros(len(calls), bool)
-    with_operation[launch_pairs(timeline)[1]] = True
-    lost = rows[~with_operation[rows]]
-    paired = np.flatnonzero(with_operation)
+    paired = np.unique(launch_pairs(timeline)[1])
+    lost = np.setdiff1d(launch_rows(timeline), paired)
     if not len(lost) or (timeline.operation_count and not len(paired)):
         return np.empty(0, np.int64)
     lost = lost[~_nested(timeline, lost, paired)]
-    if len(lost):
-        lost = lost[~_captured(timeline, lost)]
+    lost = lost[~_captured(timeline, lost)]
     return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
+
+
+def captured_launches(timeline: Timeline) -> int:
+    """Return the number of launch calls that were captured into a graph, and so launched nothing."""
+    lost = np.setdiff1d(launch_rows(timeline), launch_pairs(timeline)[1])
+    return int(np.count_nonzero(_captured(timeline, lost)))
 
 
 def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:

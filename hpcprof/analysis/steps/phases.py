@@ -286,7 +286,9 @@ def _between_marks(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
 def _why_none(timeline: Timeline) -> str:
     if not len(steps_of(timeline)):
         return no_steps(timeline)
-    return f"no phases in {timeline.origin.path.name}: no step directly contains a named range"
+    reason = f"no phases in {timeline.origin.path.name}: no step directly contains a named range"
+    others = int(np.count_nonzero(timeline.ranges.one_thread == 0))
+    return f"{reason}; another thread ends {counted(others, 'range')}" if others else reason
 
 
 def step_times(timeline: Timeline) -> Outcome:

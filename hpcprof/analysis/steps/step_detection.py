@@ -322,7 +322,18 @@ def marking_rows(timeline: Timeline, name: str, *, warm_up: bool = False) -> Int
         inside = ranges.start[rows] >= min(begins, default=0)
         if np.count_nonzero(inside) > _MIN_MARKERS:
             return rows[inside]
-    return rows
+    return rows[:-1] if name == PROFILER_STEP and _last_is_empty(timeline, rows) else rows
+
+
+def _last_is_empty(timeline: Timeline, rows: Ints) -> bool:
+    """Return whether nothing begins in the last range, but in each before: the profiler stopped right then.
+
+    PyTorch's profiler marks the next step as soon as one ends.
+    """
+    ranges = timeline.ranges.take(rows)
+    begun = np.sort(np.concatenate((timeline.operators.start, timeline.calls.start)))
+    count = np.searchsorted(begun, ranges.end, side="right") - np.searchsorted(begun, ranges.start)
+    return len(rows) > 1 and not count[-1] and bool(count[:-1].all())
 
 
 def rows_named(timeline: Timeline, name: str) -> Mask:

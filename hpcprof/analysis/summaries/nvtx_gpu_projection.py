@@ -12,6 +12,7 @@ from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.steps.step_ranges import shown_name
+from hpcprof.common.units import counted
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
@@ -58,8 +59,12 @@ def range_gpu(timeline: Timeline) -> Outcome:
     projection = on_thread(ranges, launches(own))
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
     shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
+    handles = len(own_end) - len(ranges)
+    not_projected = f"{counted(handles, 'range')} of {file} not projected, as in nsys: a handle ends them"
     if not len(shown):
-        return no_rows(f"no GPU operation of {file} was launched inside a range")
+        return no_rows(
+            not_projected if handles else f"no GPU operation of {file} was launched inside a range"
+        )
     names, styles, group = number_names_and_styles(timeline, ranges.name[shown], ranges.style[shown])
     projected = summarize(group, (projection.end - projection.start)[shown])
     operations = sums(group, projection.launches[shown], len(names))
@@ -78,7 +83,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
             np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
         ),
     }
-    return Outcome(rows)
+    return Outcome(rows, not_projected if handles and timeline.origin.kind == NSYS.name else "")
 
 
 def until_last_range(ranges: Ranges) -> Ranges:

@@ -16,6 +16,22 @@ ValueT = TypeVar("ValueT")
 # A number of at most 18 decimal or 16 hexadecimal digits; int() refuses leading zeros.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17}|0[xX][0-9a-fA-F]{1,16})")
 
+# By the names of c10::ScalarType, of torch.dtype, and of the types of an operator's inputs.
+_ELEMENT_BYTES = {
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8", "unsigned char", "signed char"), 1),
+    **dict.fromkeys(("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("short", "short int", "half", "bfloat16", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int", "float", "float32", "int32", "uint32", "complexhalf", "complex32"), 4),
+    **dict.fromkeys(("long", "long int", "double", "float64", "int64", "uint64"), 8),
+    **dict.fromkeys(("complexfloat", "complex64", "complex<float>"), 8),
+    **dict.fromkeys(("complexdouble", "complex128", "complex<double>"), 16),
+}
+
+
+def element_bytes(kind: object) -> int:
+    """Return the bytes of an element of a type, by any name that PyTorch gives it; 0 if it is unknown."""
+    return _ELEMENT_BYTES.get(kind.lower().removeprefix("c10::"), 0) if isinstance(kind, str) else 0
+
 
 class CallArguments(msgspec.Struct, gc=False):
     """The arguments of an API call that matter here."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles.collective_operations import PARTS, carries, operation
-from hpcprof.profiles.readers.kineto.arguments import number, parsed_object
+from hpcprof.profiles.readers.kineto.arguments import element_bytes, number, parsed_object
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -30,16 +30,6 @@ CALL = "record_param_comms"
 """The operator that PyTorch records for each call of a process group, and for each wait."""
 
 _COLLECTIVE = b'"Collective name"'
-
-# Bytes of an element, by the names of c10::ScalarType and, of kernels inside CUDA graphs, torch.dtype.
-_ELEMENT = {
-    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
-    **dict.fromkeys(("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"), 1),
-    **dict.fromkeys(("short", "half", "bfloat16", "float16", "int16", "uint16"), 2),
-    **dict.fromkeys(("int", "float", "float32", "int32", "uint32", "complexhalf", "complex32"), 4),
-    **dict.fromkeys(("long", "double", "float64", "int64", "uint64", "complexfloat", "complex64"), 8),
-    **dict.fromkeys(("complexdouble", "complex128"), 16),
-}
 
 
 class CollectiveRecord(NamedTuple):
@@ -199,11 +189,11 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
 
 def _message(op: str, record: CollectiveRecord) -> int:
     """Return the message as NCCL counts it; `NO_BYTES` if ranks exchange messages of different sizes."""
-    width = _ELEMENT.get((record.kind or "").lower())
+    width = element_bytes(record.kind)
     elements = record.elements_out if op in ("ReduceScatter", "Scatter") else record.elements_in
     if op == "AlltoAll":
         even = record.even and record.ranks > 0 and elements % record.ranks == 0
         elements = elements // record.ranks if even else 0
-    if width is None or not elements or (op in PARTS and not record.even):
+    if not width or not elements or (op in PARTS and not record.even):
         return NO_BYTES
     return elements * width

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -65,12 +65,10 @@ def waits(events: Sequence[Event], arguments: Sequence[WaitArguments]) -> tuple[
     """Return what waits tell beyond annotations on the GPU, and which of the events are waits."""
     kinds = (_KINDS.get(e.name or "", UNKNOWN) if e.cat == "cuda_sync" else UNKNOWN for e in events)
     kind = np.fromiter(kinds, np.int64, len(events))
-    streams = (a.wait_on_stream for a in arguments)
-    records = (a.wait_on_cuda_event_record_corr_id for a in arguments)
     columns = {
         "kind": kind,
-        "source_stream": _column(streams, NO_STREAM),
-        "source_correlation": _column(records, NO_CORRELATION),
+        "source_stream": column(arguments, "wait_on_stream", NO_STREAM),
+        "source_correlation": column(arguments, "wait_on_cuda_event_record_corr_id", NO_CORRELATION),
     }
     return columns, kind != UNKNOWN
 
@@ -80,10 +78,6 @@ def synchronizations(columns: IntColumns, calls: ApiCalls, strings: Sequence[str
     told = kinds_by_call(columns["process"], columns["correlation"], calls, strings)
     found = Synchronizations(**{**columns, "kind": np.where(told == UNKNOWN, columns["kind"], told)})
     return found.take(told != QUERY)
-
-
-def _column(values: Iterable[int | None], otherwise: int) -> Ints:
-    return np.fromiter((otherwise if v is None else v for v in values), np.int64)
 
 
 _INT64 = np.iinfo(np.int64)

@@ -16,6 +16,8 @@ import numpy as np
 from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.kineto.arguments import element_bytes
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -30,18 +32,9 @@ from hpcprof.profiles.timeline import (
 _WORK = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 _CALL = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::(\w+)")
 _WAIT = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::wait::(?:\w+::)?(\w+)")
+_READ = frozenset({"gloo", "mpi", "ucc", "nccl", "ccl", "xccl", "fake", "undefined"})
 # As in "cpu:gloo,cuda:nccl".
 _BACKEND = re.compile(r"\b(?:gloo|mpi|ucc|ccl)\b")
-
-# Bytes of an element, by the names that PyTorch gives to the types of inputs.
-_ELEMENT = {
-    **dict.fromkeys(("unsigned char", "signed char", "char", "bool"), 1),
-    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
-    **dict.fromkeys(("short", "short int", "c10::Half", "c10::BFloat16"), 2),
-    **dict.fromkeys(("int", "float"), 4),
-    **dict.fromkeys(("long", "long int", "double", "c10::complex<float>"), 8),
-    "c10::complex<double>": 16,
-}
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
@@ -68,9 +61,26 @@ def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
     return ProcessGroup(name, size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN_RANKS)
 
 
-def is_work(name: Ints, strings: StringTable) -> Mask:
-    """Return a mask of the ranges that are, by name, the work of a process group; any thread may end it."""
-    return np.isin(name, [*_operations(name, _WORK, strings)])
+def works(name: Ints, distributed: Mapping[str, Any], strings: StringTable) -> tuple[Mask, list[Loss]]:
+    """Return a mask of the works of process groups, which any thread may end, and losses among them.
+
+    ``distributed`` is the trace's ``distributedInfo``, which names the backends of all groups. Devices of a
+    backend that is not read (``hccl``) carry out its work.
+    """
+    groups = distributed.get("pg_config")
+    configured = [distributed, *(groups if isinstance(groups, list) else ())]
+    texts = (
+        str(one.get(key))
+        for one in configured
+        if isinstance(one, dict)
+        for key in ("backend", "backend_config")
+    )
+    backends = {part.rpartition(":")[2] for text in texts for part in text.split(",")} - _READ
+    work, lost = np.isin(name, [*_operations(name, _WORK, strings)]), {}
+    for backend in sorted(backends):
+        unread = np.isin(name, [*_operations(name, re.compile(re.escape(backend) + r":(\w+)"), strings)])
+        work, lost[backend] = work | unread, np.count_nonzero(unread)
+    return work, losses(LossKind.CATEGORY, Subject.COLLECTIVE, lost)
 
 
 def host_collectives(
@@ -162,4 +172,4 @@ def _bytes(shape: object, kind: object) -> int:
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         return 0
     sizes: list[int] = shape
-    return prod(sizes) * (_ELEMENT.get(kind, 0) if isinstance(kind, str) else 0)
+    return prod(sizes) * element_bytes(kind)

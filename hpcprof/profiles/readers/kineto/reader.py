@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
-from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
+from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, only_group, works
 from hpcprof.profiles.readers.kineto.json_stream import Batch, NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -111,13 +111,13 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     distributed = _object(properties.get("distributedInfo"))
     on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)
     functions = _functions(events.functions.columns(), events.strings)
-    work = is_work(ranges["name"], events.strings)
+    work, unread = works(ranges["name"], {} if communicating.any() else distributed, events.strings)
     ranges = {name: column for name, column in ranges.items() if name not in ("dims", "types")}
     strings = events.strings.array()
     called = distinct(calls.name).tolist()
     return Timeline(
         origin=replace(
-            _origin(path, properties, (*events.losses, *_warnings(properties))),
+            _origin(path, properties, (*events.losses, *unread, *_warnings(properties))),
             # For HIP and SYCL, Kineto records queues.
             ordered_streams=not any(str(strings[one]).startswith(("hip", "ur", "ze")) for one in called),
         ),

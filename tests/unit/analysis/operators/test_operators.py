@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcprof.analysis.operators.matrix_multiplications import flops, peak_tflops
 from hpcprof.analysis.operators.operators import operator_kernels, operators, operators_by_shape
+from hpcprof.analysis.steps.lost_launches import launch_rows
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
 
@@ -166,3 +169,14 @@ def test_a_peak_that_is_not_certain_is_unknown(gpu: str, kind: str, kernel: str,
 )
 def test_hipblaslt_names_tf32_in_its_kernels(kernel: str, expected: float) -> None:
     assert peak_tflops("AMD Instinct MI300X", "aten::mm", '["float", "float"]', [kernel]) == expected
+
+
+def test_a_sentence_counts_the_launches_captured_into_graphs(recorded: Timeline) -> None:
+    """Rebuilt from AMD-AGI/TraceLens, tests/traces/inference/sglang_decode/capture_traces."""
+    launches, names = launch_rows(recorded), recorded.calls.name.copy()
+    names[launches[0]] = len(recorded.strings)
+    calls = replace(recorded.calls, name=names, correlation=np.full(len(names), -1))
+    capturing = np.append(recorded.strings, "hipStreamBeginCapture")
+    reason = operators(replace(recorded, calls=calls, strings=capturing)).reason
+    assert reason.startswith(f"{len(launches) - 1} launch calls captured into graphs")
+    assert not operators(recorded).reason

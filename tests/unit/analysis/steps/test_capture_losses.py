@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.steps.capture_losses import capture_losses
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
@@ -96,3 +97,17 @@ def test_ranges_outside_the_steps_that_are_not_the_rest_of_one_tell_nothing(
     others: list[tuple[Any, ...]],
 ) -> None:
     assert found([*others, *steps(3)]) == []
+
+
+@pytest.mark.parametrize(
+    ("launches", "steps"), [((1005, 2005), [1, 2]), ((1005, 2005, 3005), [1, 2, 3]), ((), [1, 2, 3])]
+)
+def test_a_mark_of_pytorchs_profiler_in_which_nothing_began_is_no_step(
+    launches: tuple[int, ...], steps: list[int]
+) -> None:
+    """Rebuilt from a trace of an MI250 in facebookresearch/HolisticTraceAnalysis, tests/data/amd_trace."""
+    operations = [(at + 5, at + 500, COMP, at, 0) for at in launches]
+    marks = [(1000 * i, 1000 * i + 900, f"ProfilerStep#{i}", 0) for i in (1, 2, 3)]
+    made = timeline(operations, marks)
+    assert steps_of(made).number.tolist() == steps
+    assert [loss.kind for loss in capture_losses(made)] == [LossKind.STEP] * (len(steps) < 3)

@@ -7,7 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from hpcprof.analysis.steps.capture_losses import capture_losses
-from hpcprof.analysis.steps.lost_launches import lost_launches, steps_with_lost_launches
+from hpcprof.analysis.steps.lost_launches import (
+    captured_launches,
+    lost_launches,
+    steps_with_lost_launches,
+)
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMP, timeline
@@ -54,7 +58,8 @@ def test_a_gpu_that_was_not_recorded_lacks_every_launch() -> None:
 def test_launches_into_a_graph_and_at_the_end_of_a_capture_lack_nothing() -> None:
     names = ["cudaLaunchKernel"] * 8
     names[1], names[4] = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
-    assert not len(lost_launches(program((1, 2, 3, 4), tuple(names))))
+    captured = program((1, 2, 3, 4), tuple(names))
+    assert not len(lost_launches(captured)) and captured_launches(captured) == 2
     assert not len(lost_launches(program((7,))))
     assert not len(lost_launches(program()))
     # The GPU had been idle for long when these two were launched.

@@ -107,3 +107,24 @@ def test_a_call_of_oneccl_lasts_until_its_wait_has_ended(tmp_path: Path) -> None
     assert rows(trace(tmp_path, *calls, *waits, distributed=ccl)) == found
     # Without a wait for each call, none can be told.
     assert [row[-1] for row in rows(trace(tmp_path, *calls, waits[0]))] == [12_000, 22_000]
+
+
+@pytest.mark.parametrize(("backend", "unread"), [("mtia:hccl,cpu:gloo", 2), ("cuda:nccl", 0)])
+def test_works_of_a_backend_that_is_not_read_are_counted_and_hide_no_phase(
+    tmp_path: Path, backend: str, unread: int
+) -> None:
+    """Rebuilt from facebookresearch/HolisticTraceAnalysis, tests/data/mtia_trace_single_rank."""
+    name = backend.split(",")[0].partition(":")[2]
+    made = trace(
+        tmp_path,
+        event("user_annotation", "ProfilerStep#1", 0, 100),
+        event("user_annotation", f"{name}:all_to_all", 5, 50),
+        event("user_annotation", "forward", 10, 40),
+        event("user_annotation", f"{name}:allgather", 60, 1),
+        work("gloo:barrier", [], []),
+        distributed={"backend": backend, "rank": 0, "pg_config": [{"backend_config": backend}, "odd"]},
+    )
+    sentence = f"2 collectives of the category {name} are not supported and are left out"
+    assert [loss.sentence for loss in made.origin.losses] == [sentence] * bool(unread)
+    assert made.ranges.one_thread.tolist() == ([1, 0, 1, 0, 0] if unread else [1, 1, 1, 1, 0])
+    assert [row[0] for row in rows(made)] == ["Barrier"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 
 from hpcprof.analysis.account.host_activity import NONE, places_of
 from hpcprof.analysis.operators.operators import operator_kernels, operators_by_shape
+from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu, ranges
 from hpcprof.profiles.readers.nsys.nvtx_ranges import parse_operator
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import OWN_END, Timeline
 from tests.data import generated_exports
+from tests.unit.analysis.timelines import COMP, timeline
 from tests.unit.profiles.readers.nsys.test_reader import change
 
 THREAD = 16777217
@@ -175,3 +178,24 @@ def test_without_shapes_a_sentence_names_the_option_of_nsys(tmp_path: Path) -> N
     assert reason.endswith(
         "no shapes and types and no FLOPs: record it with nsys --pytorch=autograd-shapes-nvtx"
     )
+
+
+@pytest.mark.parametrize(
+    ("one_thread", "projected", "why_no_phases"),
+    [
+        ((1, OWN_END, 0), 1, ""),
+        ((OWN_END, OWN_END, 0), 0, ""),
+        ((1, 0, 0), 1, "no step directly contains a named range; another thread ends 2 ranges"),
+    ],
+)
+def test_a_sentence_counts_the_ranges_that_a_handle_ends(
+    one_thread: tuple[int, ...], projected: int, why_no_phases: str
+) -> None:
+    """Rebuilt from a public report: GindaChen/nsys-ai#307."""
+    made = timeline([(20, 30, COMP, 15, 0)], [(0, 90, "iteration", 0), (5, 80, "a", 0), (6, 90, "b", 0)])
+    made = replace(made, ranges=replace(made.ranges, one_thread=np.array(one_thread)))
+    found = range_gpu(made)
+    assert len(found) == projected
+    handles = f"{3 - projected} ranges of rank00000.sqlite not projected"
+    assert found.reason == f"{handles}, as in nsys: a handle ends them"
+    assert phases(made).reason.endswith(why_no_phases) and len(phases(made)) == (not why_no_phases) * 2
