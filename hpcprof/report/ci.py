@@ -62,16 +62,13 @@ def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
 def github_annotation(compared: Comparison) -> str:
     """Return the workflow command that shows the verdict; a regression is an error."""
     level = "error" if compared.regressed else "warning" if compared.is_open else "notice"
-    return f"::{level} title={_property(_TITLE)}::{_data(verdict_sentence(compared))}"
+    title = _data(_TITLE).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_data(verdict_sentence(compared))}"
 
 
 def _data(text: str) -> str:
     """Escape the message of a workflow command: nothing in it may end the line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown_summary(compared: Comparison, job: str = "") -> str:

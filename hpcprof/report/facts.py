@@ -16,7 +16,7 @@ from hpcprof.results.store.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging
-from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
+from hpcprof.workloads.schema import RankResult, Training, summarize
 
 _OPERATIONS = 2
 _STRAGGLERS = 3
@@ -144,7 +144,8 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
     if not checks:
         return []
     wrong = sorted({rank for rank, check in checks if not check.passed})
-    _, worst = max(checks, key=lambda check: _severity(check[1]))
+    # A failed check is the worst, even where its error is NaN, which compares with nothing.
+    worst = max((one for _, one in checks), key=lambda one: (not one.passed, one.relative_error / one.bound))
     verdict = f"wrong on {named_ranks(wrong)}"
     return [
         (
@@ -153,11 +154,6 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
             f"{counted(worst.rows, 'row')} (bound {worst.bound:.0e}); reference: {worst.reference}",
         )
     ]
-
-
-def _severity(check: Correctness) -> tuple[bool, float]:
-    """Order checks; a failed one is the worst, even where its error is NaN, which compares with nothing."""
-    return not check.passed, check.relative_error / check.bound
 
 
 def _without_overlap(result: RankResult) -> list[str]:

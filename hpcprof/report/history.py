@@ -68,7 +68,8 @@ def in_words(history: History) -> Iterator[str]:
     yield visible(f"{history.setup}: {history.metric} of {course}{source}.")
     for point in history.points:
         if point.change_probability is not None:
-            said = f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
+            commit = f", commit {visible(point.commit)}" if point.commit else ""
+            said = f"{_change(point)} from {visible(point.run)} on{commit}."
             yield f"{_first_said(point.clocks)}{said}"
     if any(point.change_probability is not None for point in history.points):
         yield _BY_CHANCE
@@ -94,10 +95,6 @@ def _change(point: HistoryPoint) -> str:
 def in_percent(probability: float) -> str:
     """Return the probability of a change as text; nothing is certain."""
     return f"{100 * min(probability, MOST_CERTAIN):.1f} %"
-
-
-def _commit(point: HistoryPoint) -> str:
-    return f", commit {visible(point.commit)}" if point.commit else ""
 
 
 def table(history: History) -> dict[str, list[str]]:

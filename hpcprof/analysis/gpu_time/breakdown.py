@@ -155,16 +155,12 @@ def idle(timeline: Timeline) -> Outcome:
             "stream": stream,
             "cause": cause,
             "idle_ns": int(ns),
-            "share_pct": _share(int(ns), int(total.sum())),
+            "share_pct": round(100 * int(ns) / int(total.sum()), 2) if total.any() else None,
         }
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
     return Outcome(columns_of(found), left_out if used < gaps else "")
-
-
-def _share(time: int, whole: int) -> float | None:
-    return round(100 * time / whole, 2) if whole else None
 
 
 def queue_length(timeline: Timeline) -> Outcome:

@@ -154,7 +154,9 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
         if source == MPI and found:
             # A rank without messages between two collectives cannot tell them apart.
             most = [name for name, ones in found.items() if 2 * len(ones) > len(candidates)]
-            return max(most or found, key=lambda name: _longest(found[name]))
+            # Steps that are fewer are longer.
+            counts = {name: [one.instances for one in found[name]] for name in most or found}
+            return min(counts, key=lambda name: (np.mean(counts[name]), -len(counts[name])))
         if found:
             return max(found, key=lambda name: _preference(found[name]))
     return ""
@@ -163,11 +165,6 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
 def _preference(ones: list[StepCandidate]) -> tuple[int, float, int]:
     """Order the ranges of one source; of two that cover the same time, the outer one has fewer instances."""
     return len(ones), min(one.coverage_pct for one in ones), -sum(one.instances for one in ones)
-
-
-def _longest(ones: list[StepCandidate]) -> tuple[float, int]:
-    """Order the steps that calls of MPI mark: those that are fewer are longer."""
-    return -sum(one.instances for one in ones) / len(ones), len(ones)
 
 
 @computed_once

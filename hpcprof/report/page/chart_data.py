@@ -257,9 +257,11 @@ def _idle(contents: Contents) -> Chart | None:
         note += " The tick is the rank with the most."
     if len(top) < len(means):
         note += f" The {len(top)} largest of {len(means)} causes."
+    # As the account calls them.
+    names = {key: IDLE_CAUSES.get(key[0], key[0]).removeprefix("idle: ") for key in top}
     drawn = [
         {
-            "label": " · ".join(filter(None, (_cause(key[0]), visible(key[1])))),
+            "label": " · ".join(filter(None, (names[key], visible(key[1])))),
             "parts": [["idle", round(means[key])]],
             "detail": _most(totals[key]) if len(ranks) > 1 else "",
             "tick": max(totals[key].values()) if len(ranks) > 1 else None,
@@ -282,11 +284,6 @@ _IDLE = {
     "dependency": "spent on dependencies between streams",
     "unknown": "without a recorded launch",
 }
-
-
-def _cause(cause: str) -> str:
-    """Return a cause of idle time as the account calls it."""
-    return IDLE_CAUSES.get(cause, cause).removeprefix("idle: ")
 
 
 def _most(values: Mapping[int, int]) -> str:

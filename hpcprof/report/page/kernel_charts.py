@@ -62,7 +62,7 @@ def _families(rows: Sequence[Row]) -> Chart:
     title = f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time"
     note = (
         "The durations of all kernels, summed over steps and ranks; kernels that overlap both count. "
-        f"n = {_instances(rows)} on {_ranks(rows)}."
+        f"n = {counted(sum(row['instances'] for row in rows), 'kernel')} on {_ranks(rows)}."
     )
     return bars("families", title, note, drawn)
 
@@ -74,10 +74,6 @@ def _kind(row: Row) -> str:
 def _longest(totals: Mapping[str, int]) -> str:
     name = max(totals, key=lambda name: totals[name])
     return named(short_name(name))[:_LONGEST_NAME]
-
-
-def _instances(rows: Sequence[Row]) -> str:
-    return counted(sum(row["instances"] for row in rows), "kernel")
 
 
 def _ranks(rows: Sequence[Row]) -> str:

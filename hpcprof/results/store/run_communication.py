@@ -150,7 +150,8 @@ def run_clocks(
     aligned = [*aligned]
     of_node = {rank for ranks, one in aligned if one.of_node for rank in ranks}
     parts = connect(aligned) if len(utc) > 1 else []
-    parts += [_single(rank) for rank in utc if not any(rank in part.clocks for part in parts)]
+    lone_ranks = [rank for rank in utc if not any(rank in part.clocks for part in parts)]
+    parts += [Alignment({rank: RankClock.shifted(0)}, {rank: 0.0}) for rank in lone_ranks]
     if not parts:
         return RunClocks({}, {}, {})
     zeros = [_utc_zero(part, utc) for part in parts]
@@ -167,10 +168,6 @@ def run_clocks(
         for rank, clock in part.clocks.items():
             clocks[rank], sources[rank] = replace(clock, base=clock.base + shift), source
     return RunClocks(dict(sorted(clocks.items())), sources, parts[0].uncertainty, zeros[0])
-
-
-def _single(rank: int) -> Alignment:
-    return Alignment({rank: RankClock.shifted(0)}, {rank: 0.0})
 
 
 def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:

@@ -74,12 +74,9 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
 
 def _has_tf32(gpus: Sequence[Gpu]) -> bool:
     """Return whether a rank's GPU can do so; a profile may list all GPUs of the node, which are alike."""
-    compute_capability = [one.compute_capability for one in gpus if one.compute_capability]
-    return bool(compute_capability) and all(_version(one) >= _TF32 for one in compute_capability)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    texts = [gpu.compute_capability for gpu in gpus if gpu.compute_capability]
+    versions = [tuple(int(part) for part in text.split(".") if part.isdigit()) for text in texts]
+    return bool(versions) and min(versions) >= _TF32
 
 
 SLOW_MATH = CauseDeclaration(
