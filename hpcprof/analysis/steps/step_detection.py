@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import project
-from hpcprof.analysis.steps.launch_steps import launch_step_candidates
+from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
 """Sources of a step: its range qualifies by itself, its range only repeats, a user named it."""
 
-MPI, LAUNCHES = "MPI calls", "launches"
-"""Sources of a step that calls of MPI or launches on the GPU mark."""
+MPI, LAUNCHES, SINGLE = "MPI calls", "launches", "its name"
+"""Sources of a step that calls of MPI or launches on the GPU mark, and of a known range that occurs once."""
 
 MIN_INSTANCES = 5
 """An unknown range must repeat this often on one thread to be taken for the step…"""
@@ -34,6 +34,9 @@ _LISTED, _JUDGED = 8, 32
 
 _MIN_MARKERS = 3
 """Minimum markers: with the last step, which may be incomplete, they make two steps."""
+
+_MODULE = re.compile(r"\w\.\d+(?![\w])")
+"""A part of a model by its path: ``blocks.10`` in ``FSDP::pre_forward (blocks.10.mlp)``."""
 
 _LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:")
 
@@ -76,11 +79,13 @@ KNOWN: tuple[KnownRange, ...] = (
     # vllm/v1/worker/gpu_worker.py (annotate_profile) and gpu_model_runner.py
     KnownRange(
         "vLLM",
-        re.compile(r"execute_context_[\dN]+\([\dN]+\)_generation_[\dN]+\([\dN]+\)"),
+        re.compile(r"execute_(?:[\dN]+_)?context_[\dN]+\([^()]*\)_generation_[\dN]+\([^()]*\)"),
         name="execute_context_N(N)_generation_N(N)",
     ),
     KnownRange("vLLM", re.compile(r"execute_new_[\dN]+_cached_[\dN]+"), name="execute_new_N_cached_N"),
     KnownRange("vLLM", re.compile("gpu_model_runner: preprocess"), marker=True),
+    # sglang/srt/model_executor: a forward pass, with its kind, batch and tokens
+    KnownRange("SGLang", re.compile(r"step\[[A-Z]\w* bs=[^\]]*\]"), name="step[MODE bs=N]"),
     # jax/_src/profiler.py (StepTraceAnnotation), as TraceMe encodes it
     KnownRange("JAX", re.compile(r"[^#]+#(?:\w+=[^,#]*,)*step_num=[\dN]+(?:,\w+=[^,#]*)*#")),
     # xla/service/gpu/nvtx_utils; the domain is TSL. A step has what the host does between two executions.
@@ -107,7 +112,7 @@ _WINDOW = "hpcprof.window"
 
 _SOURCES = (
     *dict.fromkeys(known.source for known in KNOWN),
-    *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, LAUNCHES),
+    *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, SINGLE, LAUNCHES),
 )
 _ALWAYS = KNOWN[:2]
 """A single range with these names is a step; others have to repeat."""
@@ -197,9 +202,22 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     candidates = [*listed, *_marked_by_mpi(timeline)]
     # Another rank may lack a range that only repeats.
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
-        best = launch_step_candidates(timeline)[:1]
+        best = [one for one in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, one.name)]
         candidates += [StepCandidate(one.name, LAUNCHES, one.instances, one.coverage_pct) for one in best]
     return tuple(candidates)
+
+
+def _are_layers(timeline: Timeline, name: str) -> bool:
+    """Return whether periods of launches are layers of one step: most modules begin in a few of them only."""
+    periods, _ = launch_steps(timeline, name)
+    names, index = step_names(timeline)
+    modules = [number for number, text in enumerate(names) if _MODULE.search(text)]
+    rows = np.flatnonzero(np.isin(index, modules))
+    period = np.searchsorted(periods.start, timeline.ranges.start[rows], side="right") - 1
+    inside = (period >= 0) & (period < len(periods))
+    begun, _ = numbered_rows(index[rows][inside], period[inside])
+    times = np.unique(begun[:, 0], return_counts=True)[1]
+    return len(times) >= MIN_INSTANCES and bool(2 * np.median(times) < len(periods))
 
 
 def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:
@@ -282,7 +300,8 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
     known = known_range(name)
     if known is not None:
         enough = 1 if known in _ALWAYS else _MIN_MARKERS if known.marker else 2
-        return known.source if len(ranges) >= enough else ""
+        single = len(ranges) == 1 and not known.marker and covered >= MIN_COVERAGE_PCT
+        return known.source if len(ranges) >= enough else SINGLE if single else ""
     threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
     if max((len(of_thread) for _, of_thread in threads), default=0) < MIN_INSTANCES:
         return ""

@@ -181,7 +181,14 @@ _FOREIGN = {
     ".cubex": "a summary of Score-P without events: record a trace with SCOREP_ENABLE_TRACING=true",
     ".prv": "a trace of Extrae: write it as OTF2 with prv2otf2",
     ".pftrace": "a trace for Perfetto: rocprofv3 --output-format rocpd writes one with all that is recorded",
+    ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
+    ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
 }
+_BY_BEGINNING = {
+    b"HPCTOOLKIT": "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it",
+    b"PERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
+}
+"""Kinds of files whose suffixes, ``.db`` and ``.data``, tell nothing."""
 
 
 _HEAD_BYTES = 1 << 18
@@ -194,7 +201,11 @@ _OF_ASCEND = re.compile(rb'"(?:Ascend Hardware|CANN)"|"AscendCL@')
 def foreign_kind(path: Path) -> str:
     """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
     if not path.name.lower().endswith((".json", ".json.gz")) or not path.is_file():
-        return _FOREIGN.get(path.suffix.lower(), "")
+        kind = _FOREIGN.get(path.suffix.lower(), "")
+        if path.suffix in (".db", ".data") and path.is_file():
+            head = content_of(path, 16)
+            kind = next((kind for start, kind in _BY_BEGINNING.items() if head.startswith(start)), "")
+        return kind
     return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates
-from hpcprof.analysis.steps.step_detection import LAUNCHES
+from hpcprof.analysis.steps.step_detection import LAUNCHES, SINGLE, step_candidates
 from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.profiles.timeline import StepRange, Timeline
@@ -99,3 +99,26 @@ def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
     assert len(steps_of(profile)) == 12 * 4 - 1
     assert len(steps_of(replace(profile, step_range=StepRange("kernel:[", named=True)))) == 0
     assert len(steps_of(replace(profile, step_range=StepRange("graph:norm", named=True)))) == 0
+
+
+def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
+    """Rebuilt from public traces: AMD-AGI/TraceLens (SGLang, vLLM) and GindaChen/nsys-ai (FSDP)."""
+    bare = launching(*LAYER * 12)
+    assert steps_of(bare).name.startswith("kernel:")
+    end = int(bare.kernels.end.max())
+    names = ("step[EXTEND bs=15 toks=15360]", "execute_9_context_1(sq9sk9sqsq8sqsk8)_generation_0(sq0sk0)")
+    for name in names:
+        single = replace(timeline([], [(0, end, name)]), kernels=bare.kernels, calls=bare.calls)
+        strings = np.array([*bare.strings.tolist(), name], object)
+        named = np.full(1, len(bare.strings), np.int64)
+        single = replace(single, strings=strings, ranges=replace(single.ranges, name=named))
+        (row,) = step_ranges(single).rows.query("chosen == 1").to_dict("records")
+        assert (row["source"], row["instances"]) == (SINGLE, 1)
+    layers = [(40_000 * i + 11_000, 40_000 * i + 45_000, f"(blocks.{i}.mlp)") for i in range(12)]
+    for marks, expected in ((layers, True), ([(a, b, "(blocks.1.mlp)") for a, b, _ in layers], False)):
+        made = timeline([], marks)
+        strings = np.array([*bare.strings.tolist(), *made.strings.tolist()], object)
+        ranges = replace(made.ranges, name=made.ranges.name + len(bare.strings))
+        profile = replace(bare, strings=strings, ranges=ranges)
+        sources = {one.source for one in step_candidates(profile)}
+        assert (LAUNCHES not in sources) == expected

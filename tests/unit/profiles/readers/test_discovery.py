@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
 from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import Timeline
@@ -119,3 +119,14 @@ def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
     assert read_profile(torch_trace).origin.kind == "torch"
     with pytest.raises(DamagedInput, match=r"notes\.txt is not a profile"):
         read_profile(Path("notes.txt"))
+
+
+def test_databases_of_other_tools_are_named_by_how_they_begin(tmp_path: Path) -> None:
+    for name, content, tool in (
+        ("cct.db", b"HPCTOOLKITctxt", "HPCToolkit"),
+        ("perf.data", b"PERFILE2", "perf"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert tool in foreign_kind(tmp_path / name)
+    (tmp_path / "empty.db").touch()
+    assert not foreign_kind(tmp_path / "empty.db")
