@@ -241,7 +241,8 @@ def whole_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], 
     every = tuple(columns.cells)
     if columns.width(every, _READABLE_NAME) <= width:
         return Layout(every, columns.table(every, columns.single_line(every)))
-    return main_table(analysis, rows, tuple(key for key in main if columns.has_values(key)), width)
+    filled = tuple(key for key in main if any(row[key] is not None for row in rows))
+    return main_table(analysis, rows, filled, width)
 
 
 def main_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], width: int) -> Layout:
@@ -263,9 +264,6 @@ class _Columns:
         self.cells = {column.name: [_cell(row, column.name) for row in rows] for column in analysis.columns}
         self._text = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
         self._rows = rows
-
-    def has_values(self, key: str) -> bool:
-        return any(row[key] is not None for row in self._rows)
 
     def single_line(self, keys: Sequence[str]) -> dict[str, str]:
         return {key: header(key) for key in keys}

@@ -113,7 +113,7 @@ def compare(
     rows += [
         _row(name, side, side.estimate(), False, margin_pct)
         for name, side in sides.items()
-        if name not in deciders and side.any_time()
+        if name not in deciders and (any(side.a) or any(side.b))
     ]
     said += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
     said += _rare_steps(rows)
@@ -149,10 +149,6 @@ class _Sides(msgspec.Struct, frozen=True):
     def known(self) -> tuple[list[float], list[float]]:
         """Return the known values of both sides."""
         return [x for x in self.a if x is not None], [x for x in self.b if x is not None]
-
-    def any_time(self) -> bool:
-        """Return whether there is a value other than 0."""
-        return any(self.a) or any(self.b)
 
     def logs(self) -> tuple[Floats, Floats] | None:
         """Return the logarithms; None with fewer than two runs on a side, or a value that is 0."""

@@ -220,12 +220,9 @@ def ordered(
     placed = [one.changed(of_step) if elapsed else one for one in findings]
 
     def place(finding: Finding) -> tuple[bool, bool, int, bool]:
-        before = [one for one in placed if any(_is_same(one, other) for other in finding.together)]
+        together = {(other.cause, other.where, other.ranks) for other in finding.together}
+        before = [one for one in placed if (one.cause, one.where, one.ranks) in together]
         least = min(one.saving_ns or 0 for one in (finding, *before))
         return finding.saving_ns is None, finding.confidence == "low", -least, bool(before)
 
     return tuple(sorted(placed, key=place))
-
-
-def _is_same(one: Finding, other: Finding) -> bool:
-    return (one.cause, one.where, one.ranks) == (other.cause, other.where, other.ranks)

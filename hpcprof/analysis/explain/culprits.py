@@ -257,7 +257,9 @@ def with_culprits(
     def led(finding: Finding) -> Finding:
         # Each timeline of a large run is read when it is looked at.
         ranks = finding.ranks[:MOST_RANKS]
-        where = "" if finding.where in _whole_step(timelines, ranks) else finding.where
+        chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
+        whole_step = {"step", *(one.name for one in chosen if one is not None)}
+        where = "" if finding.where in whole_step else finding.where
         known = [timelines[rank] for rank in ranks if rank in timelines]
         on_host = bool(known) and not any(timeline.operation_count for timeline in known)
         return replace(
@@ -297,8 +299,3 @@ def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFram
     said = in_words(tables, evidence, on_host, cause_of(finding.cause))
     suffers = finding.cause == Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
     return f"{said}, which may be too few" if suffers else said
-
-
-def _whole_step(timelines: Mapping[int, Timeline], ranks: tuple[int, ...]) -> set[str]:
-    chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
-    return {"step", *(one.name for one in chosen if one is not None)}

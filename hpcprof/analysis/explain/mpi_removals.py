@@ -64,11 +64,6 @@ class MpiRemovals:
         return self._of_calls(size, -1)
 
     @cached_property
-    def _blocking(self) -> Mask:
-        found = self.part.run.operations
-        return self._among(found.begin[found.begin == found.end])
-
-    @cached_property
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
         found = self.part.run.operations
@@ -159,7 +154,8 @@ class MpiRemovals:
         """
         calls = self.graph.calls
         small = self._is_call & (self.size >= 0) & (self.size <= _JOINED_BYTES)
-        blocking = small & self._blocking
+        operations = self.part.run.operations
+        blocking = small & self._among(operations.begin[operations.begin == operations.end])
         name = np.where(blocking, calls.name, NONE)
         last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
         other = blocking & (name != np.append(NONE, name[last[:-1]]))

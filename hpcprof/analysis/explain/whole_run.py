@@ -183,7 +183,9 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     lacking = tuple(rank for rank, losses in inputs.losses.items() if losses)
     if not lacking and not inputs.coverage:
         return
-    missing = _missing_ranks(inputs) if inputs.coverage else ()
+    missing: tuple[Evidence, ...] = ()
+    if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
+        missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
     found = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
     sentences = [loss.sentence for _, loss in summed(found)]
     remedies = [*dict.fromkeys(loss.remedy for _, loss in found if loss.remedy)]
@@ -221,11 +223,6 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
     ranks = tuple(sorted(times["rank"].astype(int).tolist()))
     yield Finding(Cause.BLOCKING_COPY, ranks, where, *_UNPRICED, evidence, _KEEP_ON_GPU, "medium")
-
-
-def _missing_ranks(inputs: ExplainInputs) -> tuple[Evidence, ...]:
-    rows = inputs.tables["rank_collectives"]
-    return tuple(largest("rank_collectives", "world_ranks", rows)[:1]) if len(rows) else ()
 
 
 def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:

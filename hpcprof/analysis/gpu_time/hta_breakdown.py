@@ -57,7 +57,7 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     span, busy = _merged(start, end)
     _, compute = _merged(start[computes], end[computes])
     times = {"idle_time": span - busy, "compute_time": compute, "non_compute_time": busy - compute}
-    shares = {name: _percent(time, span) for name, time in times.items()}
+    shares = {name: float(np.round(100 * (time / span), 2)) if span else None for name, time in times.items()}
     row = {
         **{f"{name}_us": time for name, time in times.items()},
         "kernel_time_us": span,
@@ -91,10 +91,6 @@ def _whole_microseconds(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Round starts up and ends down, from the doubles that a JSON parser returns for time and duration."""
     begin = _double(start)
     return np.ceil(begin).astype(np.int64), np.floor(begin + _double(end - start)).astype(np.int64)
-
-
-def _percent(time: int, span: int) -> float | None:
-    return float(np.round(100 * (time / span), 2)) if span else None
 
 
 def _double(nanoseconds: Ints) -> Floats:

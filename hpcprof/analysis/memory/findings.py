@@ -43,7 +43,8 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
         if failed["event"] != "out_of_memory" or failed["asked_bytes"] is None:
             continue
         rank = failed["rank"]
-        held = [row for row in tables["memory"] if _is_of(row, failed)]
+        keys = ("rank", "event", "step", "device")
+        held = [row for row in tables["memory"] if all(row[key] == failed[key] for key in keys)]
         kinds: dict[str, int] = defaultdict(int)
         for row in held:
             kinds[row["kind"]] += row["bytes"]
@@ -63,10 +64,6 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
             _what_fits(failed["asked_bytes"], kinds, excess[0] if excess else None, ranks),
             "high" if excess or not any(row["difference_bytes"] is not None for row in held) else "medium",
         )
-
-
-def _is_of(row: Row, snapshot: Row) -> bool:
-    return all(row[name] == snapshot[name] for name in ("rank", "event", "step", "device"))
 
 
 def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:

@@ -140,7 +140,9 @@ class _Sums:
         )
         order = np.argsort(group, kind="stable")
         # Medians need every length: 4 bytes a call, unless one lasts longer than 4 s.
-        lengths = _shortened(calls.length[own][order])
+        lengths = calls.length[own][order]
+        if lengths.max(initial=0) <= np.iinfo(np.uint32).max:
+            lengths = lengths.astype(np.uint32)
         parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
         for (rank, name, which), total, part in zip(keys.tolist(), totals, parts, strict=True):
             key = rank, calls.names[name], which
@@ -261,11 +263,6 @@ class _Sums:
             "wait_ns": [one.wait_ns for one in delays],
             "share_pct": [round(100 * one.wait_ns / whole, 2) for one in delays],
         }
-
-
-def _shortened(lengths: Ints) -> Ints:
-    short = lengths.max(initial=0) <= np.iinfo(np.uint32).max
-    return lengths.astype(np.uint32) if short else lengths
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:

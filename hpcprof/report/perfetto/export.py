@@ -23,7 +23,6 @@ from hpcprof.profiles.timeline import (
     Category,
     GpuSpans,
     Ints,
-    Kernels,
     Mask,
     NamedSpans,
     Ranges,
@@ -140,7 +139,8 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
 
     kernels, memory = timeline.kernels, timeline.memops
     # The tracks of a device and a stream have the same name in all tables, and so are one.
-    work = add("kernel", kernels, _streams(kernels), _shapes(slices, kernels))
+    shapes = join(*(_text_note(name, _sizes(slices, getattr(kernels, name))) for name in ("grid", "block")))
+    work = add("kernel", kernels, _streams(kernels), shapes)
     add("memory", memory, _streams(memory), _note("bytes", memory.bytes, memory.bytes >= 0))
     add("graph", timeline.graphs, _streams(timeline.graphs))
     waits = timeline.gpu_marks.correlation != NO_CORRELATION
@@ -175,10 +175,6 @@ def _streams(table: GpuSpans, what: str = "") -> dict[str, Ints]:
 
 def _threads(table: NamedSpans) -> dict[str, Ints]:
     return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
-
-
-def _shapes(slices: SliceColumns, kernels: Kernels) -> Encoded:
-    return join(*(_text_note(n, _sizes(slices, getattr(kernels, n))) for n in ("grid", "block")))
 
 
 def _sizes(slices: SliceColumns, sizes: Ints) -> Ints:

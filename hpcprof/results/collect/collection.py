@@ -356,16 +356,12 @@ class _Collection(msgspec.Struct):
         if stored is not None and run.ranks is None and not sizes:
             # Another collect may have found out since this one began, or one was killed before it said so.
             run = msgspec.structs.replace(run, ranks=stored.ranks)
-            sizes = [] if stored.ranks else self._kept_world_sizes()
+            kept = {} if stored.ranks else self.store.rank_events(self.run.id)
+            sizes = [size for events in kept.values() if (size := events.world_size()) is not None]
         if sizes:
             run = msgspec.structs.replace(run, ranks=Counter(sizes).most_common(1)[0][0])
         if stored != run:
             self.store.describe_run(run)
-
-    def _kept_world_sizes(self) -> list[int]:
-        """Return the number of ranks that each profile records, from what is kept with its events."""
-        found = (events.world_size() for events in self.store.rank_events(self.run.id).values())
-        return [size for size in found if size is not None]
 
     def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
         """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.

@@ -67,9 +67,7 @@ def storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
         texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
         altered = any(text is not stored for text, stored in texts.items())
         return [texts[text] for text in values] if altered else values
-    return [finite(value) for value in values] if isinstance(kind, Finite) and _may_differ(values) else values
-
-
-def _may_differ(values: list[Any]) -> bool:
-    """Return whether a value may not be finite: its sum with others is not either."""
-    return None in values or not isfinite(sum(values))
+    # If a value is not finite, neither is its sum with others.
+    if isinstance(kind, Finite) and (None in values or not isfinite(sum(values))):
+        return [finite(value) for value in values]
+    return values

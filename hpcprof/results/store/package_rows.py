@@ -22,7 +22,7 @@ from hpcprof.common import __version__
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
-from hpcprof.results.store.tables import OF_RUN, Finite, Kept
+from hpcprof.results.store.tables import OF_RUN, Finite
 
 MOST_RESULTS_BYTES = 256 << 20
 """Maximum size of the results of a package as JSON."""
@@ -216,13 +216,10 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]]) -> None
             raise DamagedInput(f"the columns of {name} are of different lengths")
         if set(columns.get(kept.run, [run_id])) != {run_id}:
             raise DamagedInput(f"{name} has rows of another run")
-        if missing := _required(kept) - columns.keys():
+        required = {column.name for column in kept.table.columns if not column.nullable}
+        if missing := required - columns.keys():
             raise DamagedInput(f"{name} lacks {', '.join(sorted(missing))}")
         _check_content(name, columns)
-
-
-def _required(kept: Kept) -> set[str]:
-    return {column.name for column in kept.table.columns if not column.nullable}
 
 
 _ALLOWED = {

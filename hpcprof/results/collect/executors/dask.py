@@ -119,7 +119,8 @@ class OnDask:
         running: dict[Any, tuple[Future[Any], list[TaskT]]] = {}
         watch, spared = _Watch(self), 0
         while waiting or running:
-            for _ in range(min(len(waiting), self._at_once(alone) - len(running))):
+            at_once = 1 if alone else max(1, _AHEAD * self.threads())
+            for _ in range(min(len(waiting), at_once - len(running))):
                 chunk = waiting.popleft()
                 run = _run_and_note if alone else _run
                 future = self.client.submit(run, function, chunk, self.folders, pure=False)
@@ -151,9 +152,6 @@ class OnDask:
             ran = bool(runs.is_set())
             runs.clear()
         return ran
-
-    def _at_once(self, alone: bool) -> int:
-        return 1 if alone else max(1, _AHEAD * self.threads())
 
     def threads(self) -> int:
         """Return the number of threads that the workers have now."""
