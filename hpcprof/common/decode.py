@@ -186,10 +186,15 @@ def parsed_count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
+def parsed(written: str | bytes | None) -> Any:
+    """Return the value that a text of JSON holds, also with NaN as PyTorch writes; None for another text."""
+    try:
+        return json.loads(written or "null")
+    except (ValueError, RecursionError):
+        return None
+
+
 def parsed_list(written: str | None) -> list[Any]:
     """Return the list that a text of JSON holds; an empty one for anything else."""
-    try:
-        values = json.loads(written or "[]")  # PyTorch writes NaN, which is no JSON
-    except (ValueError, RecursionError):
-        return []
+    values = parsed(written)
     return values if isinstance(values, list) else []

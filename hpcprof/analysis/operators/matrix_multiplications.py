@@ -1,6 +1,5 @@
 """Floating-point operations of matrix multiplications and convolutions, and the peak rates for them."""
 
-import json
 import re
 from collections.abc import Iterable
 from math import prod
@@ -8,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import parsed_list
+from hpcprof.common.decode import parsed, parsed_list
 from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
@@ -64,13 +63,8 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
 
 def costs(values: str | None) -> dict[str, float]:
     """Return the operations and the bytes of a call that the profile itself tells, by name."""
-    if values is None or not values.startswith("{"):
-        return {}
-    try:
-        loads = json.loads(values)
-    except (ValueError, RecursionError):
-        return {}
-    return {key: float(value) for key, value in loads.items() if type(value) in (int, float)}
+    loads = parsed(values) if (values or "").startswith("{") else None
+    return {key: float(value) for key, value in (loads or {}).items() if type(value) in (int, float)}
 
 
 def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iterable[str]) -> float | None:
@@ -191,7 +185,4 @@ def _is_list(value: object) -> bool:
 
 def _parsed_value(written: object) -> Any:
     """Return the value that PyTorch writes as text: ``[1, 1]``, ``True``; None for anything else."""
-    try:
-        return json.loads(written.lower()) if isinstance(written, str) else None
-    except (ValueError, RecursionError):
-        return None
+    return parsed(written.lower()) if isinstance(written, str) else None

@@ -1,6 +1,5 @@
 """The arguments of the events of a PyTorch trace that a timeline holds."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -8,6 +7,8 @@ from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
+
+from hpcprof.common.decode import parsed
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Shape = tuple[Int64, Int64, Int64]
@@ -150,10 +151,7 @@ class ArgumentsDecoder(Generic[ValueT]):
 
 def parsed_object(written: bytes) -> dict[str, Any] | None:
     """Parse an object, which may hold NaN; None if the text is something else."""
-    try:
-        loads = json.loads(written)
-    except (ValueError, RecursionError):
-        return None
+    loads = parsed(written)
     return loads if isinstance(loads, dict) else None
 
 
