@@ -34,11 +34,17 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     return _with_losses(replace(timeline, **tables), tuple(lost))
 
 
+_UNNAMED = "unnamed GPU"
+
+
 def with_used_gpus(timeline: Timeline) -> Timeline:
-    """Name only the GPUs that a rank used; profilers also list others of its node, or all that it sees."""
+    """Name only the GPUs that a rank used; profilers also list others of its node, or lack its own."""
     (device,) = timeline.of_operations("device")
-    busy = set(distinct(device).tolist())
-    used = tuple(gpu.name for gpu in timeline.origin.gpus if gpu.device in busy)
+    names = {gpu.device: gpu.name for gpu in timeline.origin.gpus}
+    busy = distinct(device).tolist()
+    if names and names.keys().isdisjoint(busy):  # numbered otherwise than operations
+        return timeline
+    used = tuple(names.get(number) or _UNNAMED for number in busy)
     return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
 
 

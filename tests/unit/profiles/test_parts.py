@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -137,3 +138,28 @@ def test_processes_that_count_as_one_rank_are_said(together: Write) -> None:
     assert len(merged.kernels) == 3 * KERNELS
     (loss,) = merged.origin.losses
     assert loss.sentence == "3 processes used the GPU in profiles of one rank, and their figures are merged"
+
+
+@pytest.mark.parametrize(
+    ("listed", "used"),
+    [
+        ([(0, "H200"), (1, "H200"), (2, "")], ("H200", "unnamed GPU")),
+        ([(0, "H200"), (1, "H200")], ("H200", "unnamed GPU")),
+        ([], ("unnamed GPU", "unnamed GPU")),
+        ([(7, "H200")], ("H200",)),  # numbered otherwise: all are named
+    ],
+)
+def test_gpus_that_ran_kernels_count_also_without_a_name(
+    tmp_path: Path, listed: list[tuple[int, str]], used: tuple[str, ...]
+) -> None:
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": device, "dur": 1, "pid": device, "tid": 7}
+        | {"args": {"device": device, "stream": 7}}
+        for device in (1, 2)
+    ]
+    properties = [{"id": number, "name": name} for number, name in listed]
+    path = tmp_path / "rank0.pt.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}))
+    timeline = read_profile(path)
+    assert isinstance(timeline, Timeline)
+    assert timeline.origin.device_names == used
