@@ -383,7 +383,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.COMPLETED:
-        parts.append(nothing_recorded(run))
+        parts += [hidden_failure(run), nothing_recorded(run)]
     if status.state is JobState.ENDED:
         said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
@@ -443,6 +443,23 @@ def _notes_places(run: Run) -> bool:
     with suppress(OSError):
         return "record profiled" in read_text(run.path / WRAPPER)
     return False
+
+
+def hidden_failure(run: Run) -> str:
+    """Return that a Python program failed within a rank whose exit code is 0; empty if none did.
+
+    Shells forget the exit code before a pipe. Programs of ``python -c`` are left out: scripts test for
+    packages by them.
+    """
+    codes = run.rank_exit_codes()
+    for rank, note in read_exceptions(run).items():
+        started = rank if note.started_as is None else note.started_as
+        if codes.get(started) == 0 and note.where is not None and not note.where.file.startswith("<"):
+            return (
+                f"a Python program in rank {rank} failed ({note}, at {note.where}), but the rank ended with "
+                "exit code 0 (set -o pipefail keeps the code before a pipe)"
+            )
+    return ""
 
 
 def nothing_recorded(run: Run) -> str:

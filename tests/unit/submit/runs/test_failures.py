@@ -127,6 +127,21 @@ def note_exception(run: Run, rank: int, kind: str, message: str, seconds: float 
     (run.path / f"state/rank{rank:05d}.exception").write_text(json.dumps(values))
 
 
+def test_a_program_that_failed_before_a_pipe_is_told_though_its_rank_did_not_fail(tmp_path: Path) -> None:
+    run, completed = make_run(tmp_path, ranks=2), JobStatus(JobState.COMPLETED)
+    note_exception(run, 1, "ValueError", "no such batch")
+    (tmp_path / "state/rank00001.exit").write_text("0\n")
+    assert describe_status(run, completed) == (
+        "a Python program in rank 1 failed (ValueError: no such batch, at train.py:11 in step), but the rank "
+        "ended with exit code 0 (set -o pipefail keeps the code before a pipe)"
+    )
+    note = tmp_path / "state/rank00001.exception"
+    note.write_text(
+        note.read_text().replace("/home/ada/train.py", "<string>")
+    )  # python -c, as in a test of a package
+    assert describe_status(run, completed) == ""
+
+
 def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=3)
     for rank, code in {0: 1, 1: 1, 2: 1}.items():
