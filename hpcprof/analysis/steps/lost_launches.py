@@ -31,8 +31,7 @@ def lost_launches(timeline: Timeline) -> Ints:
     Calls while a stream is captured into a graph launch nothing, and those at the end of the capture may have
     operations that ended after it. A call inside another one, or around it, counts with it.
     """
-    paired = np.unique(launch_pairs(timeline)[1])
-    lost = np.setdiff1d(launch_rows(timeline), paired)
+    lost, paired = _without_operation(timeline)
     if not len(lost) or (timeline.operation_count and not len(paired)):
         return np.empty(0, np.int64)
     lost = lost[~_nested(timeline, lost, paired)]
@@ -42,8 +41,15 @@ def lost_launches(timeline: Timeline) -> Ints:
 
 def captured_launches(timeline: Timeline) -> int:
     """Return the number of launch calls that were captured into a graph, and so launched nothing."""
-    lost = np.setdiff1d(launch_rows(timeline), launch_pairs(timeline)[1])
+    lost, _ = _without_operation(timeline)
     return int(np.count_nonzero(_captured(timeline, lost)))
+
+
+def _without_operation(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the launch calls that have no operation, and all calls that have one."""
+    rows, with_operation = launch_rows(timeline), np.zeros(len(timeline.calls), bool)
+    with_operation[launch_pairs(timeline)[1]] = True
+    return rows[~with_operation[rows]], np.flatnonzero(with_operation)
 
 
 def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
