@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError, writing
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
 from hpcprof.runs import directory as runs
 from hpcprof.runs.intent import note_intent, remove_intent
@@ -26,7 +26,7 @@ from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
-from hpcprof.submit.schedulers.command import Refused
+from hpcprof.submit.schedulers.command import Refused, Unreachable
 from hpcprof.submit.schedulers.local.scheduler import LocalScheduler
 from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -266,8 +266,8 @@ def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[N
     except BaseException as error:
         for run in members:
             note_intent(run, str(error) or "it was interrupted")
-        if isinstance(error, SchedulerError):
-            raise SchedulerError(f"{error} If it did, hpcprof status {members[0].id} shows it.") from None
+        if isinstance(error, Unreachable):
+            raise Unreachable(f"{error} If it did, hpcprof status {members[0].id} shows it.") from None
         raise
 
 

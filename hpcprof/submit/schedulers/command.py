@@ -46,7 +46,7 @@ def unaccepted(command: str, reason: str, *, refused: bool) -> SchedulerError:
     """Return the error of a command that submits: without an answer, the job may have been accepted."""
     if refused:
         return Refused(f"{command} did not accept the job: {reason}.")
-    return SchedulerError(f"{command} does not say whether it accepted the job: {reason}.")
+    return Unreachable(f"{command} does not say whether it accepted the job: {reason}.")
 
 
 _limit: ContextVar[tuple[float, float] | None] = ContextVar("limit", default=None)
