@@ -193,8 +193,7 @@ def _follow(run: Run) -> JobStatus:
     from hpcprof.cli.progress import waiting_line
     from hpcprof.results.collect.stalls import stall_sentence
     from hpcprof.runs.directory import typed_name
-    from hpcprof.submit.mpi_types import ranks_apart
-    from hpcprof.submit.runs.failures import hidden_failure, nothing_recorded, preparation_failures
+    from hpcprof.submit.runs.failures import warnings_of_completed
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
@@ -207,9 +206,8 @@ def _follow(run: Run) -> JobStatus:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         echo(str(status))
-        lost_or_hidden = (*preparation_failures(run), hidden_failure(run), nothing_recorded(run))
-        for lost in filter(None, (*lost_or_hidden, ranks_apart(run))):
-            echo(f"hpcprof: warning: {lost}.", err=True)
+        for warning in warnings_of_completed(run):
+            echo(f"hpcprof: warning: {warning}.", err=True)
     elif ended_by_stall(run):
         echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:

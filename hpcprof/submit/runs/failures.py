@@ -379,11 +379,11 @@ def describe_status(run: Run, status: JobStatus) -> str:
         if failure is not None and failure.noticed_another:
             stalled = _held_up(run)
     blamed = unstarted or (str(failure) if failure else "")
+    if status.state is JobState.COMPLETED:
+        return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
     parts = [status.reason, *preparation_failures(run), blamed, stalled]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
-    if status.state is JobState.COMPLETED:
-        parts += [hidden_failure(run), nothing_recorded(run)]
     if status.state is JobState.ENDED:
         said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
@@ -443,6 +443,12 @@ def _notes_places(run: Run) -> bool:
     with suppress(OSError):
         return "record profiled" in read_text(run.path / WRAPPER)
     return False
+
+
+def warnings_of_completed(run: Run) -> list[str]:
+    """Return what a completed run lacks or hides, as sentences without a full stop."""
+    sentences = (hidden_failure(run), nothing_recorded(run), ranks_apart(run))
+    return [*preparation_failures(run), *filter(None, sentences)]
 
 
 def hidden_failure(run: Run) -> str:
