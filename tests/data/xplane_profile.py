@@ -286,7 +286,7 @@ TPU_OPS = (
     ("all-reduce-start.2", "all-reduce-start", "all-reduce", 4000, 4000, 1),
     ("copy-start.5", "copy-start", "copy-start", 3000, 5100, 1),
 )
-"""What a core does in each execution: name, opcode, category, start and length in ns, 1 beside the others."""
+"""Operations of a core in an execution: name, opcode, category, start and length in ns, 1 beside others."""
 
 
 def of_tpu(

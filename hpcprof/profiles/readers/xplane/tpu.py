@@ -136,8 +136,8 @@ class _Core:
         number = _execution(plane.numbers("run_id"), np.int64(core))[self._executions]
         self.enqueued = plane.has("run_id")[self._executions] & np.isin(number, [*enqueued])
         self._number = np.where(self.enqueued, number, NO_CORRELATION)
-        own = zip(plane.start[self._executions].tolist(), plane.end[self._executions].tolist(), strict=True)
-        spans = [enqueued.get(key, span) for key, span in zip(self._number.tolist(), own, strict=True)]
+        run = zip(plane.start[self._executions].tolist(), plane.end[self._executions].tolist(), strict=True)
+        spans = [enqueued.get(key, span) for key, span in zip(self._number.tolist(), run, strict=True)]
         self._span = np.array(spans, np.int64).reshape(-1, 2)
         self._work = self._on(_OPERATIONS, _ASYNCHRONOUS) & ~self._which("contains")
         # A collective has its name where it is under way, else where its end waits for it.
