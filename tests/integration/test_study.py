@@ -29,22 +29,27 @@ SMALL = ["--epochs", "1", "--steps-per-epoch", "3", "--capture-steps", "1"]
 KERNEL = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
 
 # Both run the program, whose MPI talks to its launcher over an open descriptor, and leave a recorded profile.
-NSYS = """#!{python}
-import lzma, os, pathlib, sqlite3, subprocess, sys
+NSYS = """#!{python} -IS
+import sys
 words = sys.argv[1:]
+if "--help" in words:
+    sys.exit()
+import lzma, os, pathlib, sqlite3, subprocess
 output = next(word.removeprefix("--output=") for word in words if word.startswith("--output="))
 if words[0] == "export":
     rank = pathlib.Path(words[-1]).stem[-1]
     packed = pathlib.Path({data!r}) / f"sp_bf16_rank{{rank}}.sqlite.xz"
     pathlib.Path(output).write_bytes(lzma.decompress(packed.read_bytes()))
-    # Two captures are never the same, byte for byte.
-    sqlite3.connect(output).execute(f"PRAGMA user_version = {{os.getpid()}}").connection.commit()
+    # Two captures are never the same, byte for byte; nsys writes this table last.
+    sqlite3.connect(output).executescript(
+        f"PRAGMA user_version = {{os.getpid()}}; CREATE TABLE ANALYSIS_DETAILS AS SELECT 1 AS duration"
+    )
 else:
     program = next(i for i, word in enumerate(words) if i and not word.startswith("-"))
     pathlib.Path(output + ".nsys-rep").touch()
     sys.exit(subprocess.run(words[program:], close_fds=False).returncode)
 """
-NCU = """#!{python}
+NCU = """#!{python} -IS
 import gzip, json, pathlib, subprocess, sys
 words = sys.argv[1:]
 if words[0] == "--import":
