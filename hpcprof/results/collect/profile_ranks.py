@@ -80,12 +80,12 @@ def profiles_by_rank(
     stated_ranks = {
         one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
     }
-    unranked = [file for file, one in identified.items() if isinstance(one, Identity)]
+    profiles = [file for file, one in identified.items() if isinstance(one, Identity)]
     # Several servers beside each other are rank 0 of a program each.
     told = len(stated_ranks) > 1 or (
-        stated_ranks and any(rank_from_name(one) is not None for one in unranked)
+        stated_ranks and any(rank_from_name(one) is not None for one in profiles)
     )
-    by_name = {} if told or len(unranked) < 2 else ranks_by_name(unranked)
+    by_name = {} if told or len(profiles) < 2 else ranks_by_name(profiles)
     if by_name:
         found.left_out.append(
             f"the {len(by_name)} ranks are numbered by the names of the profiles, which tell no ranks apart"
@@ -97,14 +97,14 @@ def profiles_by_rank(
             continue
         path = identity.path
         rank = by_name.get(file, identity.rank)
-        for number, part in _ranks(rank, identity.several, len(files) == 1, alike):
+        for number, part in _ranks(rank, identity.several, len(profiles) == 1, alike):
             if number is None and stated_ranks:
                 found.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
                     f"rename it, for example to {_name_with_rank(file, identified.values())}"
                 )
                 continue
-            if number is None and len(files) > 1:
+            if number is None and len(profiles) > 1:
                 raise HpcprofError(
                     f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
                     f"it, for example to {_name_with_rank(file, identified.values())}, or open it alone."

@@ -5,12 +5,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from hpcprof.common.errors import DamagedInput
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.declaration import SeveralRanks, foreign_kind, rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
@@ -22,6 +23,9 @@ _OPTION = re.compile(
     r"|START_TRIGGER|STOP_TRIGGER|START_DELAY_MS|RUN_DURATION_MS|SAMPLE_ALL_TASKS|USE_LINUX_PERF)",
     re.ASCII,
 )
+# Every export has at least one of these tables.
+_KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
+
 _OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
 _OFF = ("false", "0")
 
@@ -89,9 +93,18 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
     )
 
 
+def check_tables(export: NsysExport) -> None:
+    """Raise `DamagedInput` for the database of another program, such as nvprof or DLProf."""
+    if "StringTable" in export.tables and "StringIds" not in export.tables:
+        raise DamagedInput(f"{export.path} is {foreign_kind(export.path.with_suffix('.nvprof'))}.")
+    if not any(table.startswith(_KNOWN) for table in export.tables):
+        raise DamagedInput(f"{export.path} is not an export of nsys: it has none of its tables.")
+
+
 def identify_rank(path: Path) -> int | None:
     """Return the rank in an export, else in its name; None if neither has one."""
     with open_export(path) as export:
+        check_tables(export)
         ranks = mpi_processes(export)
         return _rank(export, ranks, {} if ranks else _environment(export))
 

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.profiles.readers.nsys import mpi, operations, synchronizations
 from hpcprof.profiles.readers.nsys.device_samples import read_device_samples
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
@@ -25,13 +23,10 @@ from hpcprof.profiles.readers.nsys.operations import (
     read_memory,
     read_os_calls,
 )
-from hpcprof.profiles.readers.nsys.origin import origin
+from hpcprof.profiles.readers.nsys.origin import check_tables, origin
 from hpcprof.profiles.readers.nsys.synchronizations import read_synchronizations
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operators, Ranges, Timeline
-
-# Every export has at least one of these tables.
-_KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 
 def read(path: Path, threads: int = 2) -> Timeline:
@@ -41,10 +36,7 @@ def read(path: Path, threads: int = 2) -> Timeline:
     for its operators are operators.
     """
     with open_export(path, threads) as export:
-        if "StringTable" in export.tables and "StringIds" not in export.tables:
-            raise DamagedInput(f"{path} is {foreign_kind(path.with_suffix('.nvprof'))}.")
-        if not any(table.startswith(_KNOWN) for table in export.tables):
-            raise DamagedInput(f"{path} is not an export of nsys: it has none of its tables.")
+        check_tables(export)
         return _timeline(export)
 
 

@@ -92,6 +92,12 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
     assert found.skipped == ["damaged.x is damaged."]
 
 
+def test_a_file_that_is_no_profile_does_not_make_the_rank_of_another_unknown() -> None:
+    found = profiles_by_rank([Path("a.x"), Path("damaged.x")])
+    assert found.paths == {0: Path("a.x")}
+    assert found.skipped == ["damaged.x is damaged."]
+
+
 @pytest.mark.parametrize(
     ("names", "says"),
     [

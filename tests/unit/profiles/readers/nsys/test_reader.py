@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.possible_times import with_possible_times
+from hpcprof.profiles.readers.nsys.origin import identify_rank
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, OWN_END, Category, Style
 from tests.data import generated_exports
@@ -331,6 +333,14 @@ def test_a_kernel_that_ends_before_it_starts_is_left_out_and_counted(export: Pat
     timeline = with_possible_times(read(export))
     assert len(timeline.kernels) == count - 1
     assert Loss(LossKind.ROW, Subject.KERNEL, 1, count, "end") in timeline.origin.losses
+
+
+def test_the_rank_of_another_programs_database_is_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "dlprof_dldb.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE aggregations (id)")
+    with pytest.raises(DamagedInput, match=r"dlprof_dldb\.sqlite is not an export of nsys"):
+        identify_rank(path)
 
 
 def test_a_database_of_nvprof_is_named(tmp_path: Path) -> None:
