@@ -9,6 +9,8 @@ UNITRACE = Reader(
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.unitrace.reader:read",
     other_files="hpcprof.profiles.readers.unitrace.reader:other_files",
+    shared_suffixes=("chrome_trace.json",),
+    recognize="hpcprof.profiles.readers.unitrace.reader:is_trace",
     identify_rank="hpcprof.profiles.readers.unitrace.reader:identify_rank",
     scrubber=Scrubber(
         "hpcprof.profiles.scrub.unitrace:scrub",

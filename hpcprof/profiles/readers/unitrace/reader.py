@@ -47,6 +47,8 @@ from hpcprof.profiles.timeline import (
 )
 
 _EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
+_OF_UNITRACE = re.compile(rb'(?:HOST|DEVICE)<|"gpu_op"|"(?:CL_)?Flow_H2D_')
+"""Names of processes and categories of events of unitrace, and of no other writer of Chrome traces."""
 _HEAD_BYTES = 1 << 16
 _HOST = re.compile(r"(?:RANK (?P<rank>\d{1,9}) )?HOST<(?P<host>[^>]*)>")
 _DEVICE = re.compile(
@@ -129,6 +131,12 @@ def identify_rank(path: Path) -> int | None:
     return int(found[1]) if found else _named_rank(path)
 
 
+def is_trace(path: Path) -> bool:
+    """Return whether a file is a trace of unitrace, by what it begins with."""
+    with reading(path), path.open("rb") as file:
+        return _OF_UNITRACE.search(file.read(_HEAD_BYTES)) is not None
+
+
 def _named_rank(path: Path) -> int | None:
     own = rank_from_name(path)
     return rank_from_name(path.parent) if own is None else own
@@ -137,7 +145,7 @@ def _named_rank(path: Path) -> int | None:
 def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     """Return the events of a trace; without its closing brackets, those that are whole."""
     begin = _EVENTS.match(written.lstrip())
-    if begin is None:
+    if begin is None or not _OF_UNITRACE.search(written[:_HEAD_BYTES]):
         raise DamagedInput(f"{path} is not a trace of unitrace.")
     try:
         return msgspec.json.decode(written, type=_Trace).events, []

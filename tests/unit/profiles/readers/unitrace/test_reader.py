@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.readers.discovery import files_of, identify_rank, read_profile
+from hpcprof.profiles.readers.discovery import files_of, find_profiles, identify_rank, read_profile, reader_of
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.unitrace import scrub
 from hpcprof.profiles.timeline import Category, Timeline
@@ -157,6 +158,21 @@ def test_counters_beside_a_trace_are_those_of_kernels(table: str, tmp_path: Path
     said = [loss.sentence for loss in timeline.origin.losses]
     assert len(said) == 2
     assert all("left out" in sentence for sentence in said)
+
+
+def test_a_trace_of_that_name_by_another_program_is_none_of_unitrace(tmp_path: Path) -> None:
+    path = tmp_path / "chrome_trace.json"
+    path.write_text(made.text(made.events()))
+    assert find_profiles(tmp_path) == [path]
+    event = {"ph": "X", "name": "cuLaunchKernel", "pid": 1, "tid": 1, "ts": 6158004228499.86, "dur": 2.5}
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    assert find_profiles(tmp_path) == []
+    with pytest.raises(DamagedInput, match="is not a trace of unitrace"):
+        read_profile(path)
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{**event, "cat": "cpu_op"}]}))
+    reader = reader_of(path)
+    assert reader is not None
+    assert reader.name == "torch"
 
 
 def test_a_copy_has_the_same_figures_and_no_host_path_or_argument(tmp_path: Path) -> None:
