@@ -20,6 +20,9 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of, identify_rank, read_profile, several_ranks
+from hpcprof.profiles.readers.otf2.archive import open_archive
+from hpcprof.profiles.readers.otf2.events import read_events
+from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, NO_ROOT, NO_TAG, NO_WAIT, StepRange, Timeline
 from tests.data.otf2_archive import RESOLUTION, Program, files_of_archive, ticks, write_archive
 
@@ -350,6 +353,16 @@ def test_a_rank_whose_events_are_damaged_is_named_and_the_others_are_read(anchor
     with pytest.raises(DamagedInput, match=r"traces\.otf2: the events of rank 2 \(2\.evt\) cannot be read"):
         rank_of(anchor, 2)
     assert len(rank_of(anchor, 1).mpi_operations) == 5 * STEPS
+
+
+def test_stated_numbers_of_events_below_those_of_the_files_tell_no_damage(anchor: Path) -> None:
+    with open_archive(anchor) as archive:
+        first = archive.locations[0]._replace(events=10**6)
+        with pytest.raises(LibraryError, match="of 1,000,000 events are there"):
+            read_events(archive, first)
+        # APEX states the number of its definitions for each location.
+        archive.locations = [first, *(one._replace(events=1) for one in archive.locations[1:])]
+        assert len(read_events(archive, first).visits)
 
 
 def test_another_thread_that_is_damaged_is_a_loss(anchor: Path) -> None:
