@@ -49,6 +49,29 @@ def test_a_damaged_trace_is_one_sentence(job: pd.DataFrame, tmp_path: Path) -> N
         read_table(path)
 
 
+def _nested(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def test_metadata_and_calls_of_the_host_are_no_operations(tmp_path: Path) -> None:
+    # As chakra_converter writes them (mlcommons/chakra, tests/data/feeder_tests_trace.tar.gz).
+    text = _nested(1, b"schema") + bytes([0xEA, 0x01, 5]) + b"1.0.1"
+    metadata = _nested(2, text)
+    metadata = bytes([len(metadata)]) + metadata
+
+    def node(name: bytes, on_host: int, start: int) -> bytes:
+        content = _nested(2, name) + bytes([3 << 3, 7, 6 << 3, start, 7 << 3, 9])
+        content += _nested(10, _nested(1, b"is_cpu_op") + bytes([0xD8, 0x01, on_host]))
+        return bytes([len(content)]) + content
+
+    path = tmp_path / "llama.0.et"
+    path.write_bytes(metadata + node(b"c10d::broadcast_", 1, 0) + node(b"ncclKernel_Broadcast", 0, 3))
+    assert read_tables([path])["kind"].tolist() == ["host", "collective"]
+    path.write_bytes(metadata + node(b"c10d::broadcast_", 1, 0) + node(b"ncclKernel_Broadcast", 0, 0))
+    with pytest.raises(DamagedInput, match="no time at which one starts"):
+        read_table(path)
+
+
 @pytest.mark.skipif(not find_spec("chakra"), reason="mlc-chakra is not installed (pip install --no-deps)")
 def test_its_own_library_parses_it(job: pd.DataFrame, tmp_path: Path) -> None:
     schema = import_module("chakra.schema.protobuf.et_def_pb2")

@@ -36,12 +36,14 @@ def read_rows(path: Path) -> pd.DataFrame:
     """
     data = path.read_bytes()
     try:
-        nodes = [_node(data, begin, end) for begin, end in _messages(data)][1:]
+        nodes = [_node(data, begin, end) for begin, end in [*_messages(data)][1:]]
     except (Damage, struct.error, UnicodeDecodeError):
         raise DamagedInput(f"{path} is not a Chakra execution trace, or is cut off.") from None
     rows: pd.DataFrame = pd.DataFrame([node for node in nodes if node])
     if not len(rows) or not rows["duration_ns"].any():
         raise DamagedInput(f"{path} has no operations with times.")
+    if len(rows) > 1 and not rows["start_ns"].any():
+        raise DamagedInput(f"{path} has durations of operations, but no time at which one starts.")
     rows["rank"] = rank_from_name(path.with_suffix("")) or 0
     return rows
 
@@ -81,7 +83,7 @@ def _node(data: bytes, begin: int, end: int) -> dict[str, object] | None:
             attributes |= _attribute(data, field)
     if kind not in NODE_KINDS:
         return None
-    row["kind"] = "host" if kind == 4 and attributes.get("is_cpu_op") else NODE_KINDS[kind]
+    row["kind"] = "host" if attributes.get("is_cpu_op") else NODE_KINDS[kind]
     for name in ("start_ns", "duration_ns", "step", "stage", "microbatch", "chunk", "replica"):
         row[name] = attributes.get(name, row.get(name, -1))
     row["bytes"] = attributes.get("comm_size", -1)
