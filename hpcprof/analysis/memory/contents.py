@@ -141,7 +141,10 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
             reserved[after - 1] += event.size
         elif event.action == "oom" and failed is None:
             failed = after
-    rows += [(judge.number(place), size, 0, last) for place, size, last in live.values()]
+    for place, size, last in live.values():
+        # Nothing tells by whom memory from before the history was allocated, if it has no stack.
+        stackless = place.kind == "backward" and not place.line
+        rows.append((judge.number(Purpose("other", "", "") if stackless else place), size, 0, last))
     place_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)

@@ -4,6 +4,7 @@
 with one more key. They are pickles of somebody else: only plain values are loaded, up to a maximum number.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ _MOST_ITEMS = 4_000_000
 """The most blocks and events: a pickle can repeat parts of itself."""
 
 _MOST_FRAMES = 200
+_PYTHON = re.compile(r"\.pyx?$|^<")
+"""Files of Python. PyTorch records the frames of C++ between and below them unless told stacks="python"."""
 _LARGEST = 1 << 62
 _HEAD_BYTES = 4096
 _ACTIVE = "active"
@@ -206,8 +209,9 @@ class _Reading:
         if known is None:
             stack = tuple(
                 CodeLine(str(frame["name"]), str(frame["filename"]), _number(frame["line"]))
-                for frame in frames[:_MOST_FRAMES]
-            )
+                for frame in frames
+                if _PYTHON.search(str(frame["filename"]))
+            )[:_MOST_FRAMES]
             known = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))
         return known
 

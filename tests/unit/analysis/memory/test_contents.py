@@ -11,7 +11,14 @@ from torch.cuda import _memory_viz
 
 from hpcprof.analysis.memory.contents import KINDS, MemoryInUse, contents_of, line_of
 from hpcprof.profiles.readers.flight_recorder import CodeLine
-from hpcprof.profiles.readers.memory_snapshot import MemorySnapshot, read_memory_snapshot
+from hpcprof.profiles.readers.memory_snapshot import (
+    Allocation,
+    AllocatorAction,
+    DeviceMemory,
+    MemorySnapshot,
+    Notes,
+    read_memory_snapshot,
+)
 
 DATA = Path(__file__).parents[3] / "data" / "memory"
 SNAPSHOTS = [
@@ -95,6 +102,17 @@ def test_without_notes_frames_tell_parameters_and_optimizer(tmp_path: Path) -> N
     kinds = dict(zip(KINDS, found.by_kind[:, -1].tolist(), strict=True))
     assert kinds["parameters"] == 4_200_448
     assert kinds["optimizer"] >= 2 * kinds["parameters"]
+
+
+def test_memory_from_before_the_history_is_not_taken_for_gradients() -> None:
+    events = (AllocatorAction("alloc", 1024, 1024, 1, 0, ""),)
+    blocks = (Allocation(0, 512, 0), Allocation(1024, 1024, 0))
+    snapshot = MemorySnapshot(
+        (DeviceMemory(0, blocks, 4096, events),), ((), (CodeLine("f", "a.py", 1),)), Notes()
+    )
+    found = contents_of(snapshot, snapshot.devices[0])
+    by_kind = dict(zip(KINDS, found.by_kind[:, -1].tolist(), strict=True))
+    assert (by_kind["other"], by_kind["backward"]) == (512, 1024)
 
 
 def test_generated_code_is_not_the_users_line() -> None:

@@ -40,6 +40,20 @@ def test_a_recorded_snapshot(tmp_path: Path) -> None:
     assert any(frame.function == "forward" for stack in found.stacks for frame in stack)
 
 
+def test_frames_of_cpp_are_left_out(tmp_path: Path) -> None:
+    unwind = {"name": "torch::unwind::unwind()", "filename": "??", "line": 0}
+    engine = {"name": "torch::autograd::Engine::thread_main", "filename": "engine.cpp", "line": 77}
+    step = {"name": "step", "filename": "/home/me/train.py", "line": 82}
+    blocks = [
+        {"size": 512, "state": "active_allocated", "frames": [unwind] * 300 + [step]},
+        {"size": 512, "state": "active_allocated", "frames": [unwind, engine]},
+    ]
+    segment = {"device": 0, "address": 0, "total_size": 1024, "blocks": blocks}
+    found = _read(tmp_path, pickle.dumps({"segments": [segment]}))
+    stacks = [found.stacks[block.stack] for block in found.devices[0].blocks]
+    assert [[frame.function for frame in stack] for stack in stacks] == [["step"], []]
+
+
 def test_the_notes_of_the_hook(tmp_path: Path) -> None:
     found = _read(tmp_path, lzma.decompress((DATA / "leak/rank00001.oom.pickle.xz").read_bytes()))
     assert (found.notes.event, found.notes.rank, found.notes.step) == ("out_of_memory", 1, 31)
