@@ -43,7 +43,7 @@ class Gaps(msgspec.Struct, frozen=True):
         """Return the gaps of all parts together."""
         names = ("unsized", "unnamed", "uncounted", "unaligned")
         return cls(
-            sum(part.fused for part in parts), *(any(getattr(one, name) for one in parts) for name in names)
+            sum(part.fused for part in parts), *(any(getattr(part, name) for part in parts) for name in names)
         )
 
 
@@ -67,21 +67,21 @@ class Listed:
         return replace(self, rows={})
 
 
-def list_collectives(found: Communication) -> Listed:
+def list_collectives(communication: Communication) -> Listed:
     """List the collectives of some communicators."""
-    matched, aligned = found.collectives, found.clocks
-    tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
-    shown = [one for one in matched if len(one.seq)]
+    matched, aligned = communication.collectives, communication.clocks
+    tables = [_table(operation, aligned.get(clock_key(operation))) for operation in matched]
+    shown = [operation for operation in matched if len(operation.seq)]
     gaps = Gaps(
-        fused=sum(int(np.count_nonzero(one.fused > 1)) for one in matched),
-        unsized=any(bool(np.isnan(one.message).any()) for one in matched),
-        unnamed=any(one.comm_id is None for one in matched),
-        uncounted=any(one.size is None for one in shown),
-        unaligned=any(clock_key(one) not in aligned for one in shown),
+        fused=sum(int(np.count_nonzero(operation.fused > 1)) for operation in matched),
+        unsized=any(bool(np.isnan(operation.message).any()) for operation in matched),
+        unnamed=any(operation.comm_id is None for operation in matched),
+        uncounted=any(operation.size is None for operation in shown),
+        unaligned=any(clock_key(operation) not in aligned for operation in shown),
     )
     rows = joined(tables)
     medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
-    return Listed(rows, medians, found.problems, gaps, found.missing)
+    return Listed(rows, medians, communication.problems, gaps, communication.missing)
 
 
 def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -115,7 +115,7 @@ def outcome_of(
     """
     if not parts:
         return no_rows(unrecorded)
-    problems = in_few_sentences([one for part in parts for one in part.problems])
+    problems = in_few_sentences([problem for part in parts for problem in part.problems])
     if not columns:
         return no_rows("; ".join(problems) or nothing)
     gaps = Gaps.of_all([part.gaps for part in parts])
@@ -189,42 +189,42 @@ def _whole(values: list[Any]) -> NDArray[np.object_]:
     return object_array(None if value is None else round(value) for value in values)
 
 
-def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
+def _table(operation: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
     """Return the columns of one operation of one communicator; ``begin`` is for sorting."""
-    count = len(one.seq)
-    latency = (one.end - one.start).min(axis=1)
+    count = len(operation.seq)
+    latency = (operation.end - operation.start).min(axis=1)
     # Unknown sizes have the number -1 and so select the last element, 0.
-    place, messages = pd.factorize(one.message)
-    sizes = [whole_bytes(one.op, int(message), one.size) or 0 for message in messages.tolist()]
+    place, messages = pd.factorize(operation.message)
+    sizes = [whole_bytes(operation.op, int(message), operation.size) or 0 for message in messages.tolist()]
     size = np.array([*sizes, 0])[place]
-    known = (place >= 0) & (whole_bytes(one.op, 0, one.size) is not None)
-    timed = (latency > 0) & (one.fused == 1) & known
+    is_known = (place >= 0) & (whole_bytes(operation.op, 0, operation.size) is not None)
+    timed = (latency > 0) & (operation.fused == 1) & is_known
     bandwidth = np.divide(size.astype(float), latency, out=np.zeros(count), where=timed)
-    factor = None if one.size is None else bus_factor(one.op, one.size)
+    factor = None if operation.size is None else bus_factor(operation.op, operation.size)
     first = last = spread = np.full(count, None, object)
     if clock is not None:
-        start = clock.aligned(one.start)
-        first, last = one.ranks[start.argmin(axis=1)], one.ranks[start.argmax(axis=1)]
+        start = clock.aligned(operation.start)
+        first, last = operation.ranks[start.argmin(axis=1)], operation.ranks[start.argmax(axis=1)]
         spread = np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64)
     return {
-        "op": np.repeat(object_array([one.op]), count),
-        "comm_id": np.repeat(object_array([one.comm_id]), count),
-        "seq": one.seq,
-        "bytes": nullable(size, known),
-        "ranks": np.full(count, len(one.ranks)),
+        "op": np.repeat(object_array([operation.op]), count),
+        "comm_id": np.repeat(object_array([operation.comm_id]), count),
+        "seq": operation.seq,
+        "bytes": nullable(size, is_known),
+        "ranks": np.full(count, len(operation.ranks)),
         "latency_ns": latency,
         "algbw_gbps": nullable(np.round(bandwidth, 6), timed),
         "busbw_gbps": nullable(np.round(bandwidth * (factor or 0), 6), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
-        "begin": one.start[:, 0],
+        "begin": operation.start[:, 0],
     }
 
 
-def nullable(values: NDArray[Any], known: Mask) -> NDArray[Any]:
+def nullable(values: NDArray[Any], is_known: Mask) -> NDArray[Any]:
     """Return the known values, and None for the others."""
-    return values if known.all() else np.where(known, values, object_array([None]))
+    return values if is_known.all() else np.where(is_known, values, object_array([None]))
 
 
 def _why_null(gaps: Gaps, missing: str) -> list[str]:
@@ -259,10 +259,10 @@ def _why_null(gaps: Gaps, missing: str) -> list[str]:
 NO_MESSAGES = "no rank has sends or receives"
 
 
-def list_messages(found: Communication) -> Listed:
+def list_messages(communication: Communication) -> Listed:
     """List the messages in some communicators whose pairs of ranks share no others."""
-    pairs = [pair for pair in found.pairs if len(pair.seq)]
-    clocks = found.pair_clocks
+    pairs = [pair for pair in communication.pairs if len(pair.seq)]
+    clocks = communication.pair_clocks
     gaps = Gaps(
         fused=sum(int(np.count_nonzero((pair.fused > 1).any(axis=1))) for pair in pairs),
         unsized=any(bool(np.isnan(pair.message).any()) for pair in pairs),
@@ -272,7 +272,7 @@ def list_messages(found: Communication) -> Listed:
     )
     rows = joined([_message_table(pair, clocks.get(pair.ranks)) for pair in pairs])
     medians = medians_of(rows, ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
-    return Listed(rows, medians, found.unpaired, gaps, found.missing)
+    return Listed(rows, medians, communication.unpaired, gaps, communication.missing)
 
 
 def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -295,9 +295,9 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
     """Return the columns of one pair; ``begin`` is for sorting."""
     count = len(pair.seq)
     latency = (pair.end - pair.start).min(axis=1)
-    known = ~np.isnan(pair.message)
-    timed = (latency > 0) & (pair.fused == 1).all(axis=1) & known
-    size = np.where(known, pair.message, 0)
+    is_known = ~np.isnan(pair.message)
+    timed = (latency > 0) & (pair.fused == 1).all(axis=1) & is_known
+    size = np.where(is_known, pair.message, 0)
     bandwidth = np.divide(size, latency, out=np.zeros(count), where=timed)
     last = spread = np.full(count, None, object)
     if clock is not None:
@@ -309,7 +309,7 @@ def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
         "receiver": np.full(count, pair.receiver),
         "comm_id": np.repeat(object_array([pair.comm_id]), count),
         "seq": pair.seq,
-        "bytes": nullable(size.astype(np.int64), known),
+        "bytes": nullable(size.astype(np.int64), is_known),
         "latency_ns": latency,
         "algbw_gbps": nullable(np.round(bandwidth, 6), timed),
         "last_rank": last,

@@ -56,13 +56,13 @@ class AlignedClocks:
     def aligned(self, stamps: Ints) -> Floats:
         """Return time stamps of shape (m, n) on the common clock, in ns since its zero."""
         columns = enumerate(stamps.T)
-        return np.column_stack([self.on_common_clock(rank, own) for rank, own in columns])
+        return np.column_stack([self.on_common_clock(rank, column_stamps) for rank, column_stamps in columns])
 
     def on_common_clock(self, column: int, stamps: Ints) -> Floats:
         """Return time stamps of one rank, of shape (m,), on the common clock."""
-        own = (stamps - self.zero[column]).astype(float)
+        elapsed = (stamps - self.zero[column]).astype(float)
         moment, offset = self.moment[:, column], self.offset[:, column]
-        common: Floats = own - self.rate[column] * own - np.interp(own, moment, offset)
+        common: Floats = elapsed - self.rate[column] * elapsed - np.interp(elapsed, moment, offset)
         return common
 
 
@@ -76,9 +76,9 @@ def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, Aligne
     too few collectives are left out.
     """
     ends: tuple[dict[ClockKey, list[Ints]], ...] = ({}, {})
-    for one in matched:
-        if one.op in ALIGNING | ALIGNING_EXPERTS and len(one.ranks) > 1:
-            ends[one.op in ALIGNING].setdefault(clock_key(one), []).append(one.end[one.part == 0])
+    for calls in matched:
+        if calls.op in ALIGNING | ALIGNING_EXPERTS and len(calls.ranks) > 1:
+            ends[calls.op in ALIGNING].setdefault(clock_key(calls), []).append(calls.end[calls.part == 0])
     stamps = {
         key: end
         for of in ends
@@ -96,15 +96,15 @@ def clock_key(matched: MatchedCollectives) -> ClockKey:
 def _align(end: Ints) -> AlignedClocks:
     """Align by ends of shape (m, n), sorted by time."""
     zero = end[0]
-    own = (end - zero).astype(float)
-    apart = own - own[:, :1]
-    rate = drift(own, apart)
+    elapsed = (end - zero).astype(float)
+    apart = elapsed - elapsed[:, :1]
+    rate = drift(elapsed, apart)
     blocks = max(1, len(end) // _BLOCK)
-    moment = _medians(own, blocks)
+    moment = _medians(elapsed, blocks)
     unknown = np.zeros(len(zero))
-    offset = _medians(apart - rate * own, blocks)
-    rough = AlignedClocks(zero, rate, moment, offset, own[-1], unknown, len(end))
-    del own, apart
+    offset = _medians(apart - rate * elapsed, blocks)
+    rough = AlignedClocks(zero, rate, moment, offset, elapsed[-1], unknown, len(end))
+    del elapsed, apart
     # Now that the clocks agree roughly, the reference is the median rank and no longer the first.
     fine = replace(rough, offset=offset + _medians(_by_parts(end, partial(_from_median, rough)), blocks))
     residual = _by_parts(end, lambda part: np.abs(later_than_others(fine.aligned(part))))
@@ -124,15 +124,15 @@ def _by_parts(end: Ints, function: Callable[[Ints], Floats]) -> Floats:
     return np.concatenate(parts)
 
 
-def drift(own: Floats, apart: Floats) -> Floats:
+def drift(elapsed: Floats, apart: Floats) -> Floats:
     """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance or no drift.
 
     It is the median slope between each moment of the first half and its partner in the second half (Theil and
-    Sen), which outliers do not change. ``own`` and ``apart``, both of shape (m, ...), are moments in their
-    order, and by how much the clocks are ahead at them, in ns.
+    Sen), which outliers do not change. ``elapsed`` has moments in their order, and ``apart`` by how much the
+    clocks are ahead at them, both in ns and of shape (m, ...).
     """
-    half = len(own) // 2
-    slope = (apart[-half:] - apart[:half]) / np.maximum(own[-half:] - own[:half], 1.0)
+    half = len(elapsed) // 2
+    slope = (apart[-half:] - apart[:half]) / np.maximum(elapsed[-half:] - elapsed[:half], 1.0)
     middle: Floats = np.median(slope, axis=0)
     spread = MAD_TO_DEVIATION * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
     certain = np.abs(middle) > _SIGMAS * spread

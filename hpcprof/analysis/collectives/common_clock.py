@@ -35,8 +35,8 @@ class RankClock:
 
     def to_common(self, stamps: Ints) -> Ints:
         """Return time stamps of the rank on the common clock, in whole ns."""
-        own = (stamps - self.zero).astype(float)
-        ahead = _along(own, self.moment, self.ahead, self.rate)
+        elapsed = (stamps - self.zero).astype(float)
+        ahead = _along(elapsed, self.moment, self.ahead, self.rate)
         return stamps + (self.base - self.zero) - np.rint(ahead).astype(np.int64)
 
     def to_rank(self, stamps: Ints) -> Ints:
@@ -63,10 +63,10 @@ def with_ranks(
     together: Mapping[ClockKey, AlignedClocks], pairs: Mapping[tuple[int, int], AlignedClocks] | None = None
 ) -> list[Aligned]:
     """Return the clocks that collectives and, of two ranks each, messages align, with their ranks."""
-    found: list[Aligned] = [
+    alignments: list[Aligned] = [
         (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in together.items()
     ]
-    return found + [(list(ranks), clock) for ranks, clock in (pairs or {}).items()]
+    return alignments + [(list(ranks), clock) for ranks, clock in (pairs or {}).items()]
 
 
 def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
@@ -76,47 +76,47 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     `hpcprof.analysis.collectives.skew` has them. The others follow in the order of their uncertainty, each
     through one rank that it shares with those before.
     """
-    sets = sorted(aligned, key=lambda one: (-len(one[0]), -one[1].collectives, tuple(one[0])))
-    of_rank: dict[int, list[int]] = {}
+    sets = sorted(aligned, key=lambda group: (-len(group[0]), -group[1].collectives, tuple(group[0])))
+    rank_sets: dict[int, list[int]] = {}
     for number, (ranks, _) in enumerate(sets):
         for rank in ranks:
-            of_rank.setdefault(rank, []).append(number)
+            rank_sets.setdefault(rank, []).append(number)
     left = set(range(len(sets)))
-    found = [_connected(sets, of_rank, number, left) for number in range(len(sets)) if number in left]
-    return sorted(found, key=lambda part: -len(part.clocks))
+    components = [_connected(sets, rank_sets, number, left) for number in range(len(sets)) if number in left]
+    return sorted(components, key=lambda part: -len(part.clocks))
 
 
 def _connected(
-    sets: Sequence[Aligned], of_rank: Mapping[int, Sequence[int]], first: int, left: set[int]
+    sets: Sequence[Aligned], rank_sets: Mapping[int, Sequence[int]], first: int, left: set[int]
 ) -> Alignment:
     """Connect what shares ranks with the first set, and remove it from those that are left."""
     ranks, clocks = sets[first]
     base = int(clocks.zero[0])
-    found = {rank: _alone(clocks, column, base) for column, rank in enumerate(ranks)}
+    placed = {rank: _alone(clocks, column, base) for column, rank in enumerate(ranks)}
     uncertainty = dict(zip(ranks, clocks.uncertainty.tolist(), strict=True))
     left.remove(first)
     waiting: list[tuple[float, int, int]] = []
     new = list(ranks)
     while True:
         for rank in new:
-            for number in left.intersection(of_rank[rank]):
+            for number in left.intersection(rank_sets[rank]):
                 heapq.heappush(waiting, (uncertainty[rank] + _error(sets[number], rank), number, rank))
         if not waiting:
-            return Alignment(found, uncertainty)
+            return Alignment(placed, uncertainty)
         error, number, through = heapq.heappop(waiting)
         new = []
         if number in left:
             left.remove(number)
-            members, own = sets[number]
-            new = [rank for rank in members if rank not in found]
+            members, source = sets[number]
+            new = [rank for rank in members if rank not in placed]
             for rank in new:
                 column = bisect_left(members, rank)
-                found[rank] = _through(own, column, bisect_left(members, through), found[through])
-                uncertainty[rank] = error + float(own.uncertainty[column])
+                placed[rank] = _through(source, column, bisect_left(members, through), placed[through])
+                uncertainty[rank] = error + float(source.uncertainty[column])
 
 
-def _error(one: Aligned, rank: int) -> float:
-    ranks, clocks = one
+def _error(alignment: Aligned, rank: int) -> float:
+    ranks, clocks = alignment
     return float(clocks.uncertainty[bisect_left(ranks, rank)])
 
 
@@ -129,21 +129,21 @@ def _alone(clocks: AlignedClocks, column: int, base: int) -> RankClock:
 
 def _through(clocks: AlignedClocks, column: int, shared: int, on_common: RankClock) -> RankClock:
     """Return the clock of a rank on the common clock, on which another rank of its set already is."""
-    own, other = _alone(clocks, column, 0), _alone(clocks, shared, 0)
+    clock, other = _alone(clocks, column, 0), _alone(clocks, shared, 0)
     # Between the knots of all three, the way from the rank to the common clock is a straight line.
     apart = other.zero - on_common.zero
-    of_other = on_common.moment - apart
-    shared_ahead = _along(of_other, other.moment, other.ahead, other.rate)
+    elapsed_other = on_common.moment - apart
+    shared_ahead = _along(elapsed_other, other.moment, other.ahead, other.rate)
     moment = np.unique(
-        np.concatenate([own.moment - own.ahead, other.moment - other.ahead, of_other - shared_ahead])
+        np.concatenate([clock.moment - clock.ahead, other.moment - other.ahead, elapsed_other - shared_ahead])
     )
-    of_rank = moment + _backwards(own, moment)
-    of_other = moment + _backwards(other, moment) + apart
-    common = of_other - _along(of_other, on_common.moment, on_common.ahead, on_common.rate)
-    base = on_common.base + round(float(common[0] - of_rank[0]))
-    ahead = of_rank - (common - (base - on_common.base))
-    rate = 1 - (1 - own.rate) * (1 - on_common.rate) / (1 - other.rate)
-    return replace(own, base=base, moment=of_rank, ahead=ahead, rate=rate)
+    elapsed = moment + _backwards(clock, moment)
+    elapsed_other = moment + _backwards(other, moment) + apart
+    common = elapsed_other - _along(elapsed_other, on_common.moment, on_common.ahead, on_common.rate)
+    base = on_common.base + round(float(common[0] - elapsed[0]))
+    ahead = elapsed - (common - (base - on_common.base))
+    rate = 1 - (1 - clock.rate) * (1 - on_common.rate) / (1 - other.rate)
+    return replace(clock, base=base, moment=elapsed, ahead=ahead, rate=rate)
 
 
 def _backwards(clock: RankClock, common: Floats) -> Floats:

@@ -60,7 +60,7 @@ def communication(
     ``communicators`` are those to match, all if empty, and ``exchanging`` those with sends and receives.
     ``profiled`` is the number of ranks of the program with a profile, by default that in the rows.
     """
-    found, exchanged, exposed = [], [], []
+    parts, exchanged, exposed = [], [], []
     ranks: set[int] = set()
     worlds: set[float] = set()
     for batch in batches:
@@ -70,7 +70,7 @@ def communication(
         rows = batch.assign(row=batch.groupby("rank").cumcount(), before=exposed_before(columns))
         if communicators:
             rows = rows[rows["comm_id"].isin(communicators)]
-        found.append(recorded(rows))
+        parts.append(recorded(rows))
         exposed.append(exposed_by_step(rows))
         exchanged.append(rows[rows["comm_id"].isin(exchanging)] if communicators else rows)
         ranks.update(rows["rank"].unique().tolist())
@@ -79,13 +79,13 @@ def communication(
         return Communication([], [], [], [], [], pd.DataFrame(), "")
     profiled = profiled or len(ranks)
     whole_world = worlds == {profiled}
-    known = [world for world in worlds if not np.isnan(world)]
+    recorded_worlds = [world for world in worlds if not np.isnan(world)]
     return Communication(
         sorted(ranks),
-        *match_recorded(found, whole_world),
+        *match_recorded(parts, whole_world),
         *match_pairs(pd.concat(exchanged, ignore_index=True), whole_world),
         pd.concat(exposed, ignore_index=True),
-        _missing(max(known, default=0), profiled),
+        _missing(max(recorded_worlds, default=0), profiled),
     )
 
 

@@ -20,10 +20,10 @@ from hpcprof.profiles.timeline import Floats, Ints
 _COLUMNS = ("layer", "rank", "sent_bytes", "received_bytes", "compute_ns", "wait_ns", "waits_for")
 
 
-def layers(found: Communication) -> list[dict[str, Any]]:
+def layers(communication: Communication) -> list[dict[str, Any]]:
     """Return the balance of the layers whose dispatch and combine are in some communicators."""
     by_communicator: dict[str | None, dict[str, MatchedCollectives]] = {}
-    for matched in found.collectives:
+    for matched in communication.collectives:
         by_communicator.setdefault(matched.comm_id, {})[matched.op] = matched
     rows: list[dict[str, Any]] = []
     for of in by_communicator.values():
@@ -52,7 +52,7 @@ def _layers(dispatch: MatchedCollectives, combine: MatchedCollectives) -> list[d
     count = min(len(dispatch.seq), len(combine.seq))
     layer = _layer(dispatch.step[:count, 0])
     compute = combine.start[:count] - dispatch.end[:count]
-    lengths = [one.end[:count] - one.start[:count] for one in (dispatch, combine)]
+    lengths = [exchange.end[:count] - exchange.start[:count] for exchange in (dispatch, combine)]
     waits = sum(length - length.min(axis=1, keepdims=True) for length in lengths)
     last = np.argmin(np.sum(lengths, axis=0), axis=1)
     rows = []

@@ -66,15 +66,15 @@ class Matches:
     @classmethod
     def concatenate(cls, parts: Sequence[Matches]) -> Matches:
         """Return the rows of several parts; groups and matches are numbered on."""
-        found: dict[str, list[NDArray[Any]]] = {field.name: [] for field in fields(cls)}
+        arrays: dict[str, list[NDArray[Any]]] = {field.name: [] for field in fields(cls)}
         first = {"group": 0, "match": 0}
         for part in parts:
-            for name, columns in found.items():
+            for name, columns in arrays.items():
                 values = getattr(part, name)
                 columns.append(values + first[name] if name in first else values)
             for name in first:
                 first[name] += int(getattr(part, name).max(initial=-1)) + 1
-        return cls(**{name: np.concatenate(of) if of else _NOTHING[name] for name, of in found.items()})
+        return cls(**{name: np.concatenate(of) if of else _NOTHING[name] for name, of in arrays.items()})
 
     def take(self, rows: NDArray[Any]) -> Matches:
         """Return some rows."""
@@ -98,15 +98,15 @@ class MatchedGroup(NamedTuple):
     """True if what these ranks have in common aligns their clocks."""
 
 
-def matches_of(found: Communication) -> Matches:
+def matches_of(matched: Communication) -> Matches:
     """Return what some ranks have in common, each group with its matches in their order."""
-    parts = [_of_collectives(one, found.clocks.get(clock_key(one))) for one in found.collectives]
-    for pair in found.pairs:
+    parts = [_of_collectives(calls, matched.clocks.get(clock_key(calls))) for calls in matched.collectives]
+    for pair in matched.pairs:
         count = len(pair.seq)
         ranks = np.array([pair.sender, pair.receiver])
         arrived = np.full((count, 2), UNKNOWN)
-        if pair.ranks in found.pair_clocks:
-            waits = partner_waits(pair, found.pair_clocks[pair.ranks])
+        if pair.ranks in matched.pair_clocks:
+            waits = partner_waits(pair, matched.pair_clocks[pair.ranks])
             arrived = pair.start + np.rint(waits).astype(np.int64)
         peer = np.broadcast_to(ranks[::-1], (count, 2))
         sends = np.broadcast_to([True, False], (count, 2))
@@ -125,15 +125,15 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
         count = 1 + int(np.count_nonzero(np.diff(match[low:high])))
         size = len(rows) // count
         start = matches.start[rows].reshape(count, size)
-        known = matches.arrived[rows] != UNKNOWN
-        waited = np.where(known, matches.arrived[rows] - matches.start[rows], 0)
+        is_known = matches.arrived[rows] != UNKNOWN
+        waited = np.where(is_known, matches.arrived[rows] - matches.start[rows], 0)
         yield MatchedGroup(
             matches.op[rows[0]],
             matches.rank[rows[:size]],
             matches.part[rows[::size]],
             start,
             np.maximum(waited.reshape(count, size).min(axis=1), 0),
-            bool(known.any()),
+            bool(is_known.any()),
         )
 
 
@@ -162,12 +162,12 @@ def arrivals_of(batches: Iterable[Matches]) -> Arrivals:
     members = [np.empty((0, 2), np.int64)]
     for batch in batches:
         members.append(numbered_rows(batch.group, batch.rank)[0])
-        known = batch.take(batch.arrived != UNKNOWN)
-        waited = np.maximum(known.arrived - known.start, 0)
-        both = np.concatenate((rows, np.stack((known.match, known.rank, waited, waited, waited))), axis=1)
+        timed = batch.take(batch.arrived != UNKNOWN)
+        waited = np.maximum(timed.arrived - timed.start, 0)
+        both = np.concatenate((rows, np.stack((timed.match, timed.rank, waited, waited, waited))), axis=1)
         order = np.lexsort((both[2], both[0]))
         first = np.flatnonzero(np.diff(both[0][order], prepend=UNKNOWN))
-        collective = np.concatenate((collective, known.op != MESSAGE))[order][first]
+        collective = np.concatenate((collective, timed.op != MESSAGE))[order][first]
         if len(first):
             summed = np.add.reduceat(both[3][order], first), np.maximum.reduceat(both[4][order], first)
             rows = np.stack((*both[:3, order[first]], *summed))
@@ -183,22 +183,22 @@ class RankWaits(NamedTuple):
 
 def rank_waits(matches: Matches) -> RankWaits | None:
     """Return the waits of a rank from its matches; None if no moment at which others came is known."""
-    known = matches.arrived != UNKNOWN
-    if not known.any():
+    is_known = matches.arrived != UNKNOWN
+    if not is_known.any():
         return None
-    start, end = matches.start[known], matches.end[known]
-    moment = np.clip(matches.arrived[known], start, end)
+    start, end = matches.start[is_known], matches.end[is_known]
+    moment = np.clip(matches.arrived[is_known], start, end)
     return RankWaits(union_of((start, moment)), union_of((moment, end)))
 
 
-def _of_collectives(one: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
-    arrived = np.full(one.start.shape, UNKNOWN)
-    whole = (one.size or len(one.ranks)) <= len(one.ranks)
-    if clock is not None and one.op in WAITING and whole:
-        start = clock.aligned(one.start)
-        arrived = one.start + np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
-    nobody, no = np.broadcast_to(UNKNOWN, one.start.shape), np.broadcast_to(False, one.start.shape)
-    return _rows(one.op, one.ranks, one.row, one.part, one.start, one.end, nobody, no, arrived)
+def _of_collectives(calls: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
+    arrived = np.full(calls.start.shape, UNKNOWN)
+    whole = (calls.size or len(calls.ranks)) <= len(calls.ranks)
+    if clock is not None and calls.op in WAITING and whole:
+        start = clock.aligned(calls.start)
+        arrived = calls.start + np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
+    nobody, no = np.broadcast_to(UNKNOWN, calls.start.shape), np.broadcast_to(False, calls.start.shape)
+    return _rows(calls.op, calls.ranks, calls.row, calls.part, calls.start, calls.end, nobody, no, arrived)
 
 
 def _rows(

@@ -105,20 +105,20 @@ def recorded(rows: pd.DataFrame) -> RecordedCollectives:
     columns = {name: values[chosen[order]] for name, values in columns.items()}
     groups, times = np.unique(group, return_counts=True)
     ends = np.cumsum(times)
-    found = {}
+    operations = {}
     for number, low, high in zip(groups.tolist(), ends - times, ends, strict=True):
         c, o = divmod(number, len(ops))
-        of_group = {name: values[low:high] for name, values in columns.items()}
-        found[comms[c], ops[o]] = _operation(of_group, members[comms[c]])
-    return RecordedCollectives(members, found)
+        group_columns = {name: values[low:high] for name, values in columns.items()}
+        operations[comms[c], ops[o]] = _operation(group_columns, members[comms[c]])
+    return RecordedCollectives(members, operations)
 
 
 def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> RecordedOperation:
     """Return one operation of a communicator from its rows, which are sorted by ``seq``, then by rank."""
     calls = np.zeros(len(members), np.int64)
     np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
-    found = _on_all(columns, columns["seq"], calls)
-    return replace(found, by_step=_by_step(columns, found))
+    calls_on_all = _on_all(columns, columns["seq"], calls)
+    return replace(calls_on_all, by_step=_by_step(columns, calls_on_all))
 
 
 def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -> RecordedOperation | None:
@@ -127,8 +127,8 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -
     Only numbers that the program gives its steps are the same on all ranks: those from 0 may be places in
     the capture. A step counts if all ranks have equally many collectives in it.
     """
-    known = np.flatnonzero(~np.isnan(columns["step"]))
-    step, rank = columns["step"][known].astype(np.int64), columns["rank"][known]
+    in_steps = np.flatnonzero(~np.isnan(columns["step"]))
+    step, rank = columns["step"][in_steps].astype(np.int64), columns["rank"][in_steps]
     count = len(in_order.calls)
     if count < 2 or not len(step) or step.min() <= 0:
         return None
@@ -145,7 +145,7 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -
     alike = (np.bincount(number) == count) & (least == most)
     kept = alike[number][pair]
     place = position_in_group(pair)
-    chosen = {name: values[known][kept] for name, values in columns.items()}
+    chosen = {name: values[in_steps][kept] for name, values in columns.items()}
     key = (step * _MOST_IN_STEP + place)[kept]
     order = np.lexsort((chosen["rank"], key))
     return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
@@ -156,8 +156,8 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     # A collective whose kernel a rank did not record is left out on all ranks.
     seq, place = numbered(seq)
     whole = np.bincount(place) == len(calls)
-    there = whole[place]
-    by_rank = {key: values[there].reshape(-1, len(calls)) for key, values in columns.items()}
+    in_common = whole[place]
+    by_rank = {key: values[in_common].reshape(-1, len(calls)) for key, values in columns.items()}
     message, size = by_rank["bytes"], by_rank["comm_ranks"]
     kept = {field: by_rank[name] for field, name in _BY_RANK.items()}
     kept |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
@@ -185,17 +185,17 @@ def match_recorded(
     for comm, op in sorted({key for part in parts for key in part.operations}):
         concerned = [part for part in parts if comm in part.members]
         members = np.concatenate([part.members[comm] for part in concerned])
-        of_parts = [part.operations.pop((comm, op), None) for part in concerned]
+        operations = [part.operations.pop((comm, op), None) for part in concerned]
         calls = [
-            np.zeros(len(part.members[comm]), np.int64) if one is None else one.calls
-            for part, one in zip(concerned, of_parts, strict=True)
+            np.zeros(len(part.members[comm]), np.int64) if operation is None else operation.calls
+            for part, operation in zip(concerned, operations, strict=True)
         ]
-        together = [one for one in of_parts if one is not None]
-        found = _match_one((comm, op), together, np.concatenate(calls), members, whole_world)
-        if isinstance(found, str):
-            problems.append(found)
+        together = [operation for operation in operations if operation is not None]
+        merged = _match_one((comm, op), together, np.concatenate(calls), members, whole_world)
+        if isinstance(merged, str):
+            problems.append(merged)
         else:
-            matched.append(found)
+            matched.append(merged)
     return matched, problems
 
 
@@ -226,7 +226,7 @@ def _match_one(
     """Match one operation of one communicator, whose profiled ranks are ``members``."""
     comm_id, op = key
     name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
-    by_step = [one.by_step for one in parts if one.by_step is not None]
+    by_step = [part.by_step for part in parts if part.by_step is not None]
     if by_step and len(by_step) == len(parts):
         parts = by_step
     elif by_step or calls.min() < calls.max():
@@ -263,12 +263,12 @@ def _joined(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray
 
     Values that are the same on all ranks have the shape (parts, m).
     """
-    seq = reduce(np.intersect1d, [one.seq for one in parts])
+    seq = reduce(np.intersect1d, [part.seq for part in parts])
     columns = {}
     for field in [*parts[0].columns]:
-        of_parts = [one.columns.pop(field) for one in parts]
-        if any(len(one.seq) > len(seq) for one in parts):
-            of_parts = [of[np.searchsorted(one.seq, seq)] for one, of in zip(parts, of_parts, strict=True)]
+        arrays = [part.columns.pop(field) for part in parts]
+        if any(len(part.seq) > len(seq) for part in parts):
+            arrays = [of[np.searchsorted(part.seq, seq)] for part, of in zip(parts, arrays, strict=True)]
         joined = np.concatenate if field in _BY_RANK else np.stack
-        columns[field] = joined(of_parts, axis=1 if field in _BY_RANK else 0)
+        columns[field] = joined(arrays, axis=1 if field in _BY_RANK else 0)
     return seq, columns

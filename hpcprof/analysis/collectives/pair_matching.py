@@ -135,14 +135,14 @@ def _partners(
     return partner, problems
 
 
-def _members(rows: pd.DataFrame, of_communicator: Mask, name: str, whole_world: bool) -> Ints:
+def _members(rows: pd.DataFrame, in_communicator: Mask, name: str, whole_world: bool) -> Ints:
     """Return the ranks of a communicator in their order; none if some of them may be missing."""
-    sizes = rows["comm_ranks"][of_communicator].dropna().unique().tolist()
+    sizes = rows["comm_ranks"][in_communicator].dropna().unique().tolist()
     worlds = rows["world_ranks"].dropna().unique().tolist()
     if len(sizes) == 1 and sizes == worlds:
         return np.arange(int(worlds[0]))
     ranks = rows["rank"].to_numpy(np.int64)
-    members = distinct(ranks if name == _UNKNOWN else ranks[of_communicator])
+    members = distinct(ranks if name == _UNKNOWN else ranks[in_communicator])
     complete = sizes == [len(members)] or (not sizes and whole_world)
     return members if complete else members[:0]
 
@@ -248,8 +248,8 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     between: dict[tuple[int, int], list[MatchedPairs]] = {}
     for pair in pairs:
         between.setdefault(pair.ranks, []).append(pair)
-    found = {ranks: _align(_messages(ranks[0], both)) for ranks, both in between.items()}
-    return {ranks: clock for ranks, clock in found.items() if clock is not None}
+    clocks = {ranks: _align(_messages(ranks[0], both)) for ranks, both in between.items()}
+    return {ranks: clock for ranks, clock in clocks.items() if clock is not None}
 
 
 def _messages(low: int, pairs: Sequence[MatchedPairs]) -> _Messages:
@@ -285,35 +285,37 @@ def _aligned(messages: _Messages, kept: Mask, usual: float | None) -> AlignedClo
     """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
     sent, received, up = messages.sent[kept], messages.received[kept], messages.up[kept]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
-    own = (stamps - stamps[0]).astype(float)
+    elapsed = (stamps - stamps[0]).astype(float)
     blocks = np.array_split(np.arange(len(up)), max(1, len(up) // _BLOCK))
-    moment = np.array([np.median(own[block], axis=0) for block in blocks])
+    moment = np.array([np.median(elapsed[block], axis=0) for block in blocks])
 
     def by_rate(rate: float) -> AlignedClocks:
-        apart = own[:, 1] - own[:, 0] - rate * own[:, 1]
+        apart = elapsed[:, 1] - elapsed[:, 0] - rate * elapsed[:, 1]
         ahead, uncertainty = _bounds(apart, up, blocks, moment[:, 1], usual)
         rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
-        return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.array([0.0, uncertainty]), len(up))
+        return AlignedClocks(
+            stamps[0], rates, moment, offset, elapsed[-1], np.array([0.0, uncertainty]), len(up)
+        )
 
-    rate = _drift(own, up)
+    rate = _drift(elapsed, up)
     steady, drifting = by_rate(0.0), by_rate(rate)
     if usual is not None:
         # One direction has no width that a drift would add to.
-        return drifting if _spread(own, rate) < _spread(own, 0.0) else steady
+        return drifting if _spread(elapsed, rate) < _spread(elapsed, 0.0) else steady
     # Delays that vary can look like a little drift.
     return drifting if drifting.uncertainty[1] < _NARROWER * steady.uncertainty[1] else steady
 
 
-def _spread(own: Floats, rate: float) -> float:
+def _spread(elapsed: Floats, rate: float) -> float:
     """Return by how much messages differ in how far apart both ends are, once a drift is taken out."""
-    return float(np.ptp(own[:, 1] - own[:, 0] - rate * own[:, 1]))
+    return float(np.ptp(elapsed[:, 1] - elapsed[:, 0] - rate * elapsed[:, 1]))
 
 
-def _drift(own: Floats, up: Mask) -> float:
+def _drift(elapsed: Floats, up: Mask) -> float:
     """Return by how much the higher rank's clock gets ahead per ns, by messages in the same direction."""
-    apart = own[:, 1] - own[:, 0]
+    apart = elapsed[:, 1] - elapsed[:, 0]
     most = max((up, ~up), key=np.count_nonzero)
-    return float(drift(own[most, 1], apart[most]))
+    return float(drift(elapsed[most, 1], apart[most]))
 
 
 def _bounds(
@@ -331,8 +333,8 @@ def _bounds(
     width: Floats = np.abs((most - least)[both]) / 2
     error = max(float(width.max(initial=0)), delay)
     if usual is not None:
-        of_message = np.repeat(ahead, [len(block) for block in blocks])
-        error = max(error, float(np.median(np.abs(apart - of_message))))
+        message_ahead = np.repeat(ahead, [len(block) for block in blocks])
+        error = max(error, float(np.median(np.abs(apart - message_ahead))))
     return ahead, error
 
 

@@ -189,12 +189,12 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
-    part, own = position_in_group(carrier), replays[carrier]
+    part, replay = position_in_group(carrier), replays[carrier]
     in_order = carrying[np.lexsort((kernels.start[carrying], owner))]
-    kernel_of = in_order[(np.cumsum(count) - count)[carrier[own]] + part[own]]
+    kernel_of = in_order[(np.cumsum(count) - count)[carrier[replay]] + part[replay]]
     start, end = first[carrier], last[carrier]
-    start[own], end[own] = kernels.start[kernel_of], kernels.end[kernel_of]
-    found = _Collectives(
+    start[replay], end[replay] = kernels.start[kernel_of], kernels.end[kernel_of]
+    collectives = _Collectives(
         operation=object_array(timeline.names(calls.operation[kept])),
         communicator=object_array(timeline.names(calls.communicator[kept])),
         seq=position_in_group(kind)[kept],
@@ -202,8 +202,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         ranks=calls.ranks[kept],
         peer=calls.peer[kept],
         comm_peer=calls.comm_peer[kept],
-        fused=np.where(own, 1, np.bincount(carrier, minlength=len(carriers))[carrier]),
-        part=np.where(own, 0, part),
+        fused=np.where(replay, 1, np.bincount(carrier, minlength=len(carriers))[carrier]),
+        part=np.where(replay, 0, part),
         device=device[carrier],
         start=start,
         end=end,
@@ -215,7 +215,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         left = f"{counted(spare, 'communication kernel')} of {file}"
         verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
         reasons.append(f"{left} {verbs[0]} to no recorded collective and {verbs[1]} left out")
-    return _in_order_of_calls(found, others), reasons
+    return _in_order_of_calls(collectives, others), reasons
 
 
 def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
@@ -249,13 +249,13 @@ def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) ->
     """
     kernels, rules = timeline.kernels, load()
     used = distinct(kernels.name[kernels.category == Category.COMM])
-    found = {
+    kernels_by_number = {
         number: carried_out(name or "", rules)
         for number, name in zip(used.tolist(), timeline.names(used), strict=True)
     }
     return {
         number: kernel.operation
-        for number, kernel in found.items()
+        for number, kernel in kernels_by_number.items()
         if kernel and kernel.waits and not (only_unrecorded and kernel.recorded)
     }
 
@@ -313,24 +313,24 @@ def _from_host(timeline: Timeline) -> _Collectives:
     )
 
 
-def _beside_operators(timeline: Timeline, found: _Collectives) -> Ints:
+def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
     """Return how long operators compute, or an earlier collective runs, during each collective.
 
     So the exposed time of collectives that run together counts once.
     """
-    earlier = np.append(_EARLIEST, np.maximum.accumulate(found.end)[:-1])[: len(found.end)]
-    alone = np.clip(earlier, found.start, found.end)
-    beside: Ints = alone - found.start + coverage(alone, found.end, host_compute(timeline))
+    earlier = np.append(_EARLIEST, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
+    alone = np.clip(earlier, collectives.start, collectives.end)
+    beside: Ints = alone - collectives.start + coverage(alone, collectives.end, host_compute(timeline))
     return beside
 
 
-def _beside_compute(timeline: Timeline, found: _Collectives) -> Ints:
+def _beside_compute(timeline: Timeline, collectives: _Collectives) -> Ints:
     """Return how long compute runs on the device during each collective, or on the host without a GPU."""
     if measured_on_host(timeline):
-        return _beside_operators(timeline, found)
-    result = np.zeros(len(found.start), np.int64)
-    for device in np.unique(found.device).tolist():
-        rows = np.flatnonzero(found.device == device)
+        return _beside_operators(timeline, collectives)
+    result = np.zeros(len(collectives.start), np.int64)
+    for device in np.unique(collectives.device).tolist():
+        rows = np.flatnonzero(collectives.device == device)
         compute = category_intervals(timeline.kernels, Category.COMP, device)
-        result[rows] = coverage(found.start[rows], found.end[rows], compute)
+        result[rows] = coverage(collectives.start[rows], collectives.end[rows], compute)
     return result

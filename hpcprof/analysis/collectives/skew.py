@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -57,14 +58,14 @@ def arrivals(
 ) -> dict[bytes, list[CollectiveArrivals]]:
     """Return the arrivals at the collectives in which all ranks wait, on aligned clocks, by their ranks."""
     groups: dict[bytes, list[MatchedCollectives]] = {}
-    for one in matched:
-        groups.setdefault(one.ranks.tobytes(), []).append(one)
-    found: dict[bytes, list[CollectiveArrivals]] = {}
+    for calls in matched:
+        groups.setdefault(calls.ranks.tobytes(), []).append(calls)
+    grouped: dict[bytes, list[CollectiveArrivals]] = {}
     for key, group in groups.items():
-        for one, elsewhere in zip(group, _elsewhere(group), strict=True):
-            if one.op in WAITING and clock_key(one) in aligned:
-                found.setdefault(key, []).append(_arrival(one, aligned[clock_key(one)], elsewhere))
-    return found
+        for calls, elsewhere in zip(group, _elsewhere(group), strict=True):
+            if calls.op in WAITING and clock_key(calls) in aligned:
+                grouped.setdefault(key, []).append(_arrival(calls, aligned[clock_key(calls)], elsewhere))
+    return grouped
 
 
 def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
@@ -73,10 +74,10 @@ def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
     The group is all collectives of the same ranks. Only collectives with a kernel of their own count; nothing
     is known of the time before the first one.
     """
-    of_own = [one.part == 0 for one in group]
-    parts = list(zip(group, of_own, strict=True))
+    first_parts = [operation.part == 0 for operation in group]
+    parts = list(zip(group, first_parts, strict=True))
     start, before, exposed = (
-        np.concatenate([getattr(one, name)[own] for one, own in parts])
+        np.concatenate([getattr(operation, name)[is_first] for operation, is_first in parts])
         for name in ("start", "before", "exposed")
     )
     order = np.argsort(start, axis=0, kind="stable")
@@ -85,24 +86,24 @@ def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
     since[1:] = np.maximum(np.diff(before, axis=0) - exposed[:-1], 0)
     result = np.empty_like(since)
     np.put_along_axis(result, order, since, axis=0)
-    return np.split(result, np.cumsum([np.count_nonzero(own) for own in of_own])[:-1])
+    return np.split(result, np.cumsum([np.count_nonzero(is_first) for is_first in first_parts])[:-1])
 
 
-def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -> CollectiveArrivals:
+def _arrival(operation: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -> CollectiveArrivals:
     # Collectives that share a kernel count only once.
-    first = one.part == 0
-    start = clock.aligned(one.start[first])
+    first = operation.part == 0
+    start = clock.aligned(operation.start[first])
     wait = start.max(axis=1, keepdims=True) - start
     # Compute that runs during a waiting kernel is assumed to run at its beginning: any other order would
     # count more of the waiting as exposed.
-    transfer = np.maximum((one.end - one.start)[first] - wait, 0)
-    exposed = np.clip(one.exposed[first] - transfer, 0, wait).sum(axis=1)
+    transfer = np.maximum((operation.end - operation.start)[first] - wait, 0)
+    exposed = np.clip(operation.exposed[first] - transfer, 0, wait).sum(axis=1)
     waited = wait.sum(axis=1)
     share = np.divide(exposed, waited, out=np.zeros_like(waited), where=waited > 0)
     late = later_than_others(start)
     if elsewhere.any():
         late = np.minimum(late, later_than_others(start - elsewhere))
-    return CollectiveArrivals(one, clock, wait, late, share, start.argmax(axis=1))
+    return CollectiveArrivals(operation, clock, wait, late, share, start.argmax(axis=1))
 
 
 def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
@@ -112,15 +113,15 @@ def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
     them by the same steps would make chance look like lateness.
     """
     ranks = group[0].matched.ranks
-    step = np.concatenate([one.matched.step[one.matched.part == 0] for one in group])
-    late = np.concatenate([one.late for one in group])
-    share = np.concatenate([one.share for one in group])
-    count = [len(one.share) for one in group]
-    error = np.repeat([one.clock.uncertainty for one in group], count, axis=0)
+    step = np.concatenate([arrival.matched.step[arrival.matched.part == 0] for arrival in group])
+    late = np.concatenate([arrival.late for arrival in group])
+    share = np.concatenate([arrival.share for arrival in group])
+    count = [len(arrival.share) for arrival in group]
+    error = np.repeat([arrival.clock.uncertainty for arrival in group], count, axis=0)
     part = np.repeat(np.arange(len(group)), count)
     # Ranks nearly always have a collective in the same step. NaN would differ from NaN.
     _, alike = np.unique(np.where(np.isnan(step), -1.0, step), axis=1, return_inverse=True)
-    found: dict[int, StepCosts] = {}
+    costs_of_ranks: dict[int, StepCosts] = {}
     for number in range(alike.max() + 1):
         columns = np.flatnonzero(alike.ravel() == number)
         inside = np.flatnonzero(~np.isnan(step[:, columns[0]]))
@@ -128,8 +129,8 @@ def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
         costs = _costs_of_steps(
             step[inside, columns[0]], part[inside], share[inside], late[rows], error[rows]
         )
-        found |= dict(zip(ranks[columns].tolist(), costs, strict=True))
-    return found
+        costs_of_ranks |= dict(zip(ranks[columns].tolist(), costs, strict=True))
+    return costs_of_ranks
 
 
 def _costs_of_steps(
@@ -140,12 +141,12 @@ def _costs_of_steps(
     ``late`` and ``error`` have the shape (m, n), the others (m,).
     """
     steps, number = np.unique(step, return_inverse=True)
-    _, of_part = numbered_rows(part, number)
-    _, kind = numbered_rows(part, position_in_group(of_part))
+    _, operation = numbered_rows(part, number)
+    _, kind = numbered_rows(part, position_in_group(operation))
     second = 2 * number >= len(steps)
     usual = np.full(late.shape, np.nan)
-    for one in range(kind.max(initial=-1) + 1):
-        halves = [np.flatnonzero((kind == one) & (second == half)) for half in (False, True)]
+    for number_of_kind in range(kind.max(initial=-1) + 1):
+        halves = [np.flatnonzero((kind == number_of_kind) & (second == half)) for half in (False, True)]
         for mine, other in (halves, halves[::-1]):
             if len(other):
                 usual[mine] = np.median(late[other], axis=0)
@@ -158,8 +159,8 @@ def _costs_of_steps(
 
     # A collective that the other half lacks compares as false.
     chosen = late * (usual > error)
-    found = (per_step(values) for values in (chosen, np.maximum(late, 0), late, error))
-    for columns in zip(*(np.ascontiguousarray(values.T) for values in found), strict=True):
+    sums = (per_step(values) for values in (chosen, np.maximum(late, 0), late, error))
+    for columns in zip(*(np.ascontiguousarray(values.T) for values in sums), strict=True):
         yield StepCosts(*columns)
 
 
@@ -246,19 +247,19 @@ class Waiting(msgspec.Struct, frozen=True):
     """See `Communication`."""
 
 
-def waiting(found: Communication) -> Waiting:
+def waiting(matched: Communication) -> Waiting:
     """Find out who waited for whom in whole communicators."""
-    groups = arrivals(found.collectives, found.clocks)
-    waits = message_waits(found.pairs, found.pair_clocks)
+    groups = arrivals(matched.collectives, matched.clocks)
+    waits = message_waits(matched.pairs, matched.pair_clocks)
     return Waiting(
-        {(rank, key): one for key, group in groups.items() for rank, one in lateness_costs(group).items()},
-        _counts(found.ranks, groups, waits),
-        {pair.ranks for pair in found.pairs},
-        found.problems,
-        found.unpaired,
-        None in {one.comm_id for one in found.collectives} | {pair.comm_id for pair in found.pairs},
-        found.exposed,
-        found.missing,
+        {(rank, key): cost for key, group in groups.items() for rank, cost in lateness_costs(group).items()},
+        _counts(matched.ranks, groups, waits),
+        {pair.ranks for pair in matched.pairs},
+        matched.problems,
+        matched.unpaired,
+        None in {calls.comm_id for calls in matched.collectives} | {pair.comm_id for pair in matched.pairs},
+        matched.exposed,
+        matched.missing,
     )
 
 
@@ -276,11 +277,11 @@ def judge(
     late = _latenesses(parts, exposed)
     # As objects, integers stay integers next to None.
     table = pd.DataFrame(
-        [_counted(rank, one) | _cost(late.get(rank), step) for rank, one in sorted(counts.items())],
+        [_counted(rank, count) | _cost(late.get(rank), step) for rank, count in sorted(counts.items())],
         dtype=object,
     )
     problems, unpaired = (
-        in_few_sentences([one for part in parts for one in getattr(part, name)])
+        in_few_sentences([sentence for part in parts for sentence in getattr(part, name)])
         for name in ("problems", "unpaired")
     )
     reasons = [*problems, *unpaired, *_why_unknown(table, step)]
@@ -303,15 +304,15 @@ def _latenesses(parts: Sequence[Waiting], exposed: pd.DataFrame) -> dict[int, _L
     apart = {group for group in groups if not _take_turns(np.frombuffer(group, np.int64).tolist(), lowest)}
     series = {key: costs for part in parts for key, costs in part.costs.items() if key[1] in apart}
     # The order of the parts decides nothing.
-    series = dict(sorted(series.items(), key=lambda one: one[0]))
+    series = dict(sorted(series.items(), key=lambda item: item[0]))
     series |= {(rank, _MESSAGES): costs for rank, costs in balanced_costs(exposed, lowest).items()}
     intervals = cost_intervals(series)
-    found: dict[int, _Lateness] = {}
+    latest: dict[int, _Lateness] = {}
     for key, costs in series.items():
         median = float(np.median(costs.cost)) if len(costs.cost) else 0.0
-        one = _Lateness(costs, median, intervals.get(key))
-        found[key[0]] = max(found.get(key[0], one), one, key=lambda lateness: lateness.median)
-    return found
+        estimate = _Lateness(costs, median, intervals.get(key))
+        latest[key[0]] = max(latest.get(key[0], estimate), estimate, key=lambda lateness: lateness.median)
+    return latest
 
 
 def _take_turns(ranks: Sequence[int], lowest: Mapping[int, int]) -> bool:
@@ -366,23 +367,23 @@ class Counts(msgspec.Struct):
 def _counts(
     ranks: Sequence[int], groups: Mapping[bytes, Sequence[CollectiveArrivals]], waits: pd.DataFrame
 ) -> dict[int, Counts]:
-    found = {rank: Counts() for rank in ranks}
-    for one in (one for group in groups.values() for one in group):
-        last = np.bincount(one.last, minlength=len(one.matched.ranks))
-        figures = zip(last, one.wait.sum(axis=0), one.clock.uncertainty, strict=True)
-        for rank, (times, wait, error) in zip(one.matched.ranks.tolist(), figures, strict=True):
-            found[rank].add(Counts(len(one.last), int(times), float(wait), float(error)))
-    of_rank = waits.groupby("rank").agg({"start": "size", "last": "sum", "wait": "sum", "clock": "max"})
-    for rank, count, last, wait, clock in of_rank.itertuples():
-        found[rank].add(Counts(int(count), int(last), float(wait), float(clock)))
-    return found
+    counts = {rank: Counts() for rank in ranks}
+    for arrival in chain.from_iterable(groups.values()):
+        last = np.bincount(arrival.last, minlength=len(arrival.matched.ranks))
+        figures = zip(last, arrival.wait.sum(axis=0), arrival.clock.uncertainty, strict=True)
+        for rank, (times, wait, error) in zip(arrival.matched.ranks.tolist(), figures, strict=True):
+            counts[rank].add(Counts(len(arrival.last), int(times), float(wait), float(error)))
+    totals = waits.groupby("rank").agg({"start": "size", "last": "sum", "wait": "sum", "clock": "max"})
+    for rank, count, last, wait, clock in totals.itertuples():
+        counts[rank].add(Counts(int(count), int(last), float(wait), float(clock)))
+    return counts
 
 
 def _all_counts(parts: Sequence[Waiting]) -> dict[int, Counts]:
     counts: dict[int, Counts] = {}
     for part in parts:
-        for rank, one in part.counts.items():
-            counts.setdefault(rank, Counts()).add(one)
+        for rank, count in part.counts.items():
+            counts.setdefault(rank, Counts()).add(count)
     return counts
 
 

@@ -72,16 +72,16 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
     Each gets its part of the error probability, so that all intervals hold together.
     """
     judged = {key: cost for key, cost in costs.items() if len(cost.cost) >= MIN_STEPS}
-    found: dict[SeriesT, tuple[float, float]] = {}
-    for steps in sorted({len(one.cost) for one in judged.values()}):
-        alike = [key for key, one in judged.items() if len(one.cost) == steps]
-        some = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
-        found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in some]
-        mean = np.average(found_in, axis=0, weights=[len(keys) for keys in some])
+    correlations: dict[SeriesT, tuple[float, float]] = {}
+    for steps in sorted({len(series.cost) for series in judged.values()}):
+        alike = [key for key, series in judged.items() if len(series.cost) == steps]
+        batches = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
+        found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches]
+        mean = np.average(found_in, axis=0, weights=[len(keys) for keys in batches])
         usual = _usual(mean, len(alike), steps)
-        for keys in some:
-            found |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
-    return found
+        for keys in batches:
+            correlations |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
+    return correlations
 
 
 def _intervals(
@@ -89,7 +89,7 @@ def _intervals(
 ) -> dict[SeriesT, tuple[float, float]]:
     """Return the intervals of series with the same number of steps; ``usual`` as in `rank_intervals`."""
     names = ("cost", "most", "late", "clock")
-    cost, most, late, clocks = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
+    cost, most, late, clocks = (np.stack([getattr(item, name) for item in alike.values()]) for name in names)
     bounds = [rank_intervals(series, late, judged, usual) for series in (cost, most)]
     middle = np.median(cost, axis=-1)
     clock = np.median(clocks, axis=-1)
@@ -130,13 +130,13 @@ def _assumptions(steps: int) -> _Assumptions:
     return _FEW if steps < MIN_VALUES else _MANY
 
 
-def _usual(found: Floats, ranks: int, steps: int) -> Floats:
+def _usual(values: Floats, ranks: int, steps: int) -> Floats:
     """Return the correlation to expect of each of these ranks.
 
     Lateness is against the others, so that of two ranks is one series.
     """
     assumed = _assumptions(steps)
-    return expected_correlation(found, ranks / 2, steps, _ASSUMED_STEPS, assumed.correlation, assumed.errors)
+    return expected_correlation(values, ranks / 2, steps, _ASSUMED_STEPS, assumed.correlation, assumed.errors)
 
 
 def partners(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -226,19 +226,19 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     step, steps = pd.factorize(inside["step"], sort=True)
     times = np.full((len(steps), len(ranks)), np.nan)
     times[step, rank] = inside["exposed_ns"]
-    first = np.array([lowest[one] for one in ranks.tolist()], np.int64)
+    first = np.array([lowest[number] for number in ranks.tolist()], np.int64)
     step_costs: dict[int, StepCosts] = {}
     for group in np.unique(first).tolist():
         together = np.flatnonzero(first == group)
-        known = ~np.isnan(times[:, together])
-        taken = known.any(axis=1)
-        often = together[known.sum(axis=0) * 2 >= taken.sum()]
+        recorded = ~np.isnan(times[:, together])
+        taken = recorded.any(axis=1)
+        often = together[recorded.sum(axis=0) * 2 >= taken.sum()]
         # A step that lacks a rank was cut by the capture.
         complete = times[taken][:, often]
         complete = complete[~np.isnan(complete).any(axis=1)][1:]
         if not len(complete) or len(often) < 2:
             continue
         less: Floats = -later_than_others(complete)
-        for one, of_rank in zip(ranks[often].tolist(), less.T, strict=True):
-            step_costs[one] = StepCosts(of_rank, np.maximum(of_rank, 0), of_rank, np.zeros_like(of_rank))
+        for member, costs in zip(ranks[often].tolist(), less.T, strict=True):
+            step_costs[member] = StepCosts(costs, np.maximum(costs, 0), costs, np.zeros_like(costs))
     return step_costs
