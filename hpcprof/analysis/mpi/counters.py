@@ -28,24 +28,24 @@ def useful_counters(timeline: Timeline) -> Outcome:
     regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
     starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     first, last = run_limits(timeline.names(calls.name[[0, -1]]), calls.start, calls.end, starts, ends)
-    of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
+    mpi_time = union(calls.start, np.maximum(calls.start, calls.end))
     names = np.array(timeline.names(counters.counter))
-    found: list[dict[str, str | int | None]] = []
+    totals: list[dict[str, str | int | None]] = []
     groups = [(("run", ""), np.array([first]), np.array([last]))]
     groups += [
         ((scope, name), starts[index], ends[index])
         for (scope, name), index in regions.groupby(["scope", "name"], sort=False).indices.items()
     ]
     for (scope, name), begin, end in groups:
-        useful = difference(union(begin, end), of_mpi)
+        useful = difference(union(begin, end), mpi_time)
 
         def grown(counter: str, useful: tuple[Ints, Ints] = useful) -> int | None:
-            own = counters.take(names == counter)
-            length = np.maximum(own.end - own.start, 1)
-            inside = coverage(own.start, own.end, useful)
-            return int(np.rint((own.grown * (inside / length)).sum())) if len(own) else None
+            samples = counters.take(names == counter)
+            length = np.maximum(samples.end - samples.start, 1)
+            inside = coverage(samples.start, samples.end, useful)
+            return int(np.rint((samples.grown * (inside / length)).sum())) if len(samples) else None
 
         time = int((useful[1] - useful[0]).sum())
         counts = {"instructions": grown(INSTRUCTIONS), "cycles": grown(CYCLES)}
-        found.append({"scope": scope, "name": name, "useful_ns": time, **counts})
-    return Outcome(pd.DataFrame(found, dtype=object))
+        totals.append({"scope": scope, "name": name, "useful_ns": time, **counts})
+    return Outcome(pd.DataFrame(totals, dtype=object))

@@ -74,8 +74,8 @@ class _Thread(msgspec.Struct, frozen=True):
         inside = stamps < self.end[last]
         after = self.ended[last] + stamps - self.end[last]
         within = np.minimum(self.begun[last] + stamps - self.start[last], self.ended[last])
-        found = np.where(inside, within, after)
-        return np.where(call < 0, self.begun[:1] + stamps - self.start[:1], found)
+        reached = np.where(inside, within, after)
+        return np.where(call < 0, self.begun[:1] + stamps - self.start[:1], reached)
 
     def on_common(self, stamps: Ints) -> Ints:
         """Return moments on the common clock."""
@@ -126,8 +126,8 @@ class Efficiencies:
     def __init__(self, regions: Iterable[pd.DataFrame]) -> None:
         self._scopes: dict[tuple[str, str], int] = {}
         self._regions: dict[int, tuple[Ints, Ints, Ints]] = {}
-        for some in regions:
-            self._add_regions(some)
+        for batch in regions:
+            self._add_regions(batch)
         self._spans: dict[tuple[int, int], _Span] = {}
         self._runs: dict[int, _Span] = {}
         self._past: dict[int, _Past] = {}
@@ -138,11 +138,11 @@ class Efficiencies:
             return
         keys = regions.groupby(["scope", "name"], sort=False, observed=True)
         names = [(str(scope), str(name)) for (scope, name), _ in keys]
-        known = np.array([self._scopes.setdefault(name, len(self._scopes)) for name in names], np.int32)
-        number = known[keys.ngroup().to_numpy()]
+        numbers = np.array([self._scopes.setdefault(name, len(self._scopes)) for name in names], np.int32)
+        number = numbers[keys.ngroup().to_numpy()]
         rank, start, end = (regions[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
-        for (one,), rows in rows_by_key(rank):
-            self._regions[one] = number[rows], start[rows], end[rows]
+        for (key,), rows in rows_by_key(rank):
+            self._regions[key] = number[rows], start[rows], end[rows]
 
     def add(self, run: RunMpi, *, last: bool) -> None:
         """Add the next window, whose calls are on the common clock; ``last`` says that none follows."""
@@ -158,12 +158,12 @@ class Efficiencies:
         length = calls.length + _until_next(run)
         own_end, ended = calls.own_start + length, ended + length - calls.length
         for thread, low, high in zip(threads, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            own = past.get(thread)
-            before = own.inside_before(int(calls.own_start[low])) if own else 0
+            prior = past.get(thread)
+            before = prior.inside_before(int(calls.own_start[low])) if prior else 0
             if calls.main[low]:
                 columns = (calls.own_start, own_end, calls.start, begun, ended)
-                found = _Thread(before, *(column[low:high] for column in columns))
-                self._add_thread(run, int(calls.rank[low]), found, low, high, first=own is None, last=last)
+                track = _Thread(before, *(column[low:high] for column in columns))
+                self._add_thread(run, int(calls.rank[low]), track, low, high, first=prior is None, last=last)
             end = high - 1
             past[thread] = _Past(
                 before + int(length[low:end].sum()),
@@ -171,28 +171,28 @@ class Efficiencies:
             )
 
     def _add_thread(
-        self, run: RunMpi, rank: int, found: _Thread, low: int, high: int, *, first: bool, last: bool
+        self, run: RunMpi, rank: int, track: _Thread, low: int, high: int, *, first: bool, last: bool
     ) -> None:
         calls = run.calls
         span = self._runs.setdefault(rank, _Span())
         _, starts, ends = self._regions.get(rank, (_NO_TIMES,) * 3)
-        names = [calls.names[int(calls.name[one])] for one in (low, high - 1)]
-        limits = run_limits(names, found.start, found.end, starts, ends)
+        names = [calls.names[int(calls.name[call])] for call in (low, high - 1)]
+        limits = run_limits(names, track.start, track.end, starts, ends)
         if first:
-            span.add(found, limits[:1], limits[:0])
+            span.add(track, limits[:1], limits[:0])
         moment = limits[1:]
-        useful, common, ideal = (times(moment)[0] for times in (found.useful, found.on_common, found.ideal))
+        useful, common, ideal = (times(moment)[0] for times in (track.useful, track.on_common, track.ideal))
         self._last[rank] = int(useful), int(common), int(ideal)
         if rank not in self._regions:
             return
         number, start, end = self._regions[rank]
-        until = _FAR if last else int(found.start[-1])
-        since = -_FAR if first else int(found.start[0])
+        until = _FAR if last else int(track.start[-1])
+        since = -_FAR if first else int(track.start[0])
         begun, over = ((stamps >= since) & (stamps < until) for stamps in (start, end))
         for scope in np.unique(number[begun | over]).tolist():
-            own = number == scope
-            one = self._spans.setdefault((scope, rank), _Span())
-            one.add(found, start[own & begun], end[own & over])
+            in_scope = number == scope
+            scope_span = self._spans.setdefault((scope, rank), _Span())
+            scope_span.add(track, start[in_scope & begun], end[in_scope & over])
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return the efficiencies of the run, the step and the phases, in percent."""
@@ -222,9 +222,9 @@ def _row(
 ) -> dict[str, str | float | None]:
     """Return the efficiencies of what the intervals of some ranks have in common."""
     useful = [spans[rank].useful if rank in spans else 0 for rank in ranks]
-    found = spans.values()
-    wall = _wall([one.common_ends if together else (0, one.common) for one in found])
-    without_transfer = _wall([one.ideal_ends if together else (0, one.ideal) for one in found])
+    intervals = spans.values()
+    wall = _wall([span.common_ends if together else (0, span.common) for span in intervals])
+    without_transfer = _wall([span.ideal_ends if together else (0, span.ideal) for span in intervals])
     most = max(useful, default=0)
     without_transfer = min(max(without_transfer, most), wall)
     mean = sum(useful) / max(len(useful), 1)

@@ -40,10 +40,10 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     The time is linear in the number of calls and partners. ``begun`` is when the first call of each thread
     begins, by its number; by default when it did.
     """
-    calls, found = run.calls, run.operations
+    calls, ops = run.calls, run.operations
     bounds = calls.first
     kept = np.zeros(len(calls), np.int64)
-    unmatched = found.completes[found.match == NONE]
+    unmatched = ops.completes[ops.match == NONE]
     kept[unmatched] = calls.length[unmatched]
     names = [number for number, name in enumerate(calls.names) if name in START_CALLS]
     starts = np.isin(calls.name, names)
@@ -75,12 +75,12 @@ def _plan(run: RunMpi) -> _Plan:
             awaited.append(np.repeat(operations.begin[rows[is_root]], rows.shape[1] - 1))
         for_all = run.waits_for_all(op, rows)
         if name in PREFIX and not for_all:
-            own, other = needed_before(run, rows)
-            waiting.append(operations.completes[own])
+            waiters, other = needed_before(run, rows)
+            waiting.append(operations.completes[waiters])
             awaited.append(operations.begin[other])
         if name in TO_ROOT:
-            own, other = blocked_givers(run, rows[is_root.any(axis=1)])
-            waiting.append(operations.completes[own])
+            waiters, other = blocked_givers(run, rows[is_root.any(axis=1)])
+            waiting.append(operations.completes[waiters])
             awaited.append(operations.begin[other])
         elif not for_all:
             continue
@@ -171,7 +171,7 @@ def _replayed(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, 
     while unfinished:
         if not ready:
             # The rest of a damaged run waits in a circle: the earliest goes on.
-            forced = min(unfinished, key=lambda one: begins[call_of[position[one]]] + delay[one])
+            forced = min(unfinished, key=lambda waiter: begins[call_of[position[waiter]]] + delay[waiter])
             ready.append(forced)
         thread = ready.popleft()
         while position[thread] < stop[thread]:
@@ -190,8 +190,8 @@ def _replayed(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, 
     # Calls in between are as late as what came before them on their thread.
     last = np.searchsorted(chosen, np.arange(calls), side="right") - 1
     first = np.repeat(bounds[:-1], np.diff(bounds))
-    known = (last >= 0) & (chosen[np.maximum(last, 0)] >= first) if len(chosen) else np.zeros(calls, bool)
-    delayed = np.where(known, late[last] if len(chosen) else 0, 0)
+    is_late = (last >= 0) & (chosen[np.maximum(last, 0)] >= first) if len(chosen) else np.zeros(calls, bool)
+    delayed = np.where(is_late, late[last] if len(chosen) else 0, 0)
     at_begin = delayed.copy()
     at_begin[chosen] = early
     return at_begin, delayed

@@ -83,9 +83,9 @@ class Calls:
     @property
     def gap(self) -> Ints:
         """The time outside MPI before each call, since the call before it of the same thread, in ns."""
-        found: Ints = np.maximum(self.own_start - np.append(0, self.own_end[:-1]), 0)
-        found[self.first[:-1]] = 0
-        return found
+        gaps: Ints = np.maximum(self.own_start - np.append(0, self.own_end[:-1]), 0)
+        gaps[self.first[:-1]] = 0
+        return gaps
 
     @property
     def first(self) -> Ints:
@@ -177,7 +177,7 @@ class Unmatched:
 
     def problems(self) -> list[str]:
         """Return a sentence on each kind."""
-        found = [
+        counts = [
             (self.messages, "sends and receives", ""),
             (self.collectives, "calls of collectives", ""),
             (
@@ -186,7 +186,7 @@ class Unmatched:
                 " (their communicator is unknown or has ranks without a profile)",
             ),
         ]
-        return [f"{what} without a match: {number:,}{why}" for number, what, why in found if number]
+        return [f"{noun} without a match: {number:,}{why}" for number, noun, why in counts if number]
 
 
 @dataclass(frozen=True)
@@ -200,16 +200,16 @@ class RunMpi:
     @property
     def ranks(self) -> list[int]:
         """The ranks with MPI calls."""
-        found: list[int] = distinct(self.calls.rank).tolist()
-        return found
+        ranks: list[int] = distinct(self.calls.rank).tolist()
+        return ranks
 
     def on_common_clock(self, clocks: Mapping[int, RankClock]) -> RunMpi:
         """Return the same with the calls on the common clock."""
         start = self.calls.own_start.copy()
         for rank in self.ranks:
-            own = self.calls.rank == rank
+            of_this_rank = self.calls.rank == rank
             if rank in clocks:
-                start[own] = clocks[rank].to_common(start[own])
+                start[of_this_rank] = clocks[rank].to_common(start[of_this_rank])
         return replace(self, calls=replace(self.calls, start=start))._without_others()
 
     def waits_for_all(self, op: int, rows: Ints) -> bool:
@@ -222,9 +222,9 @@ class RunMpi:
 
     def _all_wait(self, rows: Ints) -> bool:
         """Return whether the first rank hardly ever ends collectives before the last one begins them."""
-        calls, found = self.calls, self.operations
-        last = calls.start[found.begin[rows]].max(axis=1)
-        first = calls.end[found.completes[rows]].min(axis=1)
+        calls, ops = self.calls, self.operations
+        last = calls.start[ops.begin[rows]].max(axis=1)
+        first = calls.end[ops.completes[rows]].min(axis=1)
         return int(np.count_nonzero(first + NEAR_NS < last)) <= RARELY * len(rows)
 
     def _without_others(self) -> RunMpi:
@@ -232,44 +232,44 @@ class RunMpi:
 
         On the common clock, some rank often ends them before another one begins.
         """
-        found = self.operations
-        match = found.match.copy()
+        ops = self.operations
+        match = ops.match.copy()
         for op, rows in collective_tables(self):
-            if found.ops[op] in OF_OBJECTS and not self._all_wait(rows):
+            if ops.ops[op] in OF_OBJECTS and not self._all_wait(rows):
                 match[rows] = NONE
-        return replace(self, operations=replace(found, match=match))
+        return replace(self, operations=replace(ops, match=match))
 
 
-def with_matches(lists: RunLists, match: Ints, peer: Ints, known: Mask) -> RunMpi:
+def with_matches(lists: RunLists, match: Ints, peer: Ints, is_known: Mask) -> RunMpi:
     """Return the calls of a part of a run, whose messages and collectives were matched in the whole of it.
 
     The arrays have shape (operations,), for the operations of all ranks in their order: ``match`` is the
     number of what each has in common with others in this part, and ``peer`` the other rank of a message, or
-    `NONE`; ``known`` tells whether it is matched in the whole run.
+    `NONE`; ``is_known`` tells whether it is matched in the whole run.
     """
     (whole,) = lists.windows()
-    calls, found = _calls(lists, whole), _operations(lists, whole)
-    message = found.is_of(POINT_TO_POINT)
-    partner = np.full(len(found), NONE)
+    calls, ops = _calls(lists, whole), _operations(lists, whole)
+    message = ops.is_of(POINT_TO_POINT)
+    partner = np.full(len(ops), NONE)
     ends = np.flatnonzero(message & (match != NONE))
     pairs = ends[np.argsort(match[ends], kind="stable")].reshape(-1, 2)
     partner[pairs] = pairs[:, ::-1]
-    members = np.array([*map(len, found.members)])
-    absent = ~known & ~message & ((found.comm == len(members) - 1) | (found.sizes > members)[found.comm])
-    unmatched = message & ~found.unnamed
-    lost = [np.count_nonzero(~known & of) for of in (unmatched, ~message & ~absent, absent)]
-    peer = np.where(match == NONE, found.peer, peer)
-    return RunMpi(calls, replace(found, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
+    members = np.array([*map(len, ops.members)])
+    absent = ~is_known & ~message & ((ops.comm == len(members) - 1) | (ops.sizes > members)[ops.comm])
+    unmatched = message & ~ops.unnamed
+    lost = [np.count_nonzero(~is_known & of) for of in (unmatched, ~message & ~absent, absent)]
+    peer = np.where(match == NONE, ops.peer, peer)
+    return RunMpi(calls, replace(ops, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
 
 
 def match_window(lists: RunLists, window: RowWindow) -> RunMpi:
     """Match the messages and collectives of a window of a run."""
-    calls, found = _calls(lists, window), _operations(lists, window)
-    match, partner, lost = _match_messages(found)
-    together, lost_together, absent = _match_collectives(found)
+    calls, ops = _calls(lists, window), _operations(lists, window)
+    match, partner, lost = _match_messages(ops)
+    together, lost_together, absent = _match_collectives(ops)
     match = np.where(together == NONE, match, together + match.max(initial=NONE) + 1)
     # Calls that a window shares with the one before count there.
-    return RunMpi(calls, replace(found, match=match, partner=partner), Unmatched(lost, lost_together, absent))
+    return RunMpi(calls, replace(ops, match=match, partner=partner), Unmatched(lost, lost_together, absent))
 
 
 def _calls(lists: RunLists, window: RowWindow) -> Calls:
@@ -291,33 +291,33 @@ def _calls(lists: RunLists, window: RowWindow) -> Calls:
 
 
 def _operations(lists: RunLists, window: RowWindow) -> MatchedOperations:
-    rows, known = window.operations, lists.communicators
+    rows, communicators = window.operations, lists.communicators
     none = np.full(len(rows["rank"]), NONE)
     return MatchedOperations(
         **{name: rows[name] for name in ("rank", "row", "op", "tag", "peer", "root", "begin", "end")},
         **{name: rows[name] for name in ("sent", "received")},
-        comm=np.where(rows["comm"] == NONE, len(known.names) - 1, rows["comm"]),
+        comm=np.where(rows["comm"] == NONE, len(communicators.names) - 1, rows["comm"]),
         left=rows["left"] == 1,
         match=none,
         partner=none,
         ops=[*lists.ops],
-        comms=[*known.names],
-        members=[*known.members],
-        sizes=known.sizes,
+        comms=[*communicators.names],
+        members=[*communicators.members],
+        sizes=communicators.sizes,
     )
 
 
-def _match_messages(found: MatchedOperations) -> tuple[Ints, Ints, int]:
+def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
     """Return the number of each message, its other end, and how many have none."""
-    match, partner = np.full(len(found), NONE), np.full(len(found), NONE)
-    message = found.is_of(POINT_TO_POINT) & ~found.unnamed
-    chosen = np.flatnonzero(message & (found.peer != NONE))
+    match, partner = np.full(len(ops), NONE), np.full(len(ops), NONE)
+    message = ops.is_of(POINT_TO_POINT) & ~ops.unnamed
+    chosen = np.flatnonzero(message & (ops.peer != NONE))
     if not len(chosen):
         return match, partner, int(np.count_nonzero(message))
-    sends = found.sends[chosen]
-    own, other = found.rank[chosen], found.peer[chosen]
-    sender, receiver = np.where(sends, own, other), np.where(sends, other, own)
-    keys, key = numbered_rows(found.comm[chosen], sender, receiver, found.tag[chosen])
+    sends = ops.sends[chosen]
+    rank, other = ops.rank[chosen], ops.peer[chosen]
+    sender, receiver = np.where(sends, rank, other), np.where(sends, other, rank)
+    keys, key = numbered_rows(ops.comm[chosen], sender, receiver, ops.tag[chosen])
     order = position_in_group(key * 2 + sends)
     count = np.bincount(key * 2 + sends, minlength=2 * len(keys)).reshape(-1, 2)
     usable = count.min(axis=1)
@@ -332,30 +332,30 @@ def _match_messages(found: MatchedOperations) -> tuple[Ints, Ints, int]:
     return match, partner, int(np.count_nonzero(message)) - 2 * len(both)
 
 
-def _match_collectives(found: MatchedOperations) -> tuple[Ints, int, int]:
+def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
     """Return the number of each collective, how many have none, and of how many a rank has no profile."""
-    match = np.full(len(found), NONE)
-    chosen = np.flatnonzero(~found.is_of(POINT_TO_POINT))
+    match = np.full(len(ops), NONE)
+    chosen = np.flatnonzero(~ops.is_of(POINT_TO_POINT))
     if not len(chosen):
         return match, 0, 0
     numbers, lost, absent = 0, 0, 0
-    comm = found.comm[chosen]
+    comm = ops.comm[chosen]
     by_comm = np.argsort(comm, kind="stable")
-    bounds = np.searchsorted(comm[by_comm], np.arange(len(found.members) + 1))
-    for number, members in enumerate(found.members):
+    bounds = np.searchsorted(comm[by_comm], np.arange(len(ops.members) + 1))
+    for number, members in enumerate(ops.members):
         rows = chosen[by_comm[bounds[number] : bounds[number + 1]]]
         if not len(rows):
             continue
-        if found.comms[number] is None or found.sizes[number] > len(members):
+        if ops.comms[number] is None or ops.sizes[number] > len(members):
             absent += len(rows)
             continue
-        usable = rows[~found.left[rows]]
-        place = np.searchsorted(members, found.rank[usable])
+        usable = rows[~ops.left[rows]]
+        place = np.searchsorted(members, ops.rank[usable])
         order, least = position_in_group(place), int(np.bincount(place, minlength=len(members)).min())
         kept = order < least
         table = np.empty((least, len(members)), np.int64)
         table[order[kept], place[kept]] = usable[kept]
-        same = (found.op[table] == found.op[table[:, :1]]).all(axis=1)
+        same = (ops.op[table] == ops.op[table[:, :1]]).all(axis=1)
         # After one that differs, the order says nothing.
         table = table[: least if same.all() else int(np.argmin(same))]
         match[table] = np.arange(numbers, numbers + len(table))[:, None]
@@ -370,17 +370,15 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     Each has the number of the operation, and the positions of the operations of shape (m, n) for m
     collectives and the n ranks of the communicator.
     """
-    found = run.operations
-    chosen = np.flatnonzero((found.match != NONE) & (found.partner == NONE))
+    ops = run.operations
+    chosen = np.flatnonzero((ops.match != NONE) & (ops.partner == NONE))
     if not len(chosen):
         return []
-    order = chosen[
-        np.lexsort((found.rank[chosen], found.match[chosen], found.op[chosen], found.comm[chosen]))
-    ]
-    kind = found.comm[order] * (len(found.ops) + 1) + found.op[order]
+    order = chosen[np.lexsort((ops.rank[chosen], ops.match[chosen], ops.op[chosen], ops.comm[chosen]))]
+    kind = ops.comm[order] * (len(ops.ops) + 1) + ops.op[order]
     cuts = np.flatnonzero(np.diff(kind)) + 1
     return [
-        (int(found.op[rows[0]]), rows.reshape(-1, len(found.members[int(found.comm[rows[0]])])))
+        (int(ops.op[rows[0]]), rows.reshape(-1, len(ops.members[int(ops.comm[rows[0]])])))
         for rows in np.split(order, cuts)
     ]
 
@@ -401,19 +399,19 @@ def aligned_by_mpi(
         if zeros:
             left = _after_needs(run, zeros)
             needs, early = needs + len(left), early + int(np.count_nonzero(left < -NEAR_NS))
-        calls, found = run.calls, run.operations
+        calls, ops = run.calls, run.operations
         for op, rows in collective_tables(run):
-            if found.ops[op] not in ALIGNING or rows.shape[1] == 1:
+            if ops.ops[op] not in ALIGNING or rows.shape[1] == 1:
                 continue
-            begin = found.begin[rows]
-            own = begin[calls.counted[begin[:, 0]] & (begin == found.end[rows]).all(axis=1)]
-            key = op, int(found.comm[rows[0, 0]])
-            collectives.setdefault(key, []).append(calls.own_end[own])
+            begin = ops.begin[rows]
+            ending = begin[calls.counted[begin[:, 0]] & (begin == ops.end[rows]).all(axis=1)]
+            key = op, int(ops.comm[rows[0, 0]])
+            collectives.setdefault(key, []).append(calls.own_end[ending])
     if zeros and needs and early <= _CHANCE * needs:
         return [_one_clock(zeros, needs)]
-    names, known = [*lists.ops], lists.communicators
+    names, communicators = [*lists.ops], lists.communicators
     together = align_clocks(
-        _collective(names[op], known, comm, np.concatenate(parts))
+        _collective(names[op], communicators, comm, np.concatenate(parts))
         for (op, comm), parts in collectives.items()
     )
     del collectives
@@ -433,14 +431,14 @@ def aligned_by_mpi(
 
 def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     """Return how long after the start of what they need receives and collectives end, by given clocks."""
-    calls, found = run.calls, run.operations
-    zero = np.array([zeros.get(rank, 0) for rank in range(int(found.rank.max(initial=0)) + 1)], np.int64)
-    begun = calls.own_start[found.begin] - zero[found.rank]
-    done = calls.own_end[found.completes] - zero[found.rank]
-    receives = found.matched_receives
-    parts = [done[receives] - begun[found.partner[receives]]]
+    calls, ops = run.calls, run.operations
+    zero = np.array([zeros.get(rank, 0) for rank in range(int(ops.rank.max(initial=0)) + 1)], np.int64)
+    begun = calls.own_start[ops.begin] - zero[ops.rank]
+    done = calls.own_end[ops.completes] - zero[ops.rank]
+    receives = ops.matched_receives
+    parts = [done[receives] - begun[ops.partner[receives]]]
     for op, rows in collective_tables(run):
-        if found.ops[op] in WAITING - OF_OBJECTS:
+        if ops.ops[op] in WAITING - OF_OBJECTS:
             parts.append(done[rows].min(axis=1) - begun[rows].max(axis=1))
     return np.concatenate(parts)
 
@@ -460,14 +458,14 @@ def _nothing(shape: tuple[int, ...]) -> Ints:
     return np.broadcast_to(np.int64(0), shape)
 
 
-def _collective(op: str, known: Communicators, comm: int, end: Ints) -> MatchedCollectives:
+def _collective(op: str, communicators: Communicators, comm: int, end: Ints) -> MatchedCollectives:
     """Return collectives that align clocks, for which only their ends count."""
     no, nothing = _nothing((len(end),)), _nothing(end.shape)
     return MatchedCollectives(
         op=op,
-        comm_id=known.names[comm],
-        ranks=np.ascontiguousarray(known.members[comm]),
-        size=len(known.members[comm]),
+        comm_id=communicators.names[comm],
+        ranks=np.ascontiguousarray(communicators.members[comm]),
+        size=len(communicators.members[comm]),
         seq=np.arange(len(end)),
         message=no.astype(float),
         fused=no,
@@ -486,40 +484,40 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
 
     A receive ends after its send begins, and not before it ends.
     """
-    calls, found = run.calls, run.operations
-    sends = found.matched_sends
-    sends = sends[found.rank[sends] != found.peer[sends]]
-    both = np.column_stack([sends, found.partner[sends]])
-    sides = found.rank[both]
+    calls, ops = run.calls, run.operations
+    sends = ops.matched_sends
+    sends = sends[ops.rank[sends] != ops.peer[sends]]
+    both = np.column_stack([sends, ops.partner[sends]])
+    sides = ops.rank[both]
     order = np.lexsort((sides[:, 1], sides[:, 0]))
     both, sides = both[order], sides[order]
     cuts = np.flatnonzero(np.any(np.diff(sides, axis=0) != 0, axis=1)) + 1
     for rows in np.split(both, cuts) if len(both) else []:
-        key = int(found.rank[rows[0, 0]]), int(found.rank[rows[0, 1]])
-        yield key, (calls.own_start[found.begin[rows]], calls.own_end[found.completes[rows]])
+        key = int(ops.rank[rows[0, 0]]), int(ops.rank[rows[0, 1]])
+        yield key, (calls.own_start[ops.begin[rows]], calls.own_end[ops.completes[rows]])
     for op, rows in collective_tables(run):
-        for key, pair in _rank_pairs(found, found.ops[op], rows):
-            yield key, (calls.own_start[found.begin[pair]], calls.own_end[found.completes[pair]])
+        for key, pair in _rank_pairs(ops, ops.ops[op], rows):
+            yield key, (calls.own_start[ops.begin[pair]], calls.own_end[ops.completes[pair]])
 
 
-def _rank_pairs(found: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
+def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
     """Yield two ranks, one of which receives from the other in some collectives, and their operations.
 
     Each rank of a collective in which all wait receives from its neighbours, the next and the last one in the
     communicator. The others receive from the root, or it from them.
     """
-    ranks = found.rank[rows[0]]
+    ranks = ops.rank[rows[0]]
     if op in WAITING - ALIGNING:
         sides = [(at + by, at + 1 - by) for at in range(len(ranks) - 1) for by in (0, 1)]
         yield from (((int(ranks[a]), int(ranks[b])), rows[:, [a, b]]) for a, b in sides)
     elif op in FROM_ROOT | TO_ROOT:
-        for root in distinct(found.root[rows]).tolist():
+        for root in distinct(ops.root[rows]).tolist():
             (place,) = np.flatnonzero(ranks == root).tolist() or [NONE]
-            own = rows[(found.root[rows] == root).all(axis=1)]
-            for other in [*range(len(ranks))] if place != NONE and len(own) else []:
+            rooted = rows[(ops.root[rows] == root).all(axis=1)]
+            for other in [*range(len(ranks))] if place != NONE and len(rooted) else []:
                 sides = [place, other] if op in FROM_ROOT else [other, place]
                 if other != place:
-                    yield (int(ranks[sides[0]]), int(ranks[sides[1]])), own[:, sides]
+                    yield (int(ranks[sides[0]]), int(ranks[sides[1]])), rooted[:, sides]
 
 
 def _messages(key: tuple[int, int], start: Ints, end: Ints) -> MatchedPairs:

@@ -42,22 +42,22 @@ def offload(timeline: Timeline) -> Outcome:
         return no_rows("without work on GPUs, there is no branch of devices")
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
-    of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
+    in_mpi = union(calls.start, np.maximum(calls.start, calls.end))
     regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
     starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     steps = regions["scope"] == "step"
-    if steps.any() and np.mean(coverage(starts, ends, of_mpi)[steps] > 0) < _CALLING_STEPS:
+    if steps.any() and np.mean(coverage(starts, ends, in_mpi)[steps] > 0) < _CALLING_STEPS:
         return no_rows(f"hardly a step calls MPI in {timeline.origin.path.name}")
     process, number = int(calls.process[0]), int(calls.thread[0])
     every = timeline.calls
-    own = np.flatnonzero((every.process == process) & (every.thread == number))
-    start = every.start[own]
-    in_calls = union_of(of_mpi, union(start, np.maximum(start, every.end[own])))
+    thread_calls = np.flatnonzero((every.process == process) & (every.thread == number))
+    start = every.start[thread_calls]
+    in_calls = union_of(in_mpi, union(start, np.maximum(start, every.end[thread_calls])))
     # Those of a large profile take more than the sums need.
-    del own, start
+    del thread_calls, start
     first, last = run_limits(timeline.names(calls.name), calls.start, calls.end, starts, ends).tolist()
     starts, ends = np.append(first, starts), np.append(last, ends)
-    elapsed, outside, inside = ends - starts, coverage(starts, ends, in_calls), coverage(starts, ends, of_mpi)
+    elapsed, outside, inside = ends - starts, coverage(starts, ends, in_calls), coverage(starts, ends, in_mpi)
     count, useful, active = 0, np.zeros_like(elapsed), np.zeros_like(elapsed)
     for computes, anything in _devices(timeline):
         count += 1
@@ -79,9 +79,9 @@ def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
     """Yield for each device the intervals of compute, and the intervals of any work."""
     start, end, on, category = timeline.of_operations("start", "end", "device", "category")
     for device in numbered(on)[0].tolist():
-        own = on == device
-        computes = own & (category == Category.COMP)
-        yield union(start[computes], end[computes]), union(start[own], end[own])
+        on_device = on == device
+        computes = on_device & (category == Category.COMP)
+        yield union(start[computes], end[computes]), union(start[on_device], end[on_device])
 
 
 def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:
@@ -98,15 +98,15 @@ def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:
 
 
 def _branches(times: pd.DataFrame, scope: str, name: str, parallel: float | None) -> dict[str, float | None]:
-    own = times[(times["scope"] == scope) & (times["name"] == name)] if len(times) else times
-    if not len(own):
+    rows = times[(times["scope"] == scope) & (times["name"] == name)] if len(times) else times
+    if not len(rows):
         return dict.fromkeys(_BRANCHES)
     useful, calls, devices, computing = (
-        float(own[column].sum()) for column in ("useful_ns", "gpu_calls_ns", "devices", "gpu_useful_ns")
+        float(rows[column].sum()) for column in ("useful_ns", "gpu_calls_ns", "devices", "gpu_useful_ns")
     )
-    elapsed = float(own["elapsed_ns"].max())
+    elapsed = float(rows["elapsed_ns"].max())
     most_useful, most_active = (
-        float((own[column] / own["devices"]).max()) for column in ("gpu_useful_ns", "gpu_active_ns")
+        float((rows[column] / rows["devices"]).max()) for column in ("gpu_useful_ns", "gpu_active_ns")
     )
     offloads = pct(useful, useful + calls)
     values = (

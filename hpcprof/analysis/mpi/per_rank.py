@@ -71,13 +71,13 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     rows, _ = mpi_calls_in_order(timeline)
     calls, operations = timeline.mpi_calls.take(rows), timeline.mpi_operations
     begin, end = np.full(len(operations), NO_CALL), np.full(len(operations), NO_CALL)
-    of_thread = {tuple(key): places for key, places in rows_by_key(calls.process, calls.thread)}
+    calls_of_thread = {tuple(key): places for key, places in rows_by_key(calls.process, calls.thread)}
     keys = rows_by_key(operations.process, operations.thread) if len(operations) else []
     for key, places in keys:
-        own = of_thread.get(tuple(key))
-        if own is not None:
-            begin[places] = _positions(own, calls.start[own], operations.start[places])
-            end[places] = _positions(own, np.maximum.accumulate(calls.end[own]), operations.end[places])
+        index = calls_of_thread.get(tuple(key))
+        if index is not None:
+            begin[places] = _positions(index, calls.start[index], operations.start[places])
+            end[places] = _positions(index, np.maximum.accumulate(calls.end[index]), operations.end[places])
     end[operations.wait_ns == NO_WAIT] = NO_CALL
     kept = np.flatnonzero(begin != NO_CALL)
     kept = kept[np.argsort(begin[kept], kind="stable")]
@@ -106,8 +106,8 @@ def mpi_regions(timeline: Timeline) -> Outcome:
     """List the intervals of the steps (scope ``step``) and of their phases (scope ``phase``)."""
     if not len(timeline.mpi_calls):
         return none_in(timeline, "MPI calls")
-    found = regions_of(timeline)
-    return Outcome(found) if found else none_in(timeline, "steps")
+    regions = regions_of(timeline)
+    return Outcome(regions) if regions else none_in(timeline, "steps")
 
 
 def regions_of(timeline: Timeline) -> dict[str, Values]:

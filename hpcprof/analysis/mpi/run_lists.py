@@ -46,9 +46,9 @@ class NumberedTexts:
     def numbers(self, column: pd.Series) -> Ints:
         """Return the numbers of texts; new ones are added."""
         codes, values = pd.factorize(column)
-        known = [self._number.setdefault(str(value), len(self._number)) for value in values]
+        numbers = [self._number.setdefault(str(value), len(self._number)) for value in values]
         # The code of a missing text, -1, selects the last one.
-        return np.array([*known, NONE], np.int64)[codes]
+        return np.array([*numbers, NONE], np.int64)[codes]
 
     def chosen(self, names: frozenset[str]) -> Ints:
         """Return the numbers of some texts."""
@@ -80,8 +80,8 @@ class Communicators(msgspec.Struct, frozen=True):
 
     def complete(self, number: int) -> bool:
         """Return whether a communicator is known, and all of its ranks have a profile."""
-        known = self.names[number] is not None
-        return known and bool(self.sizes[number] <= len(self.members[number]))
+        is_named = self.names[number] is not None
+        return is_named and bool(self.sizes[number] <= len(self.members[number]))
 
     def in_program(self, comm: Ints, within: Ints) -> Ints:
         """Return the ranks in the program of ranks in communicators whose ranks are all known, or `NONE`."""
@@ -106,12 +106,12 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
     return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
 
 
-def _joined_by_all(known: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
+def _joined_by_all(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
     """Return the communicator of all ranks with the most operations."""
     every = [
         number
-        for number, members in enumerate(known.members[:-1])
-        if len(members) == len(rows) and known.sizes[number] in (NONE, len(members))
+        for number, members in enumerate(communicators.members[:-1])
+        if len(members) == len(rows) and communicators.sizes[number] in (NONE, len(members))
     ]
     counts = {
         number: sum(int(np.count_nonzero(of.operations["comm"] == number)) for of in rows.values())
@@ -121,15 +121,15 @@ def _joined_by_all(known: Communicators, rows: Mapping[int, _RankRows]) -> int |
 
 
 def _messages(
-    operations: Mapping[str, _Column], known: Communicators, world: int | None, message: Ints, sends: Ints
+    operations: Mapping[str, _Column], comms: Communicators, world: int | None, message: Ints, sends: Ints
 ) -> RankMessages:
     """Return the operations of a rank; ``message`` and ``sends`` are the numbers of their kinds."""
     op, comm, peer, within, tag = (
         operations[name].astype(np.int64) for name in ("op", "comm", "peer", "within", "tag")
     )
-    sent, of_two = np.isin(op, sends), np.isin(op, message)
-    peer = np.where(peer == NONE, known.in_program(comm, within), peer)
-    return RankMessages(comm, peer, tag, sent, of_two & ~sent, ~of_two & (comm == world))
+    sent, is_message = np.isin(op, sends), np.isin(op, message)
+    peer = np.where(peer == NONE, comms.in_program(comm, within), peer)
+    return RankMessages(comm, peer, tag, sent, is_message & ~sent, ~is_message & (comm == world))
 
 
 def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: Ints) -> _RankRows:
@@ -158,23 +158,23 @@ class RunLists(msgspec.Struct, dict=True):
             return
         start = _ints(calls, "start_ns")
         thread = _ints(calls, "thread")
-        found = {
+        call_columns = {
             "call": self.names.numbers(calls["call"]),
             "range": self.ranges.numbers(calls["range"]),
             "before": self.ranges.numbers(calls["range_before"]),
             "start": start,
             "length": _ints(calls, "end_ns") - start,
         }
-        of_operations = {
+        operation_columns = {
             "op": self.ops.numbers(operations["op"]),
             "comm": self.comms.numbers(operations["comm_id"]),
             **{name: _ints(operations, column) for name, column in _OPERATION_COLUMNS.items()},
         }
         # Most operations end soon after they begin.
-        begin, end = of_operations["begin"], of_operations["end"]
-        of_operations["end"] = np.where(end == NONE, NONE, end - begin)
+        begin, end = operation_columns["begin"], operation_columns["end"]
+        operation_columns["end"] = np.where(end == NONE, NONE, end - begin)
         bounds = np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(start))
-        self._added[rank] = _RankRows(_small(found), _small(of_operations), bounds)
+        self._added[rank] = _RankRows(_small(call_columns), _small(operation_columns), bounds)
 
     @property
     def ranks(self) -> list[int]:
@@ -188,10 +188,10 @@ class RunLists(msgspec.Struct, dict=True):
         groups = _communicators(self.comms, rows)
         world = _joined_by_all(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
-        found = messages_of_unnamed(
+        messages = messages_of_unnamed(
             {rank: _messages(of.operations, groups, world, message, sends) for rank, of in rows.items()}
         )
-        return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in found.items()}
+        return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in messages.items()}
 
     @cached_property
     def communicators(self) -> Communicators:
@@ -202,8 +202,8 @@ class RunLists(msgspec.Struct, dict=True):
     def started(self) -> Ints:
         """The ranks that recorded ``MPI_Init``: counts of one whose capture began later say nothing."""
         wanted = self.names.chosen(START_CALLS)
-        found = [rank for rank, rows in self._rows.items() if np.isin(rows.calls["call"], wanted).any()]
-        return np.array(found, np.int64)
+        ranks = [rank for rank, rows in self._rows.items() if np.isin(rows.calls["call"], wanted).any()]
+        return np.array(ranks, np.int64)
 
     @cached_property
     def peers(self) -> Mapping[int, _Column]:
@@ -212,11 +212,11 @@ class RunLists(msgspec.Struct, dict=True):
         The messages with a tag from one rank to another match in their order. Those that are left over, if
         one side has more, do not; without ``MPI_Init`` on both ranks, none of them does.
         """
-        known = {rank: _small({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()}
+        peers = {rank: _small({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()}
         counted = []
         for rank, rows in self._rows.items():
-            chosen = np.flatnonzero(known[rank] != NONE)
-            columns = self._message_columns(rank, rows, known[rank], chosen)
+            chosen = np.flatnonzero(peers[rank] != NONE)
+            columns = self._message_columns(rank, rows, peers[rank], chosen)
             keys, number = numbered_rows(*columns)
             counted.append(np.column_stack((keys, np.bincount(number, minlength=len(keys)))))
         every = np.concatenate([*counted, np.empty((0, 6), np.int64)])
@@ -227,8 +227,8 @@ class RunLists(msgspec.Struct, dict=True):
         whole = np.isin(keys[:, 1], self.started) & np.isin(keys[:, 2], self.started)
         usable = np.where(whole | (count[:, 0] == count[:, 1]), least, 0) if len(keys) else least
         if np.any(count != usable[:, None]):
-            self._drop_left_over(known, keys, usable)
-        return known
+            self._drop_left_over(peers, keys, usable)
+        return peers
 
     def _partners(self, rows: _RankRows) -> Ints:
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
@@ -241,41 +241,41 @@ class RunLists(msgspec.Struct, dict=True):
         """Return communicator, sender, receiver, tag of some messages, and whether they are sent."""
         comm, tag = (rows.operations[name][chosen].astype(np.int64) for name in ("comm", "tag"))
         sends = np.isin(rows.operations["op"][chosen], self.ops.chosen(_SENDS))
-        own, other = np.full(len(chosen), rank), peer[chosen]
-        return comm, np.where(sends, own, other), np.where(sends, other, own), tag, sends.astype(np.int64)
+        ranks, other = np.full(len(chosen), rank), peer[chosen]
+        return comm, np.where(sends, ranks, other), np.where(sends, other, ranks), tag, sends.astype(np.int64)
 
-    def _drop_left_over(self, known: dict[int, _Column], keys: Ints, usable: Ints) -> None:
+    def _drop_left_over(self, peers: dict[int, _Column], keys: Ints, usable: Ints) -> None:
         for rank, rows in self._rows.items():
-            chosen = np.flatnonzero(known[rank] != NONE)
-            *columns, sends = self._message_columns(rank, rows, known[rank], chosen)
+            chosen = np.flatnonzero(peers[rank] != NONE)
+            *columns, sends = self._message_columns(rank, rows, peers[rank], chosen)
             both = np.concatenate((keys, np.column_stack(columns)))
             _, number = numbered_rows(*both.T)
             limit = np.zeros(int(number.max(initial=NONE)) + 1, np.int64)
             limit[number[: len(keys)]] = usable
-            own = number[len(keys) :]
-            left = position_in_group(own * 2 + sends) >= limit[own]
-            known[rank] = known[rank].copy()
-            known[rank][chosen[left]] = NONE
+            key_number = number[len(keys) :]
+            left = position_in_group(key_number * 2 + sends) >= limit[key_number]
+            peers[rank] = peers[rank].copy()
+            peers[rank][chosen[left]] = NONE
 
     @cached_property
     def limits(self) -> Ints:
         """The number of collectives of each communicator that match, by their order on each rank."""
-        known = self.communicators
-        counts: list[list[int]] = [[] for _ in known.names]
+        communicators = self.communicators
+        counts: list[list[int]] = [[] for _ in communicators.names]
         for rows in self._rows.values():
             message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
             comm = rows.operations["comm"].astype(np.int64)
-            found = np.bincount(comm[~message & (comm != NONE)], minlength=len(known.names))
+            number_of_calls = np.bincount(comm[~message & (comm != NONE)], minlength=len(communicators.names))
             for number in np.unique(comm).tolist():
-                counts[number].append(int(found[number]))
+                counts[number].append(int(number_of_calls[number]))
         return np.array([self._limit(number, of) for number, of in enumerate(counts)], np.int64)
 
     def _limit(self, number: int, counts: Sequence[int]) -> int:
-        known = self.communicators
-        if not counts or not known.complete(number):
+        communicators = self.communicators
+        if not counts or not communicators.complete(number):
             return 0
         alike = min(counts) == max(counts)
-        return min(counts) if alike or np.isin(known.members[number], self.started).all() else 0
+        return min(counts) if alike or np.isin(communicators.members[number], self.started).all() else 0
 
     def _left_over(self, rows: _RankRows) -> Mask:
         """Return which operations are collectives without a counterpart."""
@@ -303,33 +303,33 @@ class RunLists(msgspec.Struct, dict=True):
             starts = rows.calls["start"]
             position = np.full(len(starts) + 1, NONE)
             for thread, (low, high) in enumerate(zip(rows.threads[:-1], rows.threads[1:], strict=True)):
-                own = starts[low:high]
-                first = low if begin is None else low + int(np.searchsorted(own, begin[rank]))
-                last = high if end is None else low + int(np.searchsorted(own, end[rank]))
+                own_starts = starts[low:high]
+                first = low if begin is None else low + int(np.searchsorted(own_starts, begin[rank]))
+                last = high if end is None else low + int(np.searchsorted(own_starts, end[rank]))
                 # The collective before the window is in it too: there the ranks were together.
                 again = int(begin is not None and thread == 0)
                 part = slice(first - again, last)
                 length = last - first + again
                 if length:
                     position[part] = count + np.arange(length)
-                    found = {name: values[part].astype(np.int64) for name, values in rows.calls.items()}
-                    found |= {
+                    columns = {name: values[part].astype(np.int64) for name, values in rows.calls.items()}
+                    columns |= {
                         "rank": np.full(length, rank),
                         "sequence": np.full(length, sequence),
                         "main": np.full(length, int(thread == 0)),
                         "counted": (np.arange(length) >= again).astype(np.int64),
                     }
-                    calls.append(found)
+                    calls.append(columns)
                     count += length
                 sequence += 1
             began = position[rows.operations["begin"]]
             chosen = np.flatnonzero(began != NONE)
-            some = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
-            some["begin"], some["end"] = began[chosen], position[_ends(some)]
-            some["peer"] = self.peers[rank][chosen].astype(np.int64)
-            some["left"] = self._left_over(rows)[chosen].astype(np.int64)
-            some["root"] = self.communicators.in_program(some["comm"], some["root"])
-            operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **some})
+            ops = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
+            ops["begin"], ops["end"] = began[chosen], position[_ends(ops)]
+            ops["peer"] = self.peers[rank][chosen].astype(np.int64)
+            ops["left"] = self._left_over(rows)[chosen].astype(np.int64)
+            ops["root"] = self.communicators.in_program(ops["comm"], ops["root"])
+            operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **ops})
         return RowWindow(_joined(calls), _joined(operations), begin is None, end is None)
 
     @cached_property
@@ -344,13 +344,13 @@ class RunLists(msgspec.Struct, dict=True):
         every = [self._at_collectives(rank, rows, world, weights) for rank, rows in self._rows.items()]
         moments, op, sums, quiet, done = zip(*every, strict=True)
         count = min(map(len, moments))
-        together = np.array([one[:count] for one in op])
+        together = np.array([values[:count] for values in op])
         same = np.logical_and.accumulate((together == together[0]).all(axis=0))
         possible = same & np.isin(together[0], self.ops.chosen(WAITING))
-        possible &= np.array([one[:count] for one in quiet]).all(axis=0)
-        possible &= np.add.reduce([one[:count] for one in sums]) == 0
+        possible &= np.array([values[:count] for values in quiet]).all(axis=0)
+        possible &= np.add.reduce([values[:count] for values in sums]) == 0
         places = np.flatnonzero(possible)
-        whole = np.add.reduce([one[:count] for one in done])[places]
+        whole = np.add.reduce([values[:count] for values in done])[places]
         cuts, last = [], 0
         for number, place in enumerate(places.tolist()):
             following = whole[number + 1] if number + 1 < len(places) else np.iinfo(np.int64).max
@@ -472,14 +472,14 @@ def _ends(operations: Mapping[str, Ints]) -> Ints:
 
 def _small(columns: Mapping[str, Ints]) -> dict[str, _Column]:
     """Return columns in the smallest types that hold their values; equal values take no memory."""
-    found: dict[str, _Column] = {}
+    bounded: dict[str, _Column] = {}
     for name, values in columns.items():
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         kinds = (np.int8, np.int16, np.int32)
         kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), np.int64)
         whole = values.astype(kind)
-        found[name] = np.broadcast_to(whole[0], whole.shape) if low == high and len(whole) else whole
-    return found
+        bounded[name] = np.broadcast_to(whole[0], whole.shape) if low == high and len(whole) else whole
+    return bounded
 
 
 def _joined(parts: Sequence[Mapping[str, Ints]]) -> dict[str, Ints]:

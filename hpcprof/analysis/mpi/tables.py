@@ -74,10 +74,10 @@ def mpi_tables(
 
 def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the efficiencies of the run and its parts; none of GPU programs that hardly call MPI."""
-    found = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
-    if len(found) and len(results["breakdown"]) and not len(results["offload"]):
+    efficiencies = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
+    if len(efficiencies) and len(results["breakdown"]) and not len(results["offload"]):
         return no_rows("hardly a step calls MPI: `breakdown` tells how the GPUs spend their time")
-    return with_branches(found, results["offload"])
+    return with_branches(efficiencies, results["offload"])
 
 
 _WaitKey = tuple[int, str, int, str | None, int, str | None]
@@ -117,30 +117,30 @@ class _Sums:
             self._add_waits(run, waits.take(counted), Causes(causes.rank[counted], causes.before[counted]))
 
     def _add_calls(self, run: RunMpi, waits: Waits | None) -> None:
-        calls, found = run.calls, run.operations
+        calls, ops = run.calls, run.operations
         size = np.full(len(calls), NONE)
-        maximum = np.maximum(found.sent, found.received)
+        maximum = np.maximum(ops.sent, ops.received)
         rows = np.flatnonzero(maximum >= 0)
-        size[found.begin[rows]] = 0
-        np.add.at(size, found.begin[rows], maximum[rows])
+        size[ops.begin[rows]] = 0
+        np.add.at(size, ops.begin[rows], maximum[rows])
         kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
         wait = np.zeros(len(calls), np.int64)
         if waits is not None:
             np.add.at(wait, waits.call, waits.length)
-        own = np.flatnonzero(calls.counted)
-        keys, group = numbered_rows(calls.rank[own], calls.name[own], kind[own])
+        counted = np.flatnonzero(calls.counted)
+        keys, group = numbered_rows(calls.rank[counted], calls.name[counted], kind[counted])
         totals = np.column_stack(
             [
                 np.bincount(group, minlength=len(keys)),
                 *(
-                    sums(group, values[own], len(keys))
+                    sums(group, values[counted], len(keys))
                     for values in (np.maximum(size, 0), calls.length, wait)
                 ),
             ]
         )
         order = np.argsort(group, kind="stable")
         # Medians need every length: 4 bytes a call, unless one lasts longer than 4 s.
-        lengths = calls.length[own][order]
+        lengths = calls.length[counted][order]
         if lengths.max(initial=0) <= np.iinfo(np.uint32).max:
             lengths = lengths.astype(np.uint32)
         parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
@@ -148,9 +148,9 @@ class _Sums:
             key = rank, calls.names[name], which
             self._lengths.setdefault(key, []).append(part)
             self._calls[key] = self._calls.get(key, 0) + total
-        for (rank,), places in rows_by_key(calls.rank[own]) if len(own) else []:
+        for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
             low, high = self._extent.get(rank, (_FAR, -_FAR))
-            start, end = calls.own_start[own[places]].min(), calls.own_end[own[places]].max()
+            start, end = calls.own_start[counted[places]].min(), calls.own_end[counted[places]].max()
             self._extent[rank] = min(low, int(start)), max(high, int(end))
 
     @property
@@ -183,17 +183,17 @@ class _Sums:
 
         The transfer of a message is the time inside the call that receives it, since both ends have begun.
         """
-        calls, found = run.calls, run.operations
-        receives = found.matched_receives
+        calls, ops = run.calls, run.operations
+        receives = ops.matched_receives
         if not len(receives):
             return
-        sends = found.partner[receives]
-        last = found.completes[receives]
-        begun = np.maximum(calls.start[found.begin[sends]], calls.start[last])
+        sends = ops.partner[receives]
+        last = ops.completes[receives]
+        begun = np.maximum(calls.start[ops.begin[sends]], calls.start[last])
         transfer = np.clip(calls.end[last] - begun, 0, calls.length[last])
-        size = np.maximum(found.sent[sends], found.received[receives])
-        size = np.maximum(np.where(size < 0, found.sent[receives], size), 0)
-        keys, group = numbered_rows(found.rank[sends], found.rank[receives])
+        size = np.maximum(ops.sent[sends], ops.received[receives])
+        size = np.maximum(np.where(size < 0, ops.sent[receives], size), 0)
+        keys, group = numbered_rows(ops.rank[sends], ops.rank[receives])
         totals = np.column_stack(
             [np.bincount(group), *(sums(group, values, len(keys)) for values in (size, transfer))]
         )
@@ -242,10 +242,10 @@ class _Sums:
         return {
             "rank": [*rank],
             "call": [*call],
-            "pattern": [PATTERNS[one] for one in pattern],
+            "pattern": [PATTERNS[number] for number in pattern],
             "range": [*where],
             "wait_ns": [*self._waits.values()],
-            "delaying_rank": [None if one == NONE else one for one in cause],
+            "delaying_rank": [None if delaying == NONE else delaying for delaying in cause],
             "delaying_range": [*place],
         }
 
@@ -258,23 +258,23 @@ class _Sums:
         return {
             "delaying_rank": [None if rank == NONE else rank for rank, _ in self._delays],
             "delaying_range": [place for _, place in self._delays],
-            "ranks": [len(one.ranks) for one in delays],
-            "waits": [one.waits for one in delays],
-            "wait_ns": [one.wait_ns for one in delays],
-            "share_pct": [round(100 * one.wait_ns / whole, 2) for one in delays],
+            "ranks": [len(delay.ranks) for delay in delays],
+            "waits": [delay.waits for delay in delays],
+            "wait_ns": [delay.wait_ns for delay in delays],
+            "share_pct": [round(100 * delay.wait_ns / whole, 2) for delay in delays],
         }
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
     """Return names of the places before some calls, and the number of each: its range, else its calls."""
     calls = run.calls
-    known = before != NONE
-    at = np.where(known, before, 0)
-    ranges = np.where(known, calls.before[at], NONE)
-    unnamed = known & (ranges == NONE)
+    has_place = before != NONE
+    at = np.where(has_place, before, 0)
+    ranges = np.where(has_place, calls.before[at], NONE)
+    unnamed = has_place & (ranges == NONE)
     previous = np.where(unnamed, calls.name[np.maximum(at - 1, 0)], NONE)
     keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
     return [
-        f"{BETWEEN}{calls.names[one]} and {calls.names[other]}" if one != NONE else calls.ranges[name]
-        for name, one, other in keys.tolist()
+        f"{BETWEEN}{calls.names[first]} and {calls.names[second]}" if first != NONE else calls.ranges[name]
+        for name, first, second in keys.tolist()
     ], number

@@ -56,16 +56,16 @@ class RankMessages(msgspec.Struct, frozen=True):
 
 def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[Ints, ...]]:
     """Return for each rank with unnamed receives their positions, communicators, senders and tags."""
-    wanted = {rank: one.unnamed for rank, one in ranks.items() if len(one.unnamed)}
-    if not wanted or not any(one.sends.any() for one in ranks.values()):
+    wanted = {rank: ops.unnamed for rank, ops in ranks.items() if len(ops.unnamed)}
+    if not wanted or not any(ops.sends.any() for ops in ranks.values()):
         return {}
     sent = [
-        np.column_stack((one.comm[rows], np.full(len(rows), rank), one.tag[rows], one.peer[rows]))
-        for rank, one in ranks.items()
-        for rows in [np.flatnonzero(one.sends)]
+        np.column_stack((ops.comm[rows], np.full(len(rows), rank), ops.tag[rows], ops.peer[rows]))
+        for rank, ops in ranks.items()
+        for rows in [np.flatnonzero(ops.sends)]
     ]
     streams = np.concatenate(sent)
-    at = np.concatenate([one.progress[one.sends] for one in ranks.values()])
+    at = np.concatenate([ops.progress[ops.sends] for ops in ranks.values()])
     inbound = {key[0]: rows for key, rows in rows_by_key(streams[:, 3])}
     result = {}
     for rank, rows in wanted.items():
@@ -81,20 +81,20 @@ def _shared(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
     """Return the places of receives and messages that belong together, by the collectives before each."""
     pairs = []
     for epoch in np.intersect1d(receives, messages):
-        own, inbound = np.flatnonzero(receives == epoch), np.flatnonzero(messages == epoch)
-        middle = np.arange(min(len(own), len(inbound))) + 0.5
-        spread = [(middle * len(side) / len(middle)).astype(np.int64) for side in (own, inbound)]
-        pairs.append((own[spread[0]], inbound[spread[1]]))
+        unnamed, inbound = np.flatnonzero(receives == epoch), np.flatnonzero(messages == epoch)
+        middle = np.arange(min(len(unnamed), len(inbound))) + 0.5
+        spread = [(middle * len(side) / len(middle)).astype(np.int64) for side in (unnamed, inbound)]
+        pairs.append((unnamed[spread[0]], inbound[spread[1]]))
     pairs.append((np.empty(0, np.int64), np.empty(0, np.int64)))
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
-def _left_over(own: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
+def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
     """Return the messages to a rank that none of its named receives takes, by the progress of the senders."""
-    named = np.flatnonzero(own.receives & (own.peer != NO_PEER))
+    named = np.flatnonzero(ops.receives & (ops.peer != NO_PEER))
     taken = {
-        tuple(key): own.progress[named[rows]]
-        for key, rows in (rows_by_key(own.comm[named], own.peer[named], own.tag[named]) if len(named) else [])
+        tuple(key): ops.progress[named[rows]]
+        for key, rows in (rows_by_key(ops.comm[named], ops.peer[named], ops.tag[named]) if len(named) else [])
     }
     left = [
         np.delete(inbound[rows], _taken(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))

@@ -73,11 +73,11 @@ def find_waits(run: RunMpi) -> Waits:
 
 def blocked_sends(run: RunMpi) -> Ints:
     """Return the operations that send and whose call ends after the receive has begun: a rendezvous."""
-    found, end = run.operations, run.calls.end
-    sends = found.matched_sends
-    posted = run.calls.start[found.begin[found.partner[sends]]]
-    late = posted > run.calls.start[found.completes[sends]]
-    return sends[late & (end[found.completes[sends]] > posted)]
+    ops, end = run.operations, run.calls.end
+    sends = ops.matched_sends
+    posted = run.calls.start[ops.begin[ops.partner[sends]]]
+    late = posted > run.calls.start[ops.completes[sends]]
+    return sends[late & (end[ops.completes[sends]] > posted)]
 
 
 def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
@@ -90,8 +90,8 @@ def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     latest = np.maximum.accumulate(start, axis=1)[:, :-1]
     place = np.where(start[:, :-1] == latest, np.arange(rows.shape[1] - 1), 0)
     last = np.take_along_axis(rows, np.maximum.accumulate(place, axis=1), axis=1)
-    own = np.concatenate([rows[:, 1:].ravel()] * 2)
-    return own, np.concatenate([rows[:, :-1].ravel(), last.ravel()])
+    waiters = np.concatenate([rows[:, 1:].ravel()] * 2)
+    return waiters, np.concatenate([rows[:, :-1].ravel(), last.ravel()])
 
 
 def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
@@ -100,14 +100,14 @@ def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     As a send, it is blocked if the data are not buffered. Each collective of ``rows``, of shape (m, n) as in
     `collective_tables`, has its root among the ranks.
     """
-    found, calls = run.operations, run.calls
-    is_root = found.rank[rows] == found.root[rows[:, :1]]
+    ops, calls = run.operations, run.calls
+    is_root = ops.rank[rows] == ops.root[rows[:, :1]]
     root = np.broadcast_to(rows[is_root][:, np.newaxis], rows.shape)
-    own, root = rows[~is_root], root[~is_root]
-    come = calls.start[found.begin[root]]
-    call = found.completes[own]
+    waiters, root = rows[~is_root], root[~is_root]
+    come = calls.start[ops.begin[root]]
+    call = ops.completes[waiters]
     blocked = (come > calls.start[call]) & (calls.end[call] > come)
-    return own[blocked], root[blocked]
+    return waiters[blocked], root[blocked]
 
 
 _Part = tuple[Ints, Ints, Ints, Ints]
@@ -125,22 +125,22 @@ def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> _Part:
 
 
 def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
-    found, start = run.operations, run.calls.start
-    receives = found.matched_receives
-    sent = found.begin[found.partner[receives]]
-    call = found.completes[receives]
+    ops, start = run.operations, run.calls.start
+    receives = ops.matched_receives
+    sent = ops.begin[ops.partner[receives]]
+    call = ops.completes[receives]
     # A later call of the rank receives what was sent before this message.
-    order = np.lexsort((call, found.rank[receives]))
-    by_rank, ends = found.rank[receives][order], call[order]
+    order = np.lexsort((call, ops.rank[receives]))
+    by_rank, ends = ops.rank[receives][order], call[order]
     earliest = _earliest_later(by_rank, ends, start[sent][order])
     wrong = np.empty(len(receives), bool)
     wrong[order] = earliest < start[sent][order]
     yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
-    yield _part(run, found.completes[sends], LATE_RECEIVER, found.begin[found.partner[sends]])
+    yield _part(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])
     yield from (
-        _until_progress(run, ends, found.partner[ends], pattern)
-        for ends, pattern in ((receives, LATE_SENDER), (found.matched_sends, LATE_RECEIVER))
+        _until_progress(run, ends, ops.partner[ends], pattern)
+        for ends, pattern in ((receives, LATE_SENDER), (ops.matched_sends, LATE_RECEIVER))
     )
 
 
@@ -151,13 +151,13 @@ def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part
     only while both ranks are inside MPI. So its end waits for the next call of the partner, if it is over
     after that begins, and takes less time from then on than it had waited.
     """
-    found, calls = run.operations, run.calls
-    call, own = found.completes[ends], found.begin[other]
+    ops, calls = run.operations, run.calls
+    call, begin = ops.completes[ends], ops.begin[other]
     start, end = calls.start[call], calls.end[call]
     # Calls of a thread follow each other, and so do their starts.
-    following = _first_after(run, own, start)
+    following = _first_after(run, begin, start)
     back = np.minimum(following, len(calls) - 1)
-    pending = (following > own) & (following <= found.completes[other]) & (calls.start[own] <= start)
+    pending = (following > begin) & (following <= ops.completes[other]) & (calls.start[begin] <= start)
     waited, left = calls.start[back] - start, end - calls.start[back]
     rows = np.flatnonzero(pending & (waited > 0) & (left >= 0) & (left < waited))
     return _part(run, call[rows], pattern, back[rows])
@@ -182,32 +182,32 @@ def _earliest_later(rank: Ints, call: Ints, sent: Ints) -> Ints:
 
 
 def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
-    found, start = run.operations, run.calls.start
+    ops, start = run.operations, run.calls.start
     for op, rows in collective_tables(run):
-        name = found.ops[op]
-        arrival = start[found.begin[rows]]
+        name = ops.ops[op]
+        arrival = start[ops.begin[rows]]
         if run.waits_for_all(op, rows):
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
-            yield _part(run, *_paired(found.completes[rows], pattern, found.begin[last]))
+            yield _part(run, *_paired(ops.completes[rows], pattern, ops.begin[last]))
             ends, others = last_to_complete(run, rows)
             yield _until_progress(run, ends, others, pattern)
         elif name in PREFIX:
-            own, other = needed_before(run, rows)
-            yield _part(run, found.completes[own], N_TO_N, found.begin[other])
-        root = found.root[rows[:, 0]]
+            waiters, other = needed_before(run, rows)
+            yield _part(run, ops.completes[waiters], N_TO_N, ops.begin[other])
+        root = ops.root[rows[:, 0]]
         rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
-        is_root = found.rank[rows] == root[:, None]
+        is_root = ops.rank[rows] == root[:, None]
         if not len(rows) or not is_root.any(axis=1).all():
             continue
-        own = rows[is_root]
+        waiters = rows[is_root]
         if name in FROM_ROOT:
-            yield _part(run, *_paired(found.completes[rows], LATE_BROADCAST, found.begin[own][:, None]))
+            yield _part(run, *_paired(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None]))
         if name in TO_ROOT:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
-            yield _part(run, found.completes[own], EARLY_REDUCE, found.begin[last])
+            yield _part(run, ops.completes[waiters], EARLY_REDUCE, ops.begin[last])
             givers, takers = blocked_givers(run, rows)
-            yield _part(run, found.completes[givers], LATE_RECEIVER, found.begin[takers])
+            yield _part(run, ops.completes[givers], LATE_RECEIVER, ops.begin[takers])
 
 
 def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
@@ -215,9 +215,9 @@ def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
 
     ``rows``, of shape (m, n), are as in `collective_tables`.
     """
-    found = run.operations
-    rows = rows[(found.begin[rows] != found.completes[rows]).all(axis=1)]
-    last = run.calls.start[found.completes[rows]].argmax(axis=1)[:, np.newaxis]
+    ops = run.operations
+    rows = rows[(ops.begin[rows] != ops.completes[rows]).all(axis=1)]
+    last = run.calls.start[ops.completes[rows]].argmax(axis=1)[:, np.newaxis]
     others = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
     other = rows != others
     return rows[other], others[other]
@@ -229,18 +229,18 @@ def _paired(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
 
 def _completions(run: RunMpi, waits: Waits) -> Waits:
     """Return how long after the first rank each other one leaves a collective in which all wait."""
-    found, calls = run.operations, run.calls
+    ops, calls = run.operations, run.calls
     waited = np.zeros(len(calls), np.int64)
     waited[waits.call] = waits.length
     call, length = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for op, rows in collective_tables(run):
         if not run.waits_for_all(op, rows):
             continue
-        rows = rows[(found.begin[rows] == found.end[rows]).all(axis=1)]
-        own = found.begin[rows]
-        begun = np.maximum(calls.end[own].min(axis=1), calls.start[own].max(axis=1))[:, None]
-        left = np.clip(calls.end[own] - begun, 0, calls.length[own] - waited[own])
-        call.append(own.ravel())
+        rows = rows[(ops.begin[rows] == ops.end[rows]).all(axis=1)]
+        begins = ops.begin[rows]
+        begun = np.maximum(calls.end[begins].min(axis=1), calls.start[begins].max(axis=1))[:, None]
+        left = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins])
+        call.append(begins.ravel())
         length.append(left.ravel())
     whole = np.concatenate(call)
     found_ends = Waits(
@@ -266,17 +266,17 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     waited[call] = waits.length[rows]
     own_from, other_from = _last_synchronization(run, call, arrival)
     since = np.minimum(end[own_from], end[other_from])
-    own, other = (_Since(run, gap, waited, one, since) for one in (call, arrival))
-    more_work, more_wait = other.worked - own.worked, other.waited - own.waited
+    waiter, other = (_Since(run, gap, waited, calls_of_side, since) for calls_of_side in (call, arrival))
+    more_work, more_wait = other.worked - waiter.worked, other.waited - waiter.waited
     longest_gap = _longest(run, gap, other.first + 1, arrival + 1)
     longest_wait = _longest(run, waited, other.first + 1, arrival)
     left = np.where(other.first < arrival, other.left, 0)
     longest_wait = np.where(
         left > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
     )
-    of_call = np.full(len(calls), NONE)
-    of_call[call] = np.arange(len(rows))
-    parent = np.where(longest_wait == NONE, NONE, of_call[longest_wait])
+    wait_of_call = np.full(len(calls), NONE)
+    wait_of_call[call] = np.arange(len(rows))
+    parent = np.where(longest_wait == NONE, NONE, wait_of_call[longest_wait])
     indirect = (parent != NONE) & (more_wait > np.maximum(more_work, 0))
     # Clocks are not exact: a cause ends before its effect.
     indirect &= end[call[parent]] < end[call]
@@ -316,53 +316,53 @@ def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints,
     calls = run.calls
     bounds = calls.first
     first = np.repeat(bounds[:-1], np.diff(bounds))
-    own, other = first[call], first[arrival]
+    begin, other = first[call], first[arrival]
     for found_own, found_other in (_last_message(run, call, arrival), *_last_collectives(run, call, arrival)):
-        later = (found_own > own) | ((found_own == own) & (found_other > other))
+        later = (found_own > begin) | ((found_own == begin) & (found_other > other))
         later &= (found_other >= first[arrival]) & (found_other < arrival)
-        own, other = np.where(later, found_own, own), np.where(later, found_other, other)
-    return own, other
+        begin, other = np.where(later, found_own, begin), np.where(later, found_other, other)
+    return begin, other
 
 
 def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
     """Return the calls of both ranks in which the last message between them ended before the waits."""
-    found, calls = run.operations, run.calls
-    rows = np.flatnonzero(found.partner != NONE)
-    there = found.partner[rows]
+    ops, calls = run.operations, run.calls
+    rows = np.flatnonzero(ops.partner != NONE)
+    partners = ops.partner[rows]
     # A send is over when its call returns, a receive when the message is there.
-    done = np.where(found.sends, found.begin, found.completes)
-    pairs, wanted = (found.rank[rows], found.rank[there]), (calls.rank[call], calls.rank[arrival])
+    done = np.where(ops.sends, ops.begin, ops.completes)
+    pairs, wanted = (ops.rank[rows], ops.rank[partners]), (calls.rank[call], calls.rank[arrival])
     # A message that ends in the call that waits is not before it.
     last = latest(pairs, done[rows], wanted, call - 1)
-    known = np.flatnonzero(last != NONE)
-    own, other = np.full(len(call), NONE), np.full(len(call), NONE)
-    own[known], other[known] = done[rows[last[known]]], done[there[last[known]]]
-    return own, other
+    has_last = np.flatnonzero(last != NONE)
+    waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
+    waiter[has_last], other[has_last] = done[rows[last[has_last]]], done[partners[last[has_last]]]
+    return waiter, other
 
 
 def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield the calls of both ranks in the last collective before the waits, for each kind of collective."""
-    found, calls = run.operations, run.calls
+    ops, calls = run.operations, run.calls
     ranks, asking = numbered(calls.rank[call])
     by_rank = np.argsort(asking, kind="stable")
     bounds = np.searchsorted(asking[by_rank], np.arange(len(ranks) + 1))
     for op, rows in collective_tables(run):
         if not run.waits_for_all(op, rows):
             continue
-        members = found.rank[rows[0]]
-        done = found.completes[rows]
-        own, other = np.full(len(call), NONE), np.full(len(call), NONE)
+        members = ops.rank[rows[0]]
+        done = ops.completes[rows]
+        waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
         for column, rank in enumerate(members.tolist()):
             at = int(np.searchsorted(ranks, rank))
             if at == len(ranks) or ranks[at] != rank:
                 continue
-            asked = by_rank[bounds[at] : bounds[at + 1]]
-            partner = np.minimum(np.searchsorted(members, calls.rank[arrival[asked]]), len(members) - 1)
-            place = np.searchsorted(done[:, column], call[asked]) - 1
-            there = (members[partner] == calls.rank[arrival[asked]]) & (place >= 0)
-            asked, place, partner = asked[there], place[there], partner[there]
-            own[asked], other[asked] = done[place, column], done[place, partner]
-        yield own, other
+            waits = by_rank[bounds[at] : bounds[at + 1]]
+            partner = np.minimum(np.searchsorted(members, calls.rank[arrival[waits]]), len(members) - 1)
+            place = np.searchsorted(done[:, column], call[waits]) - 1
+            is_member = (members[partner] == calls.rank[arrival[waits]]) & (place >= 0)
+            waits, place, partner = waits[is_member], place[is_member], partner[is_member]
+            waiter[waits], other[waits] = done[place, column], done[place, partner]
+        yield waiter, other
 
 
 def _longest(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
@@ -373,20 +373,20 @@ def _longest(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
     result = np.full(len(low), NONE)
     bounds = run.calls.first
     sequence = np.searchsorted(bounds, high - 1, side="right") - 1
-    asked = np.flatnonzero(high > low)
-    for (number,), rows in rows_by_key(sequence[asked]) if len(asked) else []:
-        rows = asked[rows]
+    ranges = np.flatnonzero(high > low)
+    for (number,), rows in rows_by_key(sequence[ranges]) if len(ranges) else []:
+        rows = ranges[rows]
         base, count = int(bounds[number]), int(bounds[number + 1] - bounds[number])
-        own = values[base : base + count]
+        part = values[base : base + count]
         first, last = low[rows] - base, high[rows] - base
         level = np.frexp((last - first).astype(float))[1] - 1
         best = np.arange(count)
         for power in range(int(level.max()) + 1):
             if power:
                 left, right = best[: -(1 << (power - 1))], best[1 << (power - 1) :]
-                best = np.where(own[left] >= own[right], left, right)
+                best = np.where(part[left] >= part[right], left, right)
             here = np.flatnonzero(level == power)
-            one, two = best[first[here]], best[last[here] - (1 << power)]
-            result[rows[here]] = base + np.where(own[one] >= own[two], one, two)
+            first_block, two = best[first[here]], best[last[here] - (1 << power)]
+            result[rows[here]] = base + np.where(part[first_block] >= part[two], first_block, two)
     result[(result != NONE) & (values[result] <= 0)] = NONE
     return result
