@@ -89,13 +89,13 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     series = np.log(np.asarray(values, float)[-MOST_VALUES:])
     if len(series) < FEWEST:
         return []
-    found = level_changes(series, change_probabilities(series))
-    bounds = [0, *found, len(series)]
+    changes = level_changes(series, change_probabilities(series))
+    bounds = [0, *changes, len(series)]
     levels = [float(np.exp(np.median(series[a:b]))) for a, b in pairwise(bounds)]
     skipped = len(values) - len(series)
     return [
         ChangePoint(place + skipped, probability, levels[i], levels[i + 1])
-        for i, (place, probability) in enumerate(found.items())
+        for i, (place, probability) in enumerate(changes.items())
     ]
 
 
@@ -155,11 +155,11 @@ def change_probabilities(series: Floats) -> Floats:
     """
     noise = _noise(series)
     pulled = _pulled_in(series, noise)
-    found, evidence = zip(
+    probabilities, evidence = zip(
         *(_posterior(_segments(pulled, noise, correlation)) for correlation in _CORRELATIONS), strict=True
     )
     weight = np.exp(np.array(evidence) - np.max(evidence, axis=0))
-    probable: Floats = np.einsum("c...,c...n->...n", weight / weight.sum(axis=0), np.array(found))
+    probable: Floats = np.einsum("c...,c...n->...n", weight / weight.sum(axis=0), np.array(probabilities))
     return probable
 
 
@@ -180,9 +180,9 @@ def _posterior(likelihood: Floats) -> tuple[Floats, Floats]:
         ends = lengths[begin + 1 :]
         terms = likelihood[..., begin, begin + 1 :] + stay * (ends - begin - 1) + change * (ends < n)
         behind[..., begin] = _log_of_sum(behind[..., begin + 1 :] + terms)
-    found: Floats = np.exp(ahead[..., :n] + behind[..., :n] + change - ahead[..., n:])
-    found[..., 0] = 0.0
-    return found.clip(max=1.0), ahead[..., n]
+    probability: Floats = np.exp(ahead[..., :n] + behind[..., :n] + change - ahead[..., n:])
+    probability[..., 0] = 0.0
+    return probability.clip(max=1.0), ahead[..., n]
 
 
 def _log_of_sum(terms: Floats) -> Floats:
@@ -234,23 +234,23 @@ def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:
     sums, squares = (np.concatenate((none, np.cumsum(x, axis=-1)), axis=-1) for x in (new, new**2))
     count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1)
     # How much of the level is in the first value and in each other one, after scaling to one noise.
-    of_first, of_others = 1 - correlation**2, 1 - correlation
+    first_weight, others_weight = 1 - correlation**2, 1 - correlation
     first = np.concatenate((centered, none), axis=-1)[..., None]
     second = np.minimum(np.arange(n + 1) + 1, n)
-    level = of_first * first + of_others * (sums[..., None, :] - sums[..., second, None])
-    square = of_first * first**2 + squares[..., None, :] - squares[..., second, None]
-    known = of_first + of_others**2 * (count - 1)
+    level = first_weight * first + others_weight * (sums[..., None, :] - sums[..., second, None])
+    square = first_weight * first**2 + squares[..., None, :] - squares[..., second, None]
+    prior_weight = first_weight + others_weight**2 * (count - 1)
     # The differences of neighbours are smaller than the noise by the correlation.
     variance = noise[..., None, None] ** 2 * (1 + correlation)
     shape, scale = _FREEDOM / 2, _FREEDOM / 2 * variance
     weight = variance / _USUAL_CHANGE**2
-    rate = scale + (square - level**2 / (weight + known)).clip(min=0) / 2
+    rate = scale + (square - level**2 / (weight + prior_weight)).clip(min=0) / 2
     after = shape + np.arange(n + 1) / 2
     segments: Floats = (
         (gammaln(after) - gammaln(shape))[count]
         + shape * np.log(scale)
         - after[count] * np.log(rate)
-        + 0.5 * np.log(of_first * weight / (weight + known))
+        + 0.5 * np.log(first_weight * weight / (weight + prior_weight))
         - count / 2 * np.log(2 * np.pi)
     )
     return segments

@@ -98,8 +98,8 @@ def compare(
     deciding = _deciding(sides)
     if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
-    known = {name: sides[name].known() for name in _CLOCKS if name in sides}
-    clocks = other_clocks(known, "in b", "in a")
+    frequencies = {name: sides[name].known() for name in _CLOCKS if name in sides}
+    clocks = other_clocks(frequencies, "in b", "in a")
     said = [*filter(None, [clocks]), *describe_differences(against, runs)]
     gated = [name for gate in gates for name in GATES[gate] if name in sides]
     rows, deciders = [], dict.fromkeys((deciding, *gated))
@@ -163,13 +163,13 @@ class _Sides(msgspec.Struct, frozen=True):
         return None if logs is None else independent(*logs)
 
 
-def other_clocks(known: Mapping[str, tuple[Sequence[float], Sequence[float]]], now: str, before: str) -> str:
+def other_clocks(clocks: Mapping[str, tuple[Sequence[float], Sequence[float]]], now: str, before: str) -> str:
     """Return a sentence where the clocks of some runs differ from those before by 3 %; empty where not.
 
-    Nothing else is to blame then. ``known`` has the clocks before and now, by the name of the metric.
+    Nothing else is to blame then. ``clocks`` has the clocks before and now, by the name of the metric.
     """
     for name, ran in zip(_CLOCKS, CLOCKS_DIFFER, strict=True):
-        a, b = known.get(name, ((), ()))
+        a, b = clocks.get(name, ((), ()))
         if a and b and abs(np.mean(b) / np.mean(a) - 1) >= _OTHER_CLOCK:
             return f"{ran} {np.mean(b):,.0f} MHz {now} and at {np.mean(a):,.0f} MHz {before}"
     return ""
@@ -195,31 +195,31 @@ def _design(
     enough = len(before) >= _FEWEST_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
-        of_a, of_b = (np.array(one) for one in zip(*pairs, strict=True))
+        pos_a, pos_b = (np.array(places_of_side) for places_of_side in zip(*pairs, strict=True))
         said = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
         if enough:
             said.append(f"{len(before)} earlier runs of the baseline tell only the noise")
-        found = paired(a[of_a], b[of_b], noise_of(before) if enough else None)
-        return sides, found, "; ".join([*said, *_of_order(order(*submitted))])
+        estimate = paired(a[pos_a], b[pos_b], noise_of(before) if enough else None)
+        return sides, estimate, "; ".join([*said, *_of_order(order(*submitted))])
     taken = order(*submitted)
     said = _of_order(taken)
     measured = [*(run for run, _ in had), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
     if taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
         places = np.argsort(np.argsort(times)).astype(np.float64)
-        of_before, of_a, of_b = np.split(places, np.cumsum([len(before), len(a)]))
-        if enough and continues(before, of_before, a, of_a):
-            level, found = extrapolated(
-                np.concatenate([before, a]), np.concatenate([of_before, of_a]), b, float(np.mean(of_b))
+        pos_before, pos_a, pos_b = np.split(places, np.cumsum([len(before), len(a)]))
+        if enough and continues(before, pos_before, a, pos_a):
+            level, estimate = extrapolated(
+                np.concatenate([before, a]), np.concatenate([pos_before, pos_a]), b, float(np.mean(pos_b))
             )
             drift = (
                 f"{len(before)} earlier runs of the baseline are part of it in {name}, without the steady "
                 "drift that they and the baseline show"
             )
-            return _Sides(np.exp(level).tolist(), sides.b), found, drift
-        blocks = [(a, of_a), (b, of_b)]
+            return _Sides(np.exp(level).tolist(), sides.b), estimate, drift
+        blocks = [(a, pos_a), (b, pos_b)]
         if enough:
-            blocks.insert(0, (before, of_before))
+            blocks.insert(0, (before, pos_before))
         steady = with_common_slope(blocks)
         if steady is not None:
             drift = f"runs of one side drift in {name}, and the estimate is without this drift"
@@ -235,31 +235,31 @@ def _design(
     return sides, independent(a, b), "; ".join(said)
 
 
-def _of_order(found: Order) -> list[str]:
+def _of_order(submission_order: Order) -> list[str]:
     """Return a sentence on what a drift of the machine does to runs in this order."""
-    if found is Order.BLOCKED:
+    if submission_order is Order.BLOCKED:
         return [
             "all runs of one side were submitted before the other's, so a drift of the machine looks like a "
             "change, and the interval assumes that there is none: submit them in the order A B B A"
         ]
-    if found is Order.ONE_FIRST:
+    if submission_order is Order.ONE_FIRST:
         return ["one side was the first of each pair, so a drift of the machine counts: A B B A cancels it"]
     return []
 
 
-def _detectable(found: Estimate, name: str) -> str:
-    ratio = max(found.detectable_ratio(), 1 + MATERIAL_PCT / 100)
+def _detectable(estimate: Estimate, name: str) -> str:
+    ratio = max(estimate.detectable_ratio(), 1 + MATERIAL_PCT / 100)
     if not ratio <= _NO_CHANGE_FOUND:
         if name not in _TIMES:
             return f"with so few and so different runs, only twice as much {name} would be noticed"
         return "with so few and so different runs, only a step more than twice as long would be noticed"
     change, power = 100 * (ratio - 1), 100 * POWER
-    what = "" if name in _TIMES else f" of {name}"
-    return f"in runs like these, a change{what} of {change:.1f} % is noticed {power:.0f} % of the time"
+    metric = "" if name in _TIMES else f" of {name}"
+    return f"in runs like these, a change{metric} of {change:.1f} % is noticed {power:.0f} % of the time"
 
 
 def _row(
-    name: str, sides: _Sides, found: Estimate | None, decisive: bool, margin_pct: float
+    name: str, sides: _Sides, estimate: Estimate | None, decisive: bool, margin_pct: float
 ) -> dict[str, Any]:
     """Return the row of a metric from its values and its estimate."""
     a, b = sides.known()
@@ -269,16 +269,16 @@ def _row(
         return row | {"verdict": f"only in {'a' if a else 'b'}"}
     if not row["a"] or not row["b"]:
         return row | {"verdict": "zero: no ratio"}
-    if found is None:
+    if estimate is None:
         ratio = math.exp(float(np.mean(np.log(b)) - np.mean(np.log(a))))
         few = "one run each" if len(a) == len(b) else "one run on a side"
         return row | {"ratio": round(ratio, RATIO_DIGITS), "verdict": f"{few}: {NO_STATISTICS}"}
-    low, high = found.interval()
-    row |= {"ratio": found.ratio, "ci_low": low, "ci_high": high}
+    low, high = estimate.interval()
+    row |= {"ratio": estimate.ratio, "ci_low": low, "ci_high": high}
     row |= {key: round(row[key], RATIO_DIGITS) for key in ("ratio", "ci_low", "ci_high")}
     explaining = ("slower", "faster") if name.endswith("_ns") else ("higher", "lower")
     words = (REGRESSION, IMPROVEMENT) if decisive else explaining
-    return row | {"verdict": _verdict(found.ratio, low, high, words, margin_pct / 100)}
+    return row | {"verdict": _verdict(estimate.ratio, low, high, words, margin_pct / 100)}
 
 
 def _mean(values: list[float]) -> float | None:
@@ -311,8 +311,8 @@ def step_metrics(run: RunData) -> dict[str, float]:
         metrics[ELAPSED] = elapsed
     elif profiled := step_time(step_series(times).wall.tolist()):
         metrics[ELAPSED] = profiled.elapsed_ns
-    if own := step_time(run.own_step_ns.tolist()):
-        metrics |= {OWN_ELAPSED: own.elapsed_ns, OWN_STEP: own.p50_ns}
+    if undisturbed := step_time(run.own_step_ns.tolist()):
+        metrics |= {OWN_ELAPSED: undisturbed.elapsed_ns, OWN_STEP: undisturbed.p50_ns}
     return metrics
 
 
@@ -322,13 +322,13 @@ STEP_TABLES = ("steps_summary", "step_times", "step_kinds")
 
 def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Return energy, peaks of memory, data and clocks of a run whose nodes were sampled."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if not len(tables["telemetry"]):
-        return found
+        return metrics
     energy, io = tables["energy"], tables["io"]
     whole = energy[energy["gpu"].isna() & energy["joule_per_step"].notna()]
     if len(whole):
-        found["energy_per_step_j"] = float(whole["joule_per_step"].iloc[0])
+        metrics["energy_per_step_j"] = float(whole["joule_per_step"].iloc[0])
     samples = tables["telemetry"]
     for name, metric, device in (
         ("memory_peak_bytes", "resident", "rank"),
@@ -337,7 +337,7 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         rows = samples[(samples["metric"] == metric) & samples["device"].str.startswith(device)]
         if len(rows):
             # The fullest rank or GPU decides.
-            found[name] = float(rows["max"].astype(float).max())
+            metrics[name] = float(rows["max"].astype(float).max())
     steps = io[io["first_step"].notna()]
     if len(steps):
         count = (
@@ -348,25 +348,25 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
             ("written_per_step_bytes", "written_bytes"),
         ):
             if steps[column].notna().any():
-                found[name] = float(steps[column].astype(float).sum() / count)
+                metrics[name] = float(steps[column].astype(float).sum() / count)
     waiting = samples[(samples["metric"] == "blocked") & (samples["phase"] == "step")]
     if len(waiting):
         weights = waiting["samples"].astype(float)
-        found["waiting_for_files_pct"] = float(
+        metrics["waiting_for_files_pct"] = float(
             (waiting["mean"].astype(float) * weights).sum() / weights.sum()
         )
-    return found | clocks_of(tables)
+    return metrics | clocks_of(tables)
 
 
 def clocks_of(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Return the mean clock of GPUs and cores in the steps of a run, as far as they were sampled."""
-    found, clocks, samples = {}, tables["clocks"], tables["telemetry"]
+    means, clocks, samples = {}, tables["clocks"], tables["telemetry"]
     cores = samples[(samples["metric"] == "frequency") & samples["phase"].isin(("step", "run"))]
-    of_gpu = clocks[clocks["first_step"].notna()] if clocks["first_step"].notna().any() else clocks
-    for name, rows, column in zip(_CLOCKS, (of_gpu, cores), ("sm_mhz_mean", "mean"), strict=True):
+    gpu_clocks = clocks[clocks["first_step"].notna()] if clocks["first_step"].notna().any() else clocks
+    for name, rows, column in zip(_CLOCKS, (gpu_clocks, cores), ("sm_mhz_mean", "mean"), strict=True):
         if len(rows):
-            found[name] = float(np.average(rows[column].astype(float), weights=rows["samples"].astype(float)))
-    return found
+            means[name] = float(np.average(rows[column].astype(float), weights=rows["samples"].astype(float)))
+    return means
 
 
 def _equally_long(runs: Sequence[RunData]) -> bool:
@@ -388,12 +388,12 @@ def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[
     divided by the number of steps of the rank. With ``per_launch``, the only time of the GPU is the mean of
     a kernel. Otherwise the GPU's span and its parts come from ``breakdown``.
     """
-    found, tables = step_metrics(run), run.tables
+    result, tables = step_metrics(run), run.tables
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
-            found[f"phase {phase} p50_ns"] = float(values.mean())
+            result[f"phase {phase} p50_ns"] = float(values.mean())
     return (
-        found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step, per_launch) | _of_machine(tables)
+        result | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step, per_launch) | _of_machine(tables)
     )
 
 
@@ -407,9 +407,9 @@ def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
 
 def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: bool) -> dict[str, float]:
     """Return the metrics of the GPU's time; none without GPU work."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     if not len(tables["breakdown"]) and not len(tables["kernels"]):
-        return found
+        return times
     if per_launch:
         kernels = tables["kernels"]
         return (
@@ -422,18 +422,18 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: b
     if per_step and len(tables["step_kinds"]):
         for name, time in account_of_all_steps(tables["step_kinds"]).items():
             if name != "elapsed_ns":
-                found[f"{name.removesuffix('_ns')}{suffix}"] = time
+                times[f"{name.removesuffix('_ns')}{suffix}"] = time
     elif len(tables["breakdown"]):
         whole = tables["breakdown"].set_index("rank")
         for part in ("span", *PARTS):
-            found[f"{part}{suffix}"] = float((whole[f"{part}_ns"] / steps).mean())
+            times[f"{part}{suffix}"] = float((whole[f"{part}_ns"] / steps).mean())
     if len(tables["kernels"]):
         total = tables["kernels"].groupby("rank")["total_ns"].sum()
-        found[f"kernels{suffix}"] = float((total / steps).mean())
+        times[f"kernels{suffix}"] = float((total / steps).mean())
     overlap = tables["overlap"]["overlap_pct"].dropna()
     if len(overlap):
-        found[_OVERLAP] = float(overlap.astype(float).mean())
-    return found
+        times[_OVERLAP] = float(overlap.astype(float).mean())
+    return times
 
 
 def has_steps(run: RunData) -> bool:
@@ -506,10 +506,10 @@ def independent(a: Floats, b: Floats) -> Estimate:
     """
     n, m = len(a), len(b)
     difference = float(np.mean(b) - np.mean(a))
-    of_a, of_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
+    variance_a, variance_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
     if n == m:
-        return Estimate(difference, math.sqrt((of_a + of_b) / n), float(2 * n - 2))
-    many, few = ((of_a, n), (of_b, m)) if n > m else ((of_b, m), (of_a, n))
+        return Estimate(difference, math.sqrt((variance_a + variance_b) / n), float(2 * n - 2))
+    many, few = ((variance_a, n), (variance_b, m)) if n > m else ((variance_b, m), (variance_a, n))
     return _unequal(difference, (many[0], 1 / many[1], many[1] - 1), few)
 
 
@@ -525,10 +525,10 @@ def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -
     noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
     leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
     few = float(np.var(others, ddof=1)), len(others)
-    found = _unequal(float(np.mean(others) - np.mean(level)), (noise, leverage, len(values) - 2), few)
+    estimate = _unequal(float(np.mean(others) - np.mean(level)), (noise, leverage, len(values) - 2), few)
     # Runs that resemble the run before tell less than as many independent ones.
     wider = widening(level - np.mean(level))
-    return level, replace(found, error=found.error * wider)
+    return level, replace(estimate, error=estimate.error * wider)
 
 
 def _unequal(difference: float, many: tuple[float, float, float], few: tuple[float, int]) -> Estimate:
@@ -537,8 +537,8 @@ def _unequal(difference: float, many: tuple[float, float, float], few: tuple[flo
     ``many`` has the variance of a value, how much of it the mean has, and its degrees of freedom; ``few`` the
     variance and the number of values.
     """
-    of_few, freedom = _steadied(*few, many[0])
-    parts = of_few / few[1], many[0] * many[1]
+    few_error, freedom = _steadied(*few, many[0])
+    parts = few_error / few[1], many[0] * many[1]
     variance = sum(parts)
     if not variance:
         return Estimate(difference, 0.0, many[2] + few[1] - 1)
@@ -584,13 +584,13 @@ def alike(a: Floats, b: Floats) -> bool:
     return _variances_alike(a, b) and _may_be_none(independent(a, b))
 
 
-def continues(before: Floats, places: Floats, values: Floats, of_values: Floats) -> bool:
+def continues(before: Floats, places: Floats, values: Floats, value_places: Floats) -> bool:
     """Return whether values may continue a series with a steady drift; both have their places in time."""
-    place = float(np.mean(of_values))
-    level, found = extrapolated(before, places, values, place)
+    place = float(np.mean(value_places))
+    level, estimate = extrapolated(before, places, values, place)
     # The same drift is within the values.
-    apart = values - _Line.of([(before, places)]).slope * (of_values - place)
-    return _variances_alike(apart, level) and _may_be_none(found)
+    apart = values - _Line.of([(before, places)]).slope * (value_places - place)
+    return _variances_alike(apart, level) and _may_be_none(estimate)
 
 
 def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | None:
@@ -605,8 +605,8 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
     line = _Line.of(blocks)
     if not line.rises(line.wider):
         return None
-    (a, of_a), (b, of_b) = blocks[-2:]
-    apart = float(np.mean(of_b) - np.mean(of_a))
+    (a, places_a), (b, places_b) = blocks[-2:]
+    apart = float(np.mean(places_b) - np.mean(places_a))
     leverage = 1 / len(a) + 1 / len(b) + apart**2 / line.inside
     difference = float(np.mean(b) - np.mean(a)) - line.slope * apart
     return Estimate(difference, line.wider * math.sqrt(line.noise * leverage), float(line.freedom))
@@ -646,17 +646,17 @@ def _differs(value: float, error: float, freedom: float, level: float) -> bool:
     return bool(2 * stdtr(freedom, -abs(value) / error) < level) if error else value != 0
 
 
-def _may_be_none(found: Estimate) -> bool:
-    return not _differs(found.difference, found.error, found.freedom, _UNLIKE)
+def _may_be_none(estimate: Estimate) -> bool:
+    return not _differs(estimate.difference, estimate.error, estimate.freedom, _UNLIKE)
 
 
 def _variances_alike(a: Floats, b: Floats) -> bool:
     from scipy.special import fdtr
 
-    of_a, of_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
-    if not of_a or not of_b:
-        return of_a == of_b
-    below = float(fdtr(len(a) - 1, len(b) - 1, of_a / of_b))
+    variance_a, variance_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
+    if not variance_a or not variance_b:
+        return variance_a == variance_b
+    below = float(fdtr(len(a) - 1, len(b) - 1, variance_a / variance_b))
     return 2 * min(below, 1 - below) >= _UNLIKE
 
 
@@ -687,12 +687,12 @@ def turns(a: Sequence[datetime | None], b: Sequence[datetime | None]) -> list[tu
     In the order of time, the first two are one of each side, the next two as well, and so on. There are no
     pairs if that is not so, or if times are unknown or equal.
     """
-    known = [(when, side, i) for side, times in enumerate((a, b)) for i, when in enumerate(times) if when]
-    if len(a) != len(b) or len(known) != len(a) + len(b) or len({when for when, _, _ in known}) < len(known):
+    dates = [(when, side, i) for side, times in enumerate((a, b)) for i, when in enumerate(times) if when]
+    if len(a) != len(b) or len(dates) != len(a) + len(b) or len({when for when, _, _ in dates}) < len(dates):
         return []
-    ordered = sorted(known)
+    ordered = sorted(dates)
     # Within a pair, side a comes first.
-    twos = [sorted(ordered[i : i + 2], key=lambda one: one[1]) for i in range(0, len(ordered), 2)]
+    twos = [sorted(ordered[i : i + 2], key=lambda run: run[1]) for i in range(0, len(ordered), 2)]
     if any((first[1], second[1]) != (0, 1) for first, second in twos):
         return []
     return [(first[2], second[2]) for first, second in twos]

@@ -53,7 +53,7 @@ class Effects(msgspec.Struct, frozen=True):
 
 def total(shapes: Shapes) -> LaunchSum:
     """Return the launches of all shapes together."""
-    return LaunchSum(sum(one.number for one in shapes.values()), sum(one.time for one in shapes.values()))
+    return LaunchSum(sum(part.number for part in shapes.values()), sum(part.time for part in shapes.values()))
 
 
 def effects(a: Shapes, b: Shapes) -> Effects:
@@ -67,16 +67,16 @@ def effects(a: Shapes, b: Shapes) -> Effects:
     - duration: the rest, which is what launches of the same shape now take longer.
     """
     before, after = total(a), total(b)
-    of_a, of_b = round(before.time), round(after.time)
-    difference = of_b - of_a
+    time_a, time_b = round(before.time), round(after.time)
+    difference = time_b - time_a
     if not before.number or not after.number:
-        return Effects(of_a, of_b, difference, 0, 0)
+        return Effects(time_a, time_b, difference, 0, 0)
     by_count = round((after.number - before.number) * before.mean)
     if not any(a.get(shape, _NOTHING).number for shape in b):
-        return Effects(of_a, of_b, by_count, difference - by_count, 0)
-    at_old = sum(one.number * (a.get(shape) or one).mean for shape, one in b.items())
+        return Effects(time_a, time_b, by_count, difference - by_count, 0)
+    at_old = sum(launches.number * (a.get(shape) or launches).mean for shape, launches in b.items())
     by_shape = round(at_old - after.number * before.mean)
-    return Effects(of_a, of_b, by_count, by_shape, difference - by_count - by_shape)
+    return Effects(time_a, time_b, by_count, by_shape, difference - by_count - by_shape)
 
 
 _COUNT_DIGITS = 3
@@ -101,9 +101,9 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
         return no_rows("no CUDA kernels on either side")
     gone, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
     rows = []
-    for one in find_renamed(_as_kernels(gone), _as_kernels(new)):
-        row = _row(a.pop(one.before), b.pop(one.after)) | {"change": RENAMED}
-        rows.append(_named(row, one.after) | {"was": one.before[0], "similarity_pct": one.score_pct})
+    for pair in find_renamed(_as_kernels(gone), _as_kernels(new)):
+        row = _row(a.pop(pair.before), b.pop(pair.after)) | {"change": RENAMED}
+        rows.append(_named(row, pair.after) | {"was": pair.before[0], "similarity_pct": pair.score_pct})
     rows += [_named(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
     return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
 
@@ -122,11 +122,11 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
     if not a and not b:
         return no_rows("no collectives on either side")
     exposed: list[Counter[Hashable]] = [Counter(), Counter()]
-    for found, (table, steps) in zip(exposed, sides, strict=True):
+    for totals, (table, steps) in zip(exposed, sides, strict=True):
         for kind, time in zip(
             zip(table["op"], table["comm_ranks"], strict=True), table["exposed_ns"], strict=True
         ):
-            found[kind] += time / steps
+            totals[kind] += time / steps
     rows = []
     for kind in dict.fromkeys((*a, *b)):
         row = _row(a.get(kind, {}), b.get(kind, {}))
@@ -143,9 +143,9 @@ def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     a, b = (_idle(side) for side in (against, runs))
     rows = []
     for key in dict.fromkeys((*a, *b)):
-        of_a, of_b = round(a[key]), round(b[key])
+        time_a, time_b = round(a[key]), round(b[key])
         values = dict(zip(("cause", "range", "api"), key, strict=True))
-        rows.append({**values, "a_ns": of_a, "b_ns": of_b, "difference_ns": of_b - of_a})
+        rows.append({**values, "a_ns": time_a, "b_ns": time_b, "difference_ns": time_b - time_a})
     if not rows:
         return no_rows("no idle time inside steps on either side")
     return Outcome(_largest_first(rows))
@@ -172,9 +172,9 @@ def _number_of_steps(side: Sequence[RunData], per_step: bool, begun: bool = Fals
     """Return the number of whole or ``begun`` steps of all ranks of all runs; without steps, of the ranks."""
     tables = [run.tables for run in side]
     if per_step:
-        counts = (begun_steps(one).sum() if begun else len(one["step_times"]) for one in tables)
+        counts = (begun_steps(run).sum() if begun else len(run["step_times"]) for run in tables)
         return int(sum(counts)) or 1
-    return sum(one["kernels_by_shape"]["rank"].nunique() for one in tables) or 1
+    return sum(run["kernels_by_shape"]["rank"].nunique() for run in tables) or 1
 
 
 def begun_steps(tables: Mapping[str, pd.DataFrame]) -> pd.Series[int]:
@@ -202,13 +202,13 @@ def _collectives(side: Sequence[RunData]) -> pd.DataFrame:
     """Return the collectives of a side inside steps; those that one kernel carries out count once."""
     table = pd.concat([run.tables["rank_collectives"] for run in side], ignore_index=True)
     table = table[(table["part"] == 0) & table["step"].notna()]
-    found: pd.DataFrame = table.assign(
+    typed: pd.DataFrame = table.assign(
         **{
             name: table[name].astype(object).where(table[name].notna(), None)
             for name in ("comm_ranks", "bytes")
         }
     )
-    return found
+    return typed
 
 
 def _by_size(table: pd.DataFrame) -> Iterator[_Sum]:
@@ -218,14 +218,14 @@ def _by_size(table: pd.DataFrame) -> Iterator[_Sum]:
 
 
 def _by_kind(sums: Iterable[_Sum], steps: int) -> _Kinds:
-    found: dict[_Kind, dict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    sums_by_kind: dict[_Kind, dict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for kind, shape, count, time in sums:
-        one = found[kind][shape]
-        one[0] += count
-        one[1] += time
+        launches = sums_by_kind[kind][shape]
+        launches[0] += count
+        launches[1] += time
     return {
         kind: {shape: LaunchSum(count / steps, time / steps) for shape, (count, time) in shapes.items()}
-        for kind, shapes in found.items()
+        for kind, shapes in sums_by_kind.items()
     }
 
 
@@ -235,27 +235,27 @@ def _as_kernels(kinds: _Kinds) -> list[Kernel]:
 
 def _idle(side: Sequence[RunData]) -> Counter[tuple[str | None, ...]]:
     """Return the idle time per step by cause, range and API call, as the mean over all ranks of a side."""
-    found: Counter[tuple[str | None, ...]] = Counter()
+    times: Counter[tuple[str | None, ...]] = Counter()
     ranks = sum(run.tables["step_times"]["rank"].nunique() for run in side) or 1
     names = ("cause", "range", "api", "idle_ns_per_step")
     for run in side:
         for *key, time in zip(*(run.tables["idle_causes"][name].tolist() for name in names), strict=True):
-            found[tuple(key)] += time / ranks
-    return found
+            times[tuple(key)] += time / ranks
+    return times
 
 
 def _row(a: Shapes, b: Shapes) -> dict[str, Any]:
-    before, after, found = total(a), total(b), effects(a, b)
+    before, after, effect = total(a), total(b), effects(a, b)
     return {
         "change": CHANGED if before.number and after.number else NEW if after.number else GONE,
         "a_per_step": round(before.number, _COUNT_DIGITS),
         "b_per_step": round(after.number, _COUNT_DIGITS),
-        "a_ns": found.a,
-        "b_ns": found.b,
-        "difference_ns": found.b - found.a,
-        "count_effect_ns": found.by_count,
-        "shape_effect_ns": found.by_shape,
-        "duration_effect_ns": found.by_duration,
+        "a_ns": effect.a,
+        "b_ns": effect.b,
+        "difference_ns": effect.b - effect.a,
+        "count_effect_ns": effect.by_count,
+        "shape_effect_ns": effect.by_shape,
+        "duration_effect_ns": effect.by_duration,
     }
 
 
@@ -265,8 +265,8 @@ def _named(row: dict[str, Any], kind: _Kind) -> dict[str, Any]:
 
 def _largest_first(rows: list[dict[str, Any]]) -> pd.DataFrame:
     ordered = sorted(rows, key=lambda row: -abs(row["difference_ns"]))
-    found: pd.DataFrame = pd.DataFrame(ordered, dtype=object)
-    return found
+    typed: pd.DataFrame = pd.DataFrame(ordered, dtype=object)
+    return typed
 
 
 LEAST_PCT = 50.0
@@ -308,39 +308,39 @@ def find_renamed(gone: Iterable[Kernel], new: Iterable[Kernel]) -> list[Renamed]
     """
     before, after = _by_family(gone), _by_family(new)
     pairs = [
-        (_score(one, other), one.kind, other.kind)
+        (_score(candidate, other), candidate.kind, other.kind)
         for group, kernels in before.items()
-        for one in kernels
+        for candidate in kernels
         for other in after.get(group, ())
-        if group[1] != OTHER or _alike_names(one, other) >= _LEAST_NAME
+        if group[1] != OTHER or _alike_names(candidate, other) >= _LEAST_NAME
     ]
-    found: list[Renamed] = []
+    renamed: list[Renamed] = []
     used: set[tuple[str, tuple[str, str]]] = set()
-    for score, one, other in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
-        if score < LEAST_PCT or ("before", one) in used or ("after", other) in used:
+    for score, kernel, other in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
+        if score < LEAST_PCT or ("before", kernel) in used or ("after", other) in used:
             continue
-        used |= {("before", one), ("after", other)}
-        found.append(Renamed(one, other, score))
-    return found
+        used |= {("before", kernel), ("after", other)}
+        renamed.append(Renamed(kernel, other, score))
+    return renamed
 
 
 def _by_family(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Sequence[Kernel]]:
-    found: dict[tuple[str, str], list[Kernel]] = {}
-    for kernel in sorted(kernels, key=lambda one: -one.launches.time):
+    groups: dict[tuple[str, str], list[Kernel]] = {}
+    for kernel in sorted(kernels, key=lambda item: -item.launches.time):
         name, category = kernel.kind
-        group = found.setdefault((category, family(name)), [])
+        group = groups.setdefault((category, family(name)), [])
         if len(group) < _MOST:
             group.append(kernel)
-    return dict(found)
+    return dict(groups)
 
 
-def _score(one: Kernel, other: Kernel) -> float:
-    common = len(one.shapes & other.shapes) / len(one.shapes | other.shapes)
+def _score(kernel: Kernel, other: Kernel) -> float:
+    common = len(kernel.shapes & other.shapes) / len(kernel.shapes | other.shapes)
     score = (
-        _NAME * _alike_names(one, other)
-        + _COUNT * _alike(one.launches.number, other.launches.number)
+        _NAME * _alike_names(kernel, other)
+        + _COUNT * _alike(kernel.launches.number, other.launches.number)
         + _SHAPE * common
-        + _DURATION * _alike(one.launches.mean, other.launches.mean)
+        + _DURATION * _alike(kernel.launches.mean, other.launches.mean)
     )
     return round(100 * score, 1)
 
@@ -349,6 +349,6 @@ def _alike(a: float, b: float) -> float:
     return min(a, b) / max(a, b) if max(a, b) else 1.0
 
 
-def _alike_names(one: Kernel, other: Kernel) -> float:
-    a, b = (_WORD.findall(short_name(kernel.kind[0])) for kernel in (one, other))
+def _alike_names(first: Kernel, other: Kernel) -> float:
+    a, b = (_WORD.findall(short_name(kernel.kind[0])) for kernel in (first, other))
     return SequenceMatcher(a=a, b=b, autojunk=False).ratio()

@@ -38,7 +38,7 @@ def differences(
         for name in _names(a, b)
         if name not in expected
     ]
-    return [one for one in difference if one.a and one.b and one.a != one.b]
+    return [fact for fact in difference if fact.a and fact.b and fact.a != fact.b]
 
 
 def describe_differences(

@@ -83,7 +83,7 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     ``ipc_scaling`` and ``frequency_scaling``.
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
-    timed = [one for run, step in measured if (one := _timed(run, step)) is not None]
+    timed = [entry for run, step in measured if (entry := _timed(run, step)) is not None]
     rows = [row for group in _groups(timed) for row in _rows_of_program(group)]
     said = unnamed(runs)
     if not rows:
@@ -138,15 +138,15 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
     """Return POP's factors of some runs in percent, the geometric mean where there are several."""
     names = ("parallel_efficiency", "load_balance", "communication_efficiency")
     mean = {f"{name}_pct": _mean([run.pop(name) for run in runs]) for name in names}
-    useful, of_reference = (
-        _mean([None if (own := one.pop(names[0])) is None else own * one.step_ns for one in side])
+    useful, reference_useful = (
+        _mean([None if (share := run.pop(names[0])) is None else share * run.step_ns for run in side])
         for side in (runs, reference)
     )
     scaled = None
-    if useful and of_reference and kind is not ScalingKind.UNKNOWN:
+    if useful and reference_useful and kind is not ScalingKind.UNKNOWN:
         strong = kind is ScalingKind.STRONG
         before, now = (side[0].setup.ranks if strong else 1 for side in (reference, runs))
-        scaled = of_reference * before / (useful * now)
+        scaled = reference_useful * before / (useful * now)
     parallel = mean["parallel_efficiency_pct"]
     whole = scaled * parallel if scaled is not None and parallel is not None else None
     every = {**mean, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
@@ -155,41 +155,41 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
 
 
 def _parts_of_computation(
-    scaled: float | None, here: Floats | None, there: Floats | None
+    scaled: float | None, here: Floats | None, reference_rates: Floats | None
 ) -> dict[str, float | None]:
     """Return the factors of computation scaling, from instructions and cycles per useful time."""
     names = ("instruction_scaling_pct", "ipc_scaling_pct", "frequency_scaling_pct")
-    if scaled is None or here is None or there is None:
+    if scaled is None or here is None or reference_rates is None:
         return dict.fromkeys(names)
-    instructions, cycles = (here / there).tolist()
+    instructions, cycles = (here / reference_rates).tolist()
     return dict(zip(names, (scaled / instructions, instructions / cycles, cycles), strict=True))
 
 
 def _rates(runs: Sequence[_Timed]) -> Floats | None:
     """Return the instructions and the cycles per ns of useful time; None if a run did not count them."""
     rates = [run.rates for run in runs]
-    known = [one for one in rates if one is not None]
-    return np.mean(known, axis=0) if known and len(known) == len(rates) else None
+    measured = [rate for rate in rates if rate is not None]
+    return np.mean(measured, axis=0) if measured and len(measured) == len(rates) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value]
-    return math.exp(sum(map(math.log, known)) / len(known)) if known and len(known) == len(values) else None
+    terms = [value for value in values if value]
+    return math.exp(sum(map(math.log, terms)) / len(terms)) if terms and len(terms) == len(values) else None
 
 
 def _groups(timed: Sequence[_Timed]) -> list[list[_Timed]]:
     """Return the runs of each program at each place, by their names."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Timed]] = {}
-    for one in timed:
-        groups.setdefault((one.program, tuple(one.where.items())), []).append(one)
+    for run in timed:
+        groups.setdefault((run.program, tuple(run.where.items())), []).append(run)
     return [groups[key] for key in sorted(groups)]
 
 
 def _rows_of_program(group: Sequence[_Timed]) -> list[dict[str, Any]]:
     """Return the rows of all series of a program at a place."""
     workload = WORKLOADS.get(group[0].program)
-    found = find_series([one.setup for one in group], workload.size if workload else None)
-    return [row for series in found for row in _rows(series, [group[i] for i in series.runs])]
+    series_of_group = find_series([run.setup for run in group], workload.size if workload else None)
+    return [row for series in series_of_group for row in _rows(series, [group[i] for i in series.runs])]
 
 
 def _text(values: Mapping[str, Any]) -> str:
@@ -207,8 +207,8 @@ def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]
 
 def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
     first = runs[0]
-    logs, of_reference = (np.log([one.step_ns for one in side]) for side in (runs, reference))
-    faster = math.exp(of_reference.mean() - logs.mean())
+    logs, reference_logs = (np.log([run.step_ns for run in side]) for side in (runs, reference))
+    faster = math.exp(reference_logs.mean() - logs.mean())
     more = first.setup.ranks / reference[0].setup.ranks
     work = more if series.kind is ScalingKind.WEAK else 1.0
     names = dict.fromkeys(run.workload for run in runs if run.workload is not None)
@@ -229,8 +229,8 @@ def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Tim
     }
     if series.kind is not ScalingKind.UNKNOWN:
         row["efficiency"] = round(faster * work / more, RATIO_DIGITS)
-        if runs is not reference and min(len(logs), len(of_reference)) > 1:
-            low, high = map(math.exp, welch_interval(of_reference, logs, CONFIDENCE))
+        if runs is not reference and min(len(logs), len(reference_logs)) > 1:
+            low, high = map(math.exp, welch_interval(reference_logs, logs, CONFIDENCE))
             row["ci_low"], row["ci_high"] = (round(end * work / more, RATIO_DIGITS) for end in (low, high))
     return row
 
@@ -242,11 +242,11 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
     phases. Each value is the mean over the ranks in a step, for a phase the longest. A part dominates where
     it takes longer than all others together.
     """
-    timed = [one for run in runs if (step := _step_ns(run)) is not None and (one := _timed(run, step))]
+    timed = [entry for run in runs if (step := _step_ns(run)) is not None and (entry := _timed(run, step))]
     rows, fewest = [], 0
     for group in _groups(timed):
         workload = WORKLOADS.get(group[0].program)
-        for series in find_series([one.setup for one in group], workload.size if workload else None):
+        for series in find_series([run.setup for run in group], workload.size if workload else None):
             by_ranks: dict[int, list[_Timed]] = {}
             for place in series.runs:
                 by_ranks.setdefault(group[place].setup.ranks, []).append(group[place])
@@ -265,7 +265,7 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
     ranks = sorted(by_ranks)
     if len(ranks) < FEWEST_SIZES:
         return []
-    steps = [_mean([one.step_ns for one in by_ranks[number]]) or 0.0 for number in ranks]
+    steps = [_mean([run.step_ns for run in by_ranks[number]]) or 0.0 for number in ranks]
     every = [_parts(by_ranks[number]) for number in ranks]
     # A part that some size lacks has no model.
     names = [name for name in every[0] if all(of.get(name, 0) > 0 for of in every)]
@@ -282,8 +282,8 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
     whole = sum(times[-1] for times in parts)
     for name, times, dominance in zip(names, parts, dominant_from(ranks, parts), strict=True):
         rows.append(common | _model_row(name, ranks, times, dominance, whole))
-    known = [row for row in rows if row["model"] is not None]
-    return known[:1] + sorted(known[1:], key=lambda row: -int(row["time_ns"]))
+    modelled = [row for row in rows if row["model"] is not None]
+    return modelled[:1] + sorted(modelled[1:], key=lambda row: -int(row["time_ns"]))
 
 
 def _model_row(
@@ -309,17 +309,17 @@ def _parts(runs: Sequence[_Timed]) -> dict[str, float]:
     return {name: sum(part[name] for part in parts) / len(parts) for name in names}
 
 
-def _parts_of_run(one: _Timed) -> dict[str, float]:
-    calls, useful = one.run.tables["mpi_calls"], one.pop("parallel_efficiency")
+def _parts_of_run(run: _Timed) -> dict[str, float]:
+    calls, useful = run.run.tables["mpi_calls"], run.pop("parallel_efficiency")
     if not len(calls) or useful is None:
-        phases = one.run.tables["phases"]
+        phases = run.run.tables["phases"]
         longest = dict(phases.groupby("phase")["p50_ns"].max()) if len(phases) else {}
         return {str(name): float(value) for name, value in longest.items()}
-    summary = one.run.tables["steps_summary"]
+    summary = run.run.tables["steps_summary"]
     steps = float(summary["steps"].iloc[0]) if len(summary) else 1.0
     inside = calls[~calls["call"].isin(_OUTSIDE)]
     by_call = inside.groupby("call")["total_ns"].sum() / (calls["rank"].nunique() * steps)
-    return {"computation": useful * one.step_ns, **{str(k): float(v) for k, v in by_call.items()}}
+    return {"computation": useful * run.step_ns, **{str(k): float(v) for k, v in by_call.items()}}
 
 
 FEWEST_SIZES = 4

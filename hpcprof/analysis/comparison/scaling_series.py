@@ -102,13 +102,13 @@ def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> lis
     positions = list(distinct.values())
     chosen = [setups[first] for first, *_ in positions]
     patterns = _unambiguous(_patterns(chosen, size), chosen, size)
-    groups = [set(members) for found in patterns.values() for members in found]
+    groups = [set(members) for members_of_pattern in patterns.values() for members in members_of_pattern]
     return [
         _series(
             pattern, [chosen[i] for i in members], [p for i in members for p in positions[i]], size, patterns
         )
-        for pattern, found in patterns.items()
-        for members in found
+        for pattern, members_of_pattern in patterns.items()
+        for members in members_of_pattern
         if not any(set(members) < other for other in groups)
     ]
 
@@ -144,15 +144,15 @@ def _without_layout(setups: Sequence[ScalingSetup], size: Size | None) -> list[S
         for name in names
         if any(
             all(
-                str(one.parameters.get(name)) == str(number)
-                for one, number in zip(setups, numbers, strict=True)
+                str(setup.parameters.get(name)) == str(number)
+                for setup, number in zip(setups, numbers, strict=True)
             )
-            for numbers in ([one.ranks for one in setups], [one.nodes for one in setups])
+            for numbers in ([setup.ranks for setup in setups], [setup.nodes for setup in setups])
         )
     }
     return [
-        replace(one, parameters={name: value for name, value in one.parameters.items() if name not in layout})
-        for one in setups
+        replace(run, parameters={name: value for name, value in run.parameters.items() if name not in layout})
+        for run in setups
     ]
 
 
@@ -190,21 +190,21 @@ def _unambiguous(
     A parameter that both grows and shrinks does what the longer series says; none of it if both are as long.
     """
     contradiction = {_Change.GROW: ScalingKind.WEAK, _Change.SHRINK: ScalingKind.STRONG, _Change.STAY: None}
-    ordered = sorted(patterns, key=lambda one: (len(one.names), one.change.value, sorted(one.names)))
-    found = {
+    ordered = sorted(patterns, key=lambda item: (len(item.names), item.change.value, sorted(item.names)))
+    candidates = {
         pattern: [members for members in _members(pattern, setups) if len(members) > 1]
         for pattern in ordered
         if contradiction[pattern.change] not in {_role(name, size) for name in pattern.names} - {None}
     }
     longest: dict[tuple[_Change, str], int] = {}
-    for pattern, groups in found.items():
+    for pattern, groups in candidates.items():
         for name in pattern.names:
             key = (pattern.change, name)
             longest[key] = max([longest.get(key, 0), *map(len, groups)])
     opposite = {_Change.GROW: _Change.SHRINK, _Change.SHRINK: _Change.GROW, _Change.STAY: _Change.STAY}
     return {
         pattern: groups
-        for pattern, groups in found.items()
+        for pattern, groups in candidates.items()
         if all(
             longest[pattern.change, name] > longest.get((opposite[pattern.change], name), 0)
             for name in pattern.names
@@ -242,13 +242,13 @@ def _series(
     parameters = setups[0].parameters
     kind, names = _kind(pattern, parameters, size, patterns)
     if pattern.change is _Change.STAY:
-        told = " ".join(f"{name}={parameters[name]}" for name in names)
+        size_text = " ".join(f"{name}={parameters[name]}" for name in names)
     else:
-        told = f"{' x '.join(names)}={float(pattern.size(setups[0])):.10g}"
+        size_text = f"{' x '.join(names)}={float(pattern.size(setups[0])):.10g}"
     return ScalingSeries(
         kind=kind,
         runs=tuple(runs),
-        size=f"{told} {'in all' if kind is ScalingKind.STRONG else 'a rank'}" if names else "",
+        size=f"{size_text} {'in all' if kind is ScalingKind.STRONG else 'a rank'}" if names else "",
         others={name: value for name, value in parameters.items() if name not in names},
     )
 

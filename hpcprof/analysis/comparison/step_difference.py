@@ -45,18 +45,18 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     difference (Welch's t).
     """
     accounts = [[_account(run) for run in side] for side in (against, runs)]
-    a, b = ([one for one in side if one is not None] for side in accounts)
+    a, b = ([account for account in side if account is not None] for side in accounts)
     if not a or not b:
         return no_rows("the account of a step needs profiles with steps on both sides")
     names, said = list(_PARTS), []
-    if not all(one.waiting_is_known for one in (*a, *b)):
+    if not all(account.waiting_is_known for account in (*a, *b)):
         names.remove("wait_for_peer_ns")
         said.append(_NO_WAITING)
-    rows = [_row(STEP, [one.step for one in a], [one.step for one in b])]
+    rows = [_row(STEP, [account.step for account in a], [account.step for account in b])]
     rows += [_row(_PARTS[name], *(_values(side, name, names) for side in (a, b))) for name in names]
     rest = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
     if any(rest.values()):
-        middle = [[one.step - sum(one.parts.values()) for one in side] for side in (a, b)]
+        middle = [[account.step - sum(account.parts.values()) for account in side] for side in (a, b)]
         rows.append(_row(UNEVEN, *middle) | rest | {"difference_ns": rest["b_ns"] - rest["a_ns"]})
     if min(len(a), len(b)) < 2:
         said.append(_ONE_RUN)
@@ -77,24 +77,24 @@ def _account(run: RunData) -> _Account | None:
     if not len(table):
         return None
     parts = account_of_all_steps(table)
-    known = not bool(run.tables["step_account"]["wait_for_peer_ns"].isna().any())
-    return _Account(parts.pop("elapsed_ns"), parts, known)
+    is_known = not bool(run.tables["step_account"]["wait_for_peer_ns"].isna().any())
+    return _Account(parts.pop("elapsed_ns"), parts, is_known)
 
 
 def _values(side: Sequence[_Account], name: str, names: Sequence[str]) -> list[float]:
     """Return a part of each run; communication takes over the waiting where that is no part of its own."""
     joined = name == "exposed_comm_ns" and "wait_for_peer_ns" not in names
-    return [one.parts[name] + joined * one.parts["wait_for_peer_ns"] for one in side]
+    return [account.parts[name] + joined * account.parts["wait_for_peer_ns"] for account in side]
 
 
 def _row(name: str, a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
-    of_a, of_b = round(float(np.mean(a))), round(float(np.mean(b)))
+    mean_a, mean_b = round(float(np.mean(a))), round(float(np.mean(b)))
     low, high = _interval(np.array(a), np.array(b))
     return {
         "part": name,
-        "a_ns": of_a,
-        "b_ns": of_b,
-        "difference_ns": of_b - of_a,
+        "a_ns": mean_a,
+        "b_ns": mean_b,
+        "difference_ns": mean_b - mean_a,
         "ci_low_ns": low,
         "ci_high_ns": high,
     }
