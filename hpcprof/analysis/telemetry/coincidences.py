@@ -131,20 +131,20 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
     tested = list(_all_tested(nodes, steps.edges))[:_MOST_SERIES]
     subjects, long = list(_subjects(steps)), _times_of_long_steps(covered)
     rows: list[dict[str, Any]] = []
-    for one in subjects:
-        if one.name == "spikes" and long is not None:
+    for subject in subjects:
+        if subject.name == "spikes" and long is not None:
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
-        elif one.name == "spikes":
-            units, spiked = steps, one
+        elif subject.name == "spikes":
+            units, spiked = steps, subject
             if (
-                one.weights.mean() > MOST_SPIKES
+                subject.weights.mean() > MOST_SPIKES
             ):  # Joined units hide the usual steps; the last ones show them.
                 units = RunSteps(covered.edges[-MOST_UNITS - 1 :], *(c[-MOST_UNITS:] for c in covered[1:]))
-                spiked = next((each for each in _subjects(units) if each.name == "spikes"), one)
+                spiked = next((each for each in _subjects(units) if each.name == "spikes"), subject)
             if not spiked.weights.all():
                 rows += _moved(spiked, _in_windows(nodes, units, spiked.weights > 0), len(subjects))
         else:
-            rows += _moved(one, tested, len(subjects))
+            rows += _moved(subject, tested, len(subjects))
     rows += [*_ranks_apart(tested, steps), *_waiting(nodes, steps), *_crowded(nodes, tested, steps)]
     yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
 
@@ -187,8 +187,8 @@ def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> 
     width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))
     middle = (steps.edges[:-1] + steps.edges[1:]) / 2
     edges = np.column_stack((middle - width / 2, middle + width / 2)).ravel()
-    found = list(_all_tested(nodes, edges))[:_MOST_SERIES]
-    return [one._replace(values=one.values[::2]) for one in found]
+    tested = list(_all_tested(nodes, edges))[:_MOST_SERIES]
+    return [series._replace(values=series.values[::2]) for series in tested]
 
 
 def _subjects(steps: RunSteps) -> Iterator[_Subject]:
@@ -212,13 +212,13 @@ def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
     A line is written when a step has ended, so that a long step is mostly the last one of its line.
     """
     line = np.repeat(np.arange(len(steps.steps)), steps.steps)
-    of_long = np.unique(line[spikes(single_steps(steps))])
+    long_lines = np.unique(line[spikes(single_steps(steps))])
     length = np.diff(steps.edges)
-    alike = np.median(length) <= _ALIKE * np.median(length[of_long]) if len(of_long) else True
-    if alike and not (steps.steps[of_long] > 1).any():
+    alike = np.median(length) <= _ALIKE * np.median(length[long_lines]) if len(long_lines) else True
+    if alike and not (steps.steps[long_lines] > 1).any():
         return None
-    end = steps.edges[of_long + 1]
-    return np.maximum(end - steps.longest[of_long] / 1e9, steps.edges[of_long]), end
+    end = steps.edges[long_lines + 1]
+    return np.maximum(end - steps.longest[long_lines] / 1e9, steps.edges[long_lines]), end
 
 
 def _beside_usual_steps(
@@ -241,35 +241,35 @@ def _beside_usual_steps(
     width = width[kept]
     edges = [middle[kept] + side * width / 2 for middle in middles for side in (-1, 1)]
     varied, values = [], []
-    for one in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
-        of_three = np.append(one.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
-        if not _is_known(of_three, one.metric) or not np.isfinite(of_three[:, 1]).any():
+    for test in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
+        thirds = np.append(test.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
+        if not _is_known(thirds, test.metric) or not np.isfinite(thirds[:, 1]).any():
             continue
-        if np.nanstd(of_three) > 0 and np.isfinite(of_three[:, [0, 2]]).any():
-            varied.append(one)
-            values.append(one.sign * of_three)
+        if np.nanstd(thirds) > 0 and np.isfinite(thirds[:, [0, 2]]).any():
+            varied.append(test)
+            values.append(test.sign * thirds)
     draw, tables = np.random.default_rng(0), []
-    for of_three in values:
-        known = np.isfinite(of_three)
-        ranks = np.zeros_like(of_three)
-        ranks[known] = _ranks(of_three[known])
+    for thirds in values:
+        finite = np.isfinite(thirds)
+        ranks = np.zeros_like(thirds)
+        ranks[finite] = _ranks(thirds[finite])
         # The times without a sample count for nothing.
-        mean = ranks.sum(axis=1, keepdims=True) / np.maximum(1, known.sum(axis=1, keepdims=True))
-        tables.append(np.where(known, ranks - mean, 0.0))
-    lengths = [_block(_ranks(one[:, 1]), _ranks(one[:, 1]), False) for one in tables]
+        mean = ranks.sum(axis=1, keepdims=True) / np.maximum(1, finite.sum(axis=1, keepdims=True))
+        tables.append(np.where(finite, ranks - mean, 0.0))
+    lengths = [_block(_ranks(thirds[:, 1]), _ranks(thirds[:, 1]), False) for thirds in tables]
     for length in sorted(set(lengths)):
-        some = [place for place, own in enumerate(lengths) if own == length]
+        places = [place for place, count in enumerate(lengths) if count == length]
         if len(width) < _FEWEST_BLOCKS * length:
             continue
         drawn = draw.integers(0, 3, (_PERMUTATIONS, -(-len(width) // length))).repeat(length, axis=1)
         chosen = np.vstack((np.ones(len(width), np.int64), drawn[:, : len(width)]))
-        sums = np.column_stack([tables[place][np.arange(len(width)), chosen].sum(axis=1) for place in some])
+        sums = np.column_stack([tables[place][np.arange(len(width)), chosen].sum(axis=1) for place in places])
         chances = np.minimum(1.0, subjects * len(set(lengths)) * _as_high(sums))
-        for place, p_value in zip(some, chances.tolist(), strict=True):
-            one, own = varied[place], varied[place].sign * values[place]
-            then, usual = float(np.nanmean(own[:, 1])), float(np.nanmean(own[:, [0, 2]]))
-            if one.sign * (then - usual) > 0 and _differs(then, usual):
-                yield _row(one, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+        for place, p_value in zip(places, chances.tolist(), strict=True):
+            test, signed = varied[place], varied[place].sign * values[place]
+            then, usual = float(np.nanmean(signed[:, 1])), float(np.nanmean(signed[:, [0, 2]]))
+            if test.sign * (then - usual) > 0 and _differs(then, usual):
+                yield _row(test, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
 def _as_high(sums: Floats) -> Floats:
@@ -324,15 +324,15 @@ def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Fl
     cores = sorted({core for rank in ranks for core in node.ranks[rank].cores})
     shared = any(set(cores) & set(place.cores) for rank, place in node.ranks.items() if rank not in ranks)
     busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
-    own = [node.series.get((f"rank{rank}", "cpu_s")) for rank in ranks]
-    known, of_ranks = ([one for one in some if one is not None] for some in (busy, own))
-    if shared or not cores or len(known) < len(busy) or len(of_ranks) < len(own):
+    cpu = [node.series.get((f"rank{rank}", "cpu_s")) for rank in ranks]
+    core_use, rank_use = ([series for series in group if series is not None] for group in (busy, cpu))
+    if shared or not cores or len(core_use) < len(busy) or len(rank_use) < len(cpu):
         return None
-    used = np.add.reduce([mean_in(one, "counter", edges) for one in known])
-    times = known[0].times
-    beside = [Series(times, np.interp(times, one.times, one.values)) for one in of_ranks]
-    found: Floats = np.maximum(0.0, used - np.add.reduce([mean_in(one, "counter", edges) for one in beside]))
-    return found
+    used = np.add.reduce([mean_in(use, "counter", edges) for use in core_use])
+    times = core_use[0].times
+    beside = [Series(times, np.interp(times, use.times, use.values)) for use in rank_use]
+    others: Floats = np.maximum(0.0, used - np.add.reduce([mean_in(use, "counter", edges) for use in beside]))
+    return others
 
 
 def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
@@ -349,12 +349,12 @@ def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
         starts, ends = series.times[:-1], series.times[1:]
         amounts = series.values[1:] * (ends - starts)
     total, time = (
-        np.interp(edges, ends, np.cumsum(one), left=0.0) if len(ends) else np.zeros(len(edges))
-        for one in (amounts, ends - starts)
+        np.interp(edges, ends, np.cumsum(part), left=0.0) if len(ends) else np.zeros(len(edges))
+        for part in (amounts, ends - starts)
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.diff(total) / np.diff(time)
-    return found
+        rates: Floats = np.diff(total) / np.diff(time)
+    return rates
 
 
 def mean_of_samples(series: Series, edges: Floats) -> Floats:
@@ -365,57 +365,57 @@ def mean_of_samples(series: Series, edges: Floats) -> Floats:
         np.bincount(place[inside], weights, len(edges) - 1)
         for weights in (series.values[inside], np.ones(np.count_nonzero(inside)))
     )
-    found: Floats = np.divide(sums, counts, out=np.full(len(edges) - 1, np.nan), where=counts > 0)
-    return found
+    means: Floats = np.divide(sums, counts, out=np.full(len(edges) - 1, np.nan), where=counts > 0)
+    return means
 
 
 def _is_known(values: Floats, metric: str) -> bool:
     """Return whether a metric is known of all units or, of a state, of enough of them."""
-    known = np.isfinite(values)
-    return bool(known.all() or (metric in _STATES and known.mean() >= _KNOWN))
+    finite = np.isfinite(values)
+    return bool(finite.all() or (metric in _STATES and finite.mean() >= _KNOWN))
 
 
 def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
     """Yield the metrics that are worse in the steps of a subject, with the probability of that by chance."""
     weights = subject.weights
     varied = [
-        one
-        for one in tested
-        if _is_known(one.values[subject.kept], one.metric) and np.nanstd(one.values[subject.kept]) > 0
+        test
+        for test in tested
+        if _is_known(test.values[subject.kept], test.metric) and np.nanstd(test.values[subject.kept]) > 0
     ]
     worse = weights > (weights.min() + weights.max()) / 2
     if not varied or not worse.any():
         return
-    values = np.array([one.sign * one.values[subject.kept] for one in varied])
+    values = np.array([test.sign * test.values[subject.kept] for test in varied])
     # A unit without a sample counts as a usual one, wherever it is.
     values = np.where(np.isfinite(values), values, np.nanmedian(values, axis=1, keepdims=True))
     chances = np.minimum(1.0, subjects * chance(weights, values, subject.name == "spikes"))
-    for one, p_value in zip(varied, chances.tolist(), strict=True):
-        own = one.values[subject.kept]
-        known = np.isfinite(own)
-        if not known[worse].any() or not known[~worse].any():
+    for test, p_value in zip(varied, chances.tolist(), strict=True):
+        series = test.values[subject.kept]
+        valid = np.isfinite(series)
+        if not valid[worse].any() or not valid[~worse].any():
             continue
-        then, usual = float(own[worse & known].mean()), float(np.median(own[~worse & known]))
-        if one.sign * (then - usual) > 0 and _differs(then, usual):
-            yield _row(one, subject.name, (subject.first, subject.last), usual, then, p_value)
+        then, usual = float(series[worse & valid].mean()), float(np.median(series[~worse & valid]))
+        if test.sign * (then - usual) > 0 and _differs(then, usual):
+            yield _row(test, subject.name, (subject.first, subject.last), usual, then, p_value)
 
 
-def _differs(one: float, other: float, least: float = _MATERIAL) -> bool:
-    return abs(one - other) >= least * max(abs(one), abs(other))
+def _differs(mean: float, other: float, least: float = _MATERIAL) -> bool:
+    return abs(mean - other) >= least * max(abs(mean), abs(other))
 
 
 def _row(
-    one: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float
+    test: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float
 ) -> dict[str, Any]:
     return {
         "subject": subject,
-        "rank": one.rank,
-        "node": one.node,
-        "device": one.device,
+        "rank": test.rank,
+        "node": test.node,
+        "device": test.device,
         "first_step": steps[0],
         "last_step": steps[1],
-        "metric": one.metric,
-        "unit": one.unit,
+        "metric": test.metric,
+        "unit": test.unit,
         "usual": usual,
         "then": then,
         "p_value": p_value,
@@ -432,13 +432,13 @@ def chance(weights: Floats, values: Floats, local: bool) -> Floats:
     ranks = np.array([_ranks(row) for row in (_beside_neighbours(values) if local else values)])
     lengths = np.array([_block(_ranks(weights), row, local) for row in ranks])
     kinds = np.unique(lengths)
-    found = np.ones(len(values))
+    p_values = np.ones(len(values))
     draw = np.random.default_rng(0)
     for length in kinds.tolist():
-        some = np.flatnonzero(lengths == length)
+        same = np.flatnonzero(lengths == length)
         if len(weights) >= (_FEWEST_BLOCKS if local else _FEWEST_OF_LEVELS) * length:
-            found[some] = np.minimum(1.0, len(kinds) * _permuted(weights, ranks[some], length, draw))
-    return found
+            p_values[same] = np.minimum(1.0, len(kinds) * _permuted(weights, ranks[same], length, draw))
+    return p_values
 
 
 def _permuted(weights: Floats, ranks: Floats, length: int, draw: np.random.Generator) -> Floats:
@@ -463,21 +463,21 @@ def _beside_neighbours(values: Floats) -> Floats:
 def _ranks(values: Floats) -> Floats:
     """Return the ranks of values, the mean one of equal values, with mean 0."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: Floats = (np.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
-    centred: Floats = found - found.mean()
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
+    centred: Floats = ranks - ranks.mean()
     return centred
 
 
-def _block(one: Floats, other: Floats, local: bool) -> int:
+def _block(series: Floats, other: Floats, local: bool) -> int:
     """Return the length of blocks, a power of 2, that leave two series as much like their neighbours.
 
     A sum of products of n of them varies like a sum of n / length independent ones, with length 1 + 2 Σ of
     the products of both correlations (Bartlett). With ``local``, the sum ends where the first product is not
     positive: long steps may be periodic.
     """
-    lags = max(1, len(one) // 4)
+    lags = max(1, len(series) // 4)
     # Values that alternate are not alike.
-    products = np.maximum(_correlations(one, lags), 0.0) * np.maximum(_correlations(other, lags), 0.0)
+    products = np.maximum(_correlations(series, lags), 0.0) * np.maximum(_correlations(other, lags), 0.0)
     if local:
         products = products[: int(np.argmin(np.append(products, 0.0) > 0))]
     alike = 1.0 + 2.0 * float(products.sum())
@@ -496,28 +496,28 @@ def _correlations(values: Floats, lags: int) -> Floats:
 def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[str, Any]]:
     """Yield what a rank has otherwise than the other ranks."""
     by_metric: dict[str, dict[int, _Tested]] = {}
-    for one in tested:
-        if one.rank is not None and _is_known(one.values, one.metric):
-            by_metric.setdefault(one.metric, {})[one.rank] = one
+    for test in tested:
+        if test.rank is not None and _is_known(test.values, test.metric):
+            by_metric.setdefault(test.metric, {})[test.rank] = test
     looks = sum(len(ranks) for ranks in by_metric.values() if len(ranks) > 1)
     for ranks in by_metric.values():
         if len(ranks) < 2:
             continue
-        known = np.isfinite([one.values for one in ranks.values()]).all(axis=0)
-        if np.count_nonzero(known) < FEWEST_UNITS:
+        finite = np.isfinite([test.values for test in ranks.values()]).all(axis=0)
+        if np.count_nonzero(finite) < FEWEST_UNITS:
             continue
-        every = {rank: one.values[known] for rank, one in ranks.items()}
-        for rank, one in ranks.items():
+        every = {rank: test.values[finite] for rank, test in ranks.items()}
+        for rank, test in ranks.items():
             others = np.array([values for other, values in every.items() if other != rank])
             usual, then = float(np.median(others.mean(axis=1))), float(every[rank].mean())
             several = len(others) >= _FEWEST_OTHERS
             least = _MATERIAL if several else _MATERIAL_OF_FEW
-            if one.sign * (then - usual) <= 0 or not _differs(then, usual, least):
+            if test.sign * (then - usual) <= 0 or not _differs(then, usual, least):
                 continue
             if several and not _is_apart(then, others.mean(axis=1)):
                 continue
-            p_value = min(1.0, looks * _beyond_noise(one.sign * (every[rank] - np.median(others, axis=0))))
-            yield _row(one, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+            p_value = min(1.0, looks * _beyond_noise(test.sign * (every[rank] - np.median(others, axis=0))))
+            yield _row(test, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
 def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[str, Any]]:
@@ -539,26 +539,26 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
             stalled = 100 * _rate(metrics.get("memory_stall_s"), extent)
             faults = _rate(metrics.get("major_faults"), extent)
             looked = _inside(metrics.get("paging_pct"), extent)
-            known = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
-            of_again = min(1.0, again / faults) if faults else 0.0
-            paging = waits * float(known.mean()) / 100 * of_again if len(known) else 0.0
-            kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * of_again
+            paged = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
+            refaulted = min(1.0, again / faults) if faults else 0.0
+            paging = waits * float(paged.mean()) / 100 * refaulted if len(paged) else 0.0
+            kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * refaulted
             memory = max(paging, stalled)
             for subject, metric, usual, then in (
                 ("memory", "memory_stall_s", again, memory + kernel if paging else memory),
-                ("io", "blocked_pct", 0.0, waits - (paging if len(known) else stalled)),
+                ("io", "blocked_pct", 0.0, waits - (paging if len(paged) else stalled)),
             ):
                 if then >= 100 * _MATERIAL:
-                    one = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
-                    yield _row(one, subject, span, usual, min(100.0, then), 0.0)
+                    test = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
+                    yield _row(test, subject, span, usual, min(100.0, then), 0.0)
 
 
 def _inside(series: Series | None, extent: Floats) -> Series:
     """Return the samples of a metric between two moments."""
     if series is None:
         return Series(np.empty(0), np.empty(0))
-    some = (series.times > extent[0]) & (series.times <= extent[1])
-    return Series(series.times[some], series.values[some])
+    inside = (series.times > extent[0]) & (series.times <= extent[1])
+    return Series(series.times[inside], series.values[inside])
 
 
 def _rate(series: Series | None, extent: Floats) -> float:
@@ -575,35 +575,35 @@ def _crowded(
     shorter than what another rank computes in it; the CPU time of one that polls says nothing about that. A
     rank whose core nobody else uses waits for it while its own threads have it, and so does one with others.
     """
-    known = {node.node: node for node in nodes}
+    nodes_by_name = {node.node: node for node in nodes}
     used = {
         rank: _rate(node.series.get((f"rank{rank}", "cpu_s")), steps.edges[[0, -1]])
         for node in nodes
         for rank in node.ranks
     }
-    alone = {one.rank: one.values for one in tested if one.metric == "others_on_cores"}
-    waits = {one.rank: float(one.values.mean()) for one in tested if one.metric == "cpu_wait_s"}
+    alone = {test.rank: test.values for test in tested if test.metric == "others_on_cores"}
+    waits = {test.rank: float(test.values.mean()) for test in tested if test.metric == "cpu_wait_s"}
     by_itself = [
         waits[rank]
         for rank, values in alone.items()
         if values.mean() < _CROWDED and math.isfinite(waits.get(rank, math.nan))
     ]
-    for one in tested:
-        if one.metric != "cpu_wait_s" or one.rank is None:
+    for test in tested:
+        if test.metric != "cpu_wait_s" or test.rank is None:
             continue
-        others = alone.get(one.rank)
+        others = alone.get(test.rank)
         if others is None:
-            others = _others_in(known[one.node], known[one.node].ranks, steps.edges)
-        if others is None or not (np.isfinite(one.values).all() and np.isfinite(others).all()):
+            others = _others_in(nodes_by_name[test.node], nodes_by_name[test.node].ranks, steps.edges)
+        if others is None or not (np.isfinite(test.values).all() and np.isfinite(others).all()):
             continue
-        own = min(by_itself, default=0.0) if one.rank in alone else 0.0
-        waited = np.maximum(0.0, one.values - own)
+        lowest = min(by_itself, default=0.0) if test.rank in alone else 0.0
+        waited = np.maximum(0.0, test.values - lowest)
         cores, share = float(others.mean()), float(np.minimum(waited, others).mean())
-        work = max((cpu for rank, cpu in used.items() if rank != one.rank and cpu < _POLLS), default=0.0)
+        work = max((cpu for rank, cpu in used.items() if rank != test.rank and cpu < _POLLS), default=0.0)
         share = min(share, 1.0 - work)
         if share >= _CROWDED:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
-            row = _row(one, "cores", steps_of, cores, 100 * share, 0.0)
+            row = _row(test, "cores", steps_of, cores, 100 * share, 0.0)
             yield {**row, "unit": "%"}
 
 
@@ -627,18 +627,18 @@ def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | 
     ``times`` is, by rank, when its first step began in seconds since 1970, and the numbers and the times, in
     ns, of its steps, which follow each other. The result is None if they have fewer than two steps in common.
     """
-    found = [
+    parts = [
         (begin + np.cumsum(wall[: _in_a_row(number)]) / 1e9, number[: _in_a_row(number)], wall)
         for begin, number, wall in times.values()
     ]
-    common = found[0][1] if found else np.empty(0, np.int64)
-    for _, number, _ in found:
+    common = parts[0][1] if parts else np.empty(0, np.int64)
+    for _, number, _ in parts:
         common = np.intersect1d(common, number)
     if len(common) < 2:
         return None
-    places = [np.searchsorted(number, common) for _, number, _ in found]
-    ends = np.max([end[place] for (end, _, _), place in zip(found, places, strict=True)], axis=0)
-    wall = np.max([wall[place] for (_, _, wall), place in zip(found, places, strict=True)], axis=0)
+    places = [np.searchsorted(number, common) for _, number, _ in parts]
+    ends = np.max([end[place] for (end, _, _), place in zip(parts, places, strict=True)], axis=0)
+    wall = np.max([wall[place] for (_, _, wall), place in zip(parts, places, strict=True)], axis=0)
     edges = np.maximum.accumulate(np.append(ends[0] - wall[0] / 1e9, ends))
     return RunSteps(edges, common, np.ones(len(common), np.int64), wall, wall)
 

@@ -39,9 +39,9 @@ class RunLogs(msgspec.Struct, frozen=True):
 
 def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
     """Compute the tables about files, by their names."""
-    reason = "; ".join([*(one.rstrip(".") for one in run.damaged), *_losses(run.logs)])
-    traced = any(one.log.segments for one in run.logs)
-    rounded = any(one.log.whole_seconds and one.log.segments for one in run.logs) and bool(run.steps)
+    reason = "; ".join([*(damage.rstrip(".") for damage in run.damaged), *_losses(run.logs)])
+    traced = any(entry.log.segments for entry in run.logs)
+    rounded = any(entry.log.whole_seconds and entry.log.segments for entry in run.logs) and bool(run.steps)
     late = "the log has its begin in whole seconds: its times may be up to 1 s early" if rounded else ""
     return {
         "darshan_files": _outcome(_file_rows(run.logs), NO_LOGS, reason),
@@ -55,8 +55,8 @@ def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
 
 
 def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Outcome:
-    found = [*rows]
-    return Outcome(columns_of(found), reason) if found else no_rows(reason or otherwise)
+    listed = [*rows]
+    return Outcome(columns_of(listed), reason) if listed else no_rows(reason or otherwise)
 
 
 def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
@@ -85,18 +85,18 @@ def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None
 
 def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
     """Yield the files that took most time, and the others of each module as one row."""
-    found: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     for name, log in logs:
         by_file: dict[tuple[int, str], list[FileRecord]] = defaultdict(list)
         for record in log.records:
             by_file[record.file, record.module].append(record)
         for (file, module), records in by_file.items():
             path, kind = log.files[file], log.file_system(file)
-            found.append(_file_row(name, path or "(unnamed)", kind, module, log, records))
-    found.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
-    yield from found[:_MOST_FILES]
+            table.append(_file_row(name, path or "(unnamed)", kind, module, log, records))
+    table.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
+    yield from table[:_MOST_FILES]
     others: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in found[_MOST_FILES:]:
+    for row in table[_MOST_FILES:]:
         others[row["module"]].append(row)
     for module, rows in others.items():
         yield {
@@ -114,22 +114,22 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
 def _file_row(
     name: str, path: str, kind: str, module: str, log: DarshanLog, records: Sequence[FileRecord]
 ) -> dict[str, Any]:
-    sums = {key: sum(getattr(one, key) for one in records) for key in _SUMS}
-    of_all = next((one for one in records if one.rank == _SHARED), None)
-    each = {one.rank: one.read_s + one.write_s + one.meta_s for one in records}
+    sums = {key: sum(getattr(record, key) for record in records) for key in _SUMS}
+    shared = next((record for record in records if record.rank == _SHARED), None)
+    each = {record.rank: record.read_s + record.write_s + record.meta_s for record in records}
     slowest = max(each, key=lambda rank: each[rank])
-    rank, slowest_s = (of_all.slowest_rank, of_all.slowest_s) if of_all else (slowest, each[slowest])
-    known = slowest_s > 0 and rank >= 0
+    rank, slowest_s = (shared.slowest_rank, shared.slowest_s) if shared else (slowest, each[slowest])
+    is_known = slowest_s > 0 and rank >= 0
     return {
         "log": name,
         "file": path,
         "file_system": kind,
         "module": module,
-        "ranks": log.ranks if of_all else len(each),
+        "ranks": log.ranks if shared else len(each),
         **sums,
         "share_pct": _share(_seconds(sums), log.ranks * log.run_time_s),
-        "slowest_rank": rank if known else None,
-        "slowest_s": slowest_s if known else None,
+        "slowest_rank": rank if is_known else None,
+        "slowest_s": slowest_s if is_known else None,
     }
 
 
@@ -142,9 +142,9 @@ def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
         here = set()
         for record in log.records:
             key = (_rank_of(record.rank, log, logs), record.module)
-            own = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
-            for one in _SUMS:
-                own[one] += getattr(record, one)
+            total = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
+            for field in _SUMS:
+                total[field] += getattr(record, field)
             files[key].add((name, record.file))
             here.add(key)
         for key in here:
@@ -173,30 +173,30 @@ def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
     for _, log in run.logs:
         if not log.segments:
             continue
-        ranks, writes, sizes = (np.array([one[at] for one in log.segments], np.int64) for at in (2, 3, 4))
-        begins, ends = (log.begin + np.array([one[at] for one in log.segments]) for at in (5, 6))
-        names = np.array([one.module for one in log.segments])
+        ranks, writes, sizes = (np.array([piece[at] for piece in log.segments], np.int64) for at in (2, 3, 4))
+        begins, ends = (log.begin + np.array([piece[at] for piece in log.segments]) for at in (5, 6))
+        names = np.array([piece.module for piece in log.segments])
         for rank in np.unique(ranks).tolist():
-            known = _rank_of(rank, log, run.logs)
+            program_rank = _rank_of(rank, log, run.logs)
             # Ranks wait for each other: another one's steps are nearly the same.
-            marks = run.steps.get(known if known is not None else min(run.steps, default=0), ())
+            marks = run.steps.get(program_rank if program_rank is not None else min(run.steps, default=0), ())
             blocks = blocks_of(marks, log.begin, log.begin + log.run_time_s, _MOST_BLOCKS)
             for module in np.unique(names[ranks == rank]).tolist():
-                own = (ranks == rank) & (names == module)
-                at = blocks.of((begins[own] + ends[own]) / 2)
+                in_module = (ranks == rank) & (names == module)
+                at = blocks.of((begins[in_module] + ends[in_module]) / 2)
                 for block in range(len(blocks)):
-                    some = np.flatnonzero(own)[at == block]
-                    if not len(some):
+                    in_block = np.flatnonzero(in_module)[at == block]
+                    if not len(in_block):
                         continue
                     length = float(blocks.edges[block + 1] - blocks.edges[block])
-                    waits = _covered(begins[some], ends[some])
+                    waits = _covered(begins[in_block], ends[in_block])
                     yield {
-                        "rank": known,
+                        "rank": program_rank,
                         "first_step": blocks.first[block],
                         "last_step": blocks.last[block],
                         "phase": blocks.phase[block],
                         "module": module,
-                        **_sizes(writes[some], sizes[some]),
+                        **_sizes(writes[in_block], sizes[in_block]),
                         "wait_s": waits,
                         "share_pct": _share(waits, length),
                     }

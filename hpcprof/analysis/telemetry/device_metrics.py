@@ -33,13 +33,13 @@ def device_metrics(timeline: Timeline) -> Outcome:
     least, most = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
     np.minimum.at(least, group, samples.value)
     np.maximum.at(most, group, samples.value)
-    known = [(first * each, min((first + 1) * each, len(steps)) - 1) for first in blocks.tolist()]
+    bounds = [(first * each, min((first + 1) * each, len(steps)) - 1) for first in blocks.tolist()]
     return Outcome(
         {
             "device": timeline.names(source),
-            "first_step": [int(steps[first]) if first >= 0 else None for first, _ in known],
-            "last_step": [int(steps[last]) if first >= 0 else None for first, last in known],
-            "phase": [_PHASES.get(one, "step") for one in blocks.tolist()],
+            "first_step": [int(steps[first]) if first >= 0 else None for first, _ in bounds],
+            "last_step": [int(steps[last]) if first >= 0 else None for first, last in bounds],
+            "phase": [_PHASES.get(number, "step") for number in blocks.tolist()],
             "metric": timeline.names(metric),
             "unit": timeline.names(unit),
             "samples": count,

@@ -100,7 +100,7 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     reason = _losses(run.nodes)
     series = sum(len(node.series) for node in run.nodes)
     most = max(1, min(_MOST_BLOCKS, _MOST_ROWS // max(1, series)))
-    found = {
+    by_table = {
         "job_resources": list(_resources(run)),
         "energy": list(_energy(run)),
         "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)]
@@ -113,11 +113,11 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     }
     why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
     if run.nodes and not any(node.ranks for node in run.nodes):
-        said = {text for node in run.nodes for what, text in node.missing.items() if "ranks" in what}
+        said = {text for node in run.nodes for kind, text in node.missing.items() if "ranks" in kind}
         why |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(said)]))
     tables = {
         name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
-        for name, rows in found.items()
+        for name, rows in by_table.items()
     }
     if run.profiled_loss:
         both = "; ".join(filter(None, (reason, run.profiled_loss)))
@@ -167,26 +167,26 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
         if kind == "bits" or len(series.times) < 2:
             continue
         rank = node.rank_of(device)
-        own = blocks.get(rank) or blocks[None]
+        rank_blocks = blocks.get(rank) or blocks[None]
         if kind == "counter":
             starts, ends, amounts = growth(series)
             times, values, unit = (starts + ends) / 2, amounts / (ends - starts), f"{unit}/s"
         else:
             times, values = series.times, series.values
-        for block, some in _grouped(own, times, values):
+        for block, samples in _grouped(rank_blocks, times, values):
             yield {
                 "rank": rank,
                 "node": node.node,
                 "device": device,
-                "first_step": own.first[block],
-                "last_step": own.last[block],
-                "phase": own.phase[block],
+                "first_step": rank_blocks.first[block],
+                "last_step": rank_blocks.last[block],
+                "phase": rank_blocks.phase[block],
                 "metric": _without_unit(metric),
                 "unit": unit,
-                "samples": len(some),
-                "mean": float(some.mean()),
-                "min": float(some.min()),
-                "max": float(some.max()),
+                "samples": len(samples),
+                "mean": float(samples.mean()),
+                "min": float(samples.min()),
+                "max": float(samples.max()),
             }
 
 
@@ -194,9 +194,9 @@ def _grouped(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[in
     """Yield each block that has samples, with their values."""
     at = blocks.of(times)
     for block in range(len(blocks)):
-        some = values[at == block]
-        if len(some):
-            yield block, some
+        samples = values[at == block]
+        if len(samples):
+            yield block, samples
 
 
 def _without_unit(metric: str) -> str:
@@ -213,7 +213,7 @@ def _gpus(node: NodeTelemetry) -> Iterator[tuple[int, dict[str, Series]]]:
 
 def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     """Yield the energy of each GPU from the first to the last step of its rank, then of all GPUs."""
-    total, longest, of_steps = 0.0, 0.0, [0]
+    total, longest, numbers = 0.0, 0.0, [0]
     for node in run.nodes:
         for gpu, metrics in _gpus(node):
             rank = node.rank_of_gpu(gpu)
@@ -224,10 +224,10 @@ def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
                 continue
             steps = marks[-1].step - marks[0].step if len(marks) > 1 else 0
             total, longest = total + joule, max(longest, end - begin)
-            of_steps.append(steps)
+            numbers.append(steps)
             yield _energy_row(rank, node.node, gpu, steps, end - begin, joule)
     if longest:
-        steps = max(of_steps)
+        steps = max(numbers)
         whole = _energy_row(None, "", None, steps, longest, total)
         if steps and run.items_per_step:
             whole |= {"item": run.item, "joule_per_item": float(total / steps / run.items_per_step)}
@@ -258,15 +258,15 @@ def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> 
     """
     counted, power = metrics.get("energy_j"), metrics.get("power_w")
     grown = None if counted is None else growth(counted)
-    found = grown
+    energy = grown
     if power is not None:
-        found = power.times[:-1], power.times[1:], power.values[1:] * np.diff(power.times)
+        energy = power.times[:-1], power.times[1:], power.values[1:] * np.diff(power.times)
         if grown is not None and len(grown[0]):
-            inside, _ = _during(found, grown[0][0], grown[1][-1])
-            found = (*found[:2], found[2] * (float(grown[2].sum()) / inside if inside else 1.0))
-    if found is None:
+            inside, _ = _during(energy, grown[0][0], grown[1][-1])
+            energy = (*energy[:2], energy[2] * (float(grown[2].sum()) / inside if inside else 1.0))
+    if energy is None:
         return None
-    joule, seconds = _during(found, begin, end)
+    joule, seconds = _during(energy, begin, end)
     return joule * (end - begin) / seconds if seconds >= _LEAST_S else None
 
 
@@ -283,10 +283,10 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
         if "sm_mhz" not in metrics:
             continue
         rank = node.rank_of_gpu(gpu)
-        own, clock = blocks.get(rank) or blocks[None], metrics["sm_mhz"]
+        rank_blocks, clock = blocks.get(rank) or blocks[None], metrics["sm_mhz"]
         reasons = metrics.get("throttle_reasons", Series(np.empty(0), np.empty(0)))
-        masks = dict(_grouped(own, reasons.times, reasons.values))
-        for block, some in _grouped(own, clock.times, clock.values):
+        masks = dict(_grouped(rank_blocks, reasons.times, reasons.values))
+        for block, samples in _grouped(rank_blocks, clock.times, clock.values):
             mask = masks.get(block, np.empty(0)).astype(np.int64)
             shares = {reason: 100.0 * _mean((mask & bit) != 0) for bit, reason in REASONS.items()}
             lowered = {reason: share for reason, share in shares.items() if share}
@@ -295,12 +295,12 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
                     "rank": rank,
                     "node": node.node,
                     "gpu": gpu,
-                    "first_step": own.first[block],
-                    "last_step": own.last[block],
-                    "samples": len(some),
-                    "sm_mhz_mean": float(some.mean()),
-                    "sm_mhz_min": float(some.min()),
-                    "sm_mhz_max": float(some.max()),
+                    "first_step": rank_blocks.first[block],
+                    "last_step": rank_blocks.last[block],
+                    "samples": len(samples),
+                    "sm_mhz_mean": float(samples.mean()),
+                    "sm_mhz_min": float(samples.min()),
+                    "sm_mhz_max": float(samples.max()),
                     "reason": reason,
                     "throttled_pct": share if len(mask) else None,
                 }
@@ -331,16 +331,16 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
     """
     cores = sorted({core for place in node.ranks.values() for core in place.cores})
     busy = [node.series[f"cpu{core}", "busy_s"] for core in cores if (f"cpu{core}", "busy_s") in node.series]
-    of_ranks = [(f"rank{rank}", "cpu_s") for rank in node.ranks]
-    own = [node.series[name] for name in of_ranks if name in node.series]
-    if busy and len(busy) == len(cores) and own:
+    names = [(f"rank{rank}", "cpu_s") for rank in node.ranks]
+    cpu_times = [node.series[name] for name in names if name in node.series]
+    if busy and len(busy) == len(cores) and cpu_times:
         # Where all of these were sampled at once.
         times = busy[0].times
-        for one in (*busy, *own):
-            times = np.intersect1d(times, one.times)
+        for series in (*busy, *cpu_times):
+            times = np.intersect1d(times, series.times)
         if len(times) > 1:
             seconds = np.diff(times)
-            used = _sampled(own, times) / seconds
+            used = _sampled(cpu_times, times) / seconds
             others = np.maximum(0.0, _sampled(busy, times) / seconds - used)
             yield _neighbour_row(node, f"{counted(len(cores), 'core')} of the ranks", used, others, seconds)
     for gpu, metrics in _gpus(node):
@@ -352,19 +352,19 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
 def _sampled(series: Sequence[Series], times: Floats) -> Floats:
     """Return by how much the sum of counters grew between moments that all of them have samples of."""
     return sum(
-        (np.maximum(0.0, np.diff(one.values[np.searchsorted(one.times, times)])) for one in series),
+        (np.maximum(0.0, np.diff(item.values[np.searchsorted(item.times, times)])) for item in series),
         np.zeros(len(times) - 1),
     )
 
 
 def _neighbour_row(
-    node: NodeTelemetry, device: str, own: Floats | None, others: Floats, weights: Floats
+    node: NodeTelemetry, device: str, rank_use: Floats | None, others: Floats, weights: Floats
 ) -> dict[str, Any]:
     return {
         "node": node.node,
         "device": device,
         "samples": len(others),
-        "own_mean": None if own is None else round(float(np.average(own, weights=weights)), 3),
+        "own_mean": None if rank_use is None else round(float(np.average(rank_use, weights=weights)), 3),
         "others_mean": round(float(np.average(others, weights=weights)), 3),
         "others_max": round(float(others.max()), 3),
     }
@@ -373,27 +373,27 @@ def _neighbour_row(
 def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``io`` of a node; a checkpoint is written where far more is than else."""
     for rank in sorted(node.ranks):
-        own, metrics = blocks[rank], node.metrics_of(f"rank{rank}")
+        step_blocks, metrics = blocks[rank], node.metrics_of(f"rank{rank}")
         sums: dict[str, list[float]] = {}
         for metric in ("read_bytes", "written_bytes", "io_calls", "io_wait_s"):
             if metric in metrics:
                 starts, ends, amounts = growth(metrics[metric])
-                at = own.of((starts + ends) / 2)
-                sums[metric] = [float(amounts[at == block].sum()) for block in range(len(own))]
+                at = step_blocks.of((starts + ends) / 2)
+                sums[metric] = [float(amounts[at == block].sum()) for block in range(len(step_blocks))]
         if not sums:
             continue
-        written = np.array(sums.get("written_bytes", [0.0] * len(own)))
-        in_steps = np.array([phase == "step" for phase in own.phase])
+        written = np.array(sums.get("written_bytes", [0.0] * len(step_blocks)))
+        in_steps = np.array([phase == "step" for phase in step_blocks.phase])
         usual = float(np.median(written[in_steps])) if in_steps.any() else 0.0
         large = in_steps & (written >= _CHECKPOINT_BYTES) & (written > _CHECKPOINT_FACTOR * usual)
-        for block in range(len(own)):
-            values = {metric: of_block[block] for metric, of_block in sums.items()}
+        for block in range(len(step_blocks)):
+            values = {metric: totals[block] for metric, totals in sums.items()}
             yield {
                 "rank": rank,
                 "node": node.node,
-                "first_step": own.first[block],
-                "last_step": own.last[block],
-                "duration_s": round(float(own.edges[block + 1] - own.edges[block]), 3),
+                "first_step": step_blocks.first[block],
+                "last_step": step_blocks.last[block],
+                "duration_s": round(float(step_blocks.edges[block + 1] - step_blocks.edges[block]), 3),
                 "read_bytes": _whole(values.get("read_bytes")),
                 "written_bytes": _whole(values.get("written_bytes")),
                 "calls": _whole(values.get("io_calls")),
@@ -415,14 +415,14 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
 
     Advice is given on what the job asked for itself.
     """
-    asked = run.requested
+    job = run.requested
     cpu = [_rate(node, f"rank{rank}", "cpu_s") for node in run.nodes for rank in node.ranks]
-    known = [one for one in cpu if one is not None]
+    cpu_use = [use for use in cpu if use is not None]
     allowed = sum(len({core for place in node.ranks.values() for core in place.cores}) for node in run.nodes)
-    if known:
-        mean, most = (sum(one[at] for one in known) for at in (0, 1))
+    if cpu_use:
+        mean, most = (sum(use[at] for use in cpu_use) for at in (0, 1))
         yield _resource(
-            "cores", asked.cores or allowed or None, mean, most, mean, _advice("fewer cores", asked.cores)
+            "cores", job.cores or allowed or None, mean, most, mean, _advice("fewer cores", job.cores)
         )
     busy = [
         metrics["busy_pct"].values / 100
@@ -431,8 +431,8 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         if "busy_pct" in metrics
     ]
     if busy:
-        mean, most = (sum(float(of(one)) for one in busy) for of in (np.mean, np.max))
-        yield _resource("GPUs", asked.gpus or len(busy), mean, most, mean, _advice("fewer GPUs", asked.gpus))
+        mean, most = (sum(float(of(values)) for values in busy) for of in (np.mean, np.max))
+        yield _resource("GPUs", job.gpus or len(busy), mean, most, mean, _advice("fewer GPUs", job.gpus))
     memory = [
         (node.limits.get("memory_bytes", 0.0) / 2**30, series.values / 2**30)
         for node in run.nodes
@@ -440,34 +440,34 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     ]
     if memory:
         # The fullest node decides.
-        limit, used = max(memory, key=lambda one: float(one[1].max()))
-        own = asked.memory_bytes and asked.memory_bytes / 2**30
+        limit, used = max(memory, key=lambda item: float(item[1].max()))
+        size = job.memory_bytes and job.memory_bytes / 2**30
         mean, most = float(used.mean()), float(used.max())
-        yield _resource("memory (GiB)", own or limit or None, mean, most, most, _advice("less memory", own))
+        yield _resource("memory (GiB)", size or limit or None, mean, most, most, _advice("less memory", size))
     extent = [node.extent for node in run.nodes if node.series]
-    if asked.walltime_s and extent:
+    if job.walltime_s and extent:
         minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
         advice = "a shorter walltime" if minutes >= _LONG_MINUTES else ""
-        yield _resource("walltime (min)", asked.walltime_s / 60, minutes, minutes, minutes, advice)
+        yield _resource("walltime (min)", job.walltime_s / 60, minutes, minutes, minutes, advice)
 
 
-def _advice(words: str, asked: float | None) -> str:
+def _advice(words: str, amount: float | None) -> str:
     """Return advice about what a job asked for itself."""
-    return words if asked else ""
+    return words if amount else ""
 
 
 def _memory_of(node: NodeTelemetry) -> Series | None:
     """Return the memory of the ranks of a node together."""
-    found = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
-    known = [one for one in found if one is not None]
-    if not known:
+    memory = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
+    recorded = [series for series in memory if series is not None]
+    if not recorded:
         return node.series.get(("node", "memory_used_bytes"))
-    times = known[0].times
-    for one in known[1:]:
-        times = np.intersect1d(times, one.times)
+    times = recorded[0].times
+    for series in recorded[1:]:
+        times = np.intersect1d(times, series.times)
     if not len(times):
         return None
-    values = np.add.reduce([one.values[np.searchsorted(one.times, times)] for one in known])
+    values = np.add.reduce([series.values[np.searchsorted(series.times, times)] for series in recorded])
     return Series(times, values)
 
 
