@@ -106,7 +106,7 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     """Return what a GPU held, by undoing the events of a snapshot from its end on."""
-    known = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
+    tensors = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
     judge = _Judge(snapshot)
     count = len(memory.events)
     rows: list[tuple[int, int, int, int]] = []
@@ -114,7 +114,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     # Blocks in use at the end, with their place; later in a loop, before the undone events.
     live = {
         block.address: (
-            judge.place(block.stack, modules.get(block.address, ""), known.get(block.address)),
+            judge.place(block.stack, modules.get(block.address, ""), tensors.get(block.address)),
             block.size,
             count + 1,
         )
@@ -130,7 +130,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
             place, size, last = live.pop(event.address)
             if place.kind in ("activations", "other", "backward"):
                 place = judge.place(
-                    event.stack, event.module, known.get(event.address) if last > count else None
+                    event.stack, event.module, tensors.get(event.address) if last > count else None
                 )
             rows.append((judge.number(place), size, after, last))
         elif event.action == "free_completed":
@@ -212,21 +212,21 @@ class _Judge:
 
 def line_of(frames: tuple[CodeLine, ...]) -> str:
     """Return the innermost line of the user's code in a stack, ``dir/file.py:12 function``; may be empty."""
-    own = [frame for frame in frames if not _GENERATED.search(frame.file)]
-    frame = user_frame(own or list(frames))
+    written = [frame for frame in frames if not _GENERATED.search(frame.file)]
+    frame = user_frame(written or list(frames))
     if frame is None:
         return ""
     file = "/".join(re.split(r"[/\\]", frame.file)[-2:])
     return f"{file}:{frame.line} {frame.function}"
 
 
-def differences(own: Mapping[Purpose, Held], others: Sequence[Mapping[Purpose, Held]]) -> dict[Purpose, int]:
+def differences(held: Mapping[Purpose, Held], others: Sequence[Mapping[Purpose, Held]]) -> dict[Purpose, int]:
     """Return by how many bytes each place differs from the median of others; empty without others."""
     if not others:
         return {}
-    places = {*own, *(place for one in others for place in one)}
+    places = {*held, *(place for peer in others for place in peer)}
     none = Held(0, 0)
     return {
-        place: int(own.get(place, none).bytes - np.median([one.get(place, none).bytes for one in others]))
+        place: int(held.get(place, none).bytes - np.median([peer.get(place, none).bytes for peer in others]))
         for place in places
     }

@@ -68,19 +68,19 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
 
 def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:
     """Return the memory by kind and line, over modules, the most first; ``first`` is its largest row."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         kind, line = row["kind"], row["line"]
         new = {"kind": kind, "line": line, "bytes": 0, "blocks": 0, "difference": 0, "first": row}
-        one = found.setdefault((kind, line), new)
-        one["bytes"] += row["bytes"]
-        one["blocks"] += row["blocks"]
-        one["difference"] += row["difference_bytes"] or 0
-    return sorted(found.values(), key=lambda one: -one["bytes"])
+        group = groups.setdefault((kind, line), new)
+        group["bytes"] += row["bytes"]
+        group["blocks"] += row["blocks"]
+        group["difference"] += row["difference_bytes"] or 0
+    return sorted(groups.values(), key=lambda group: -group["bytes"])
 
 
 def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Evidence, str]]:
-    rank, asked = failed["rank"], failed["asked_bytes"]
+    rank, needed = failed["rank"], failed["asked_bytes"]
     line, module = failed["line"], failed["module"]
     place = f" at {line}" if line else ""
     place += f", in {module}" if module else ""
@@ -89,10 +89,10 @@ def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Ev
         left, whole = failed["free_bytes"], failed["capacity_bytes"]
         free = f"; {format_bytes(left)} of {format_bytes(whole)} free on the GPU"
         # The program allows itself less than the GPU has.
-        free += ", beyond what the process may use" if left > asked else ""
+        free += ", beyond what the process may use" if left > needed else ""
     yield (
-        Evidence("memory_snapshots", rank, "asked_bytes", asked),
-        f"rank {rank}: {format_bytes(asked)} asked{place}{free}",
+        Evidence("memory_snapshots", rank, "asked_bytes", needed),
+        f"rank {rank}: {format_bytes(needed)} asked{place}{free}",
     )
     parts = sorted(((size, kind) for kind, size in kinds.items() if size), reverse=True)
     said = ", ".join(f"{kind} {format_bytes(size)}" for size, kind in parts)
@@ -120,7 +120,7 @@ def _line_evidence(rank: int, line: dict[str, Any] | None) -> Iterator[tuple[Evi
         )
 
 
-def _what_fits(asked: int, kinds: Mapping[str, int], excess: dict[str, Any] | None, ranks: int) -> str:
+def _what_fits(size: int, kinds: Mapping[str, int], excess: dict[str, Any] | None, ranks: int) -> str:
     """Return what would have made room for an allocation, by what each kind holds."""
     options = []
     if excess is not None:
@@ -130,28 +130,28 @@ def _what_fits(asked: int, kinds: Mapping[str, int], excess: dict[str, Any] | No
         )
     passing = sum(kinds.get(kind, 0) for kind in _PASSING)
     activations = kinds.get("activations", 0)
-    if activations >= asked:
+    if activations >= size:
         options.append(
             "activation checkpointing (torch.utils.checkpoint; the activations take "
             f"{format_bytes(activations)})"
         )
-    if passing >= asked:
-        options.append(f"a batch of {100 * (1 - asked / passing):.0f} % of its size at most")
+    if passing >= size:
+        options.append(f"a batch of {100 * (1 - size / passing):.0f} % of its size at most")
     state = sum(kinds.get(kind, 0) for kind in _STATE)
     shared = state * (1 - 1 / ranks) if ranks else 0
-    if shared >= asked:
+    if shared >= size:
         options.append(
             f"sharding over {ranks} ranks (fully_shard, ZeRO; that frees up to {format_bytes(shared)} of "
             "parameters, gradients and optimizer state)"
         )
-    if kinds.get("fragmentation", 0) >= asked:
+    if kinds.get("fragmentation", 0) >= size:
         options.append(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
             f"({format_bytes(kinds['fragmentation'])} are reserved in pieces that are too small)"
         )
     if not options:
         return "Nothing that one kind holds would have made room: use more ranks or GPUs with more memory."
-    return f"Each of these would have made room for {format_bytes(asked)}: {'; '.join(options)}."
+    return f"Each of these would have made room for {format_bytes(size)}: {'; '.join(options)}."
 
 
 def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
     if len(peaks) < 2:
         return
     rank = max(peaks, key=lambda peak: peaks[peak])
-    others = statistics.median(peak for one, peak in peaks.items() if one != rank)
+    others = statistics.median(peak for other, peak in peaks.items() if other != rank)
     more = peaks[rank] - others
     if peaks[rank] < _MUCH_MORE * others or more < _LEAST_BYTES:
         return
@@ -190,13 +190,13 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
 def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
     """Return the highest peak of each rank, by the lines of its steps or, without any, its snapshots."""
     for name, key in (("memory_use", "allocated_bytes"), ("memory_snapshots", "peak_bytes")):
-        found: dict[int, int] = {}
+        largest: dict[int, int] = {}
         # Those who were asked when another rank failed were somewhere in their step.
         rows = [row for row in tables[name] if row.get("event") not in ("asked", "out_of_memory")]
         for row in rows:
-            found[row["rank"]] = max(found.get(row["rank"], 0), row[key])
-        if found:
-            return name, found
+            largest[row["rank"]] = max(largest.get(row["rank"], 0), row[key])
+        if largest:
+            return name, largest
     return "", {}
 
 
@@ -256,7 +256,7 @@ def _finding(
         saving_low_ns=None,
         saving_high_ns=None,
         share_pct=None,
-        evidence=tuple(one for one, _ in evidence),
+        evidence=tuple(cell for cell, _ in evidence),
         remedy=remedy,
         confidence=confidence,
         evidence_text=tuple(text for _, text in evidence),

@@ -78,8 +78,8 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     if len(np.unique(at)) < blocks:
         return None
     levels, middles = (
-        np.array([of(some[at == block]) for block in range(blocks)])
-        for of, some in ((np.median, values), (np.mean, times))
+        np.array([of(samples[at == block]) for block in range(blocks)])
+        for of, samples in ((np.median, values), (np.mean, times))
     )
     steps = np.diff(levels) / np.diff(middles)
     error = float(np.std(steps, ddof=1)) / len(steps) ** 0.5
@@ -113,18 +113,18 @@ def _settles(rates: Floats) -> bool:
 def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``host_memory``."""
     for node in run.nodes:
-        found = [
+        parts = [
             (rank, series, run.steps.get(rank, ()))
             for rank in sorted(node.ranks)
             if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
             and series.values.any()
         ]
-        grown = [_growth(series, marks) for _, series, marks in found]
-        growing = [one for one in grown if one.grows]
+        grown = [_growth(series, marks) for _, series, marks in parts]
+        growing = [rate for rate in grown if rate.grows]
         by_s, by_step = (sum(by.rate for each in growing if (by := each[at]) is not None) for at in (0, 1))
         free = _free(node)
-        for (rank, series, marks), one in zip(found, grown, strict=True):
-            yield _row(node, rank, series, marks, one, free, (by_s, by_step))
+        for (rank, series, marks), rate in zip(parts, grown, strict=True):
+            yield _row(node, rank, series, marks, rate, free, (by_s, by_step))
 
 
 class _Grown(NamedTuple):
@@ -135,8 +135,8 @@ class _Grown(NamedTuple):
 
     @property
     def grows(self) -> bool:
-        one = self.by_step or self.by_s
-        return one is not None and one.grows
+        slope = self.by_step or self.by_s
+        return slope is not None and slope.grows
 
 
 def _growth(series: Series, marks: Sequence[StepMark]) -> _Grown:
@@ -265,13 +265,13 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
         else:
             looked += _looked_at(snapshot.rank, snapshot.file, snapshot.snapshot)
     reason = f"{counted(damaged, 'snapshot')} could not be read" if damaged else ""
-    lines = [row for rank, own in sorted(run.lines.items()) for row in _line_rows(rank, own)]
+    lines = [row for rank, rank_lines in sorted(run.lines.items()) for row in _line_rows(rank, rank_lines)]
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
     return {
         "memory_use": _outcome(lines, NO_LINES),
-        "memory_snapshots": _outcome([one.key | one.summary for one in looked], NO_SNAPSHOTS, reason),
+        "memory_snapshots": _outcome([view.key | view.summary for view in looked], NO_SNAPSHOTS, reason),
         "memory": _outcome([*_place_rows(looked)], NO_SNAPSHOTS, reason),
-        "memory_over_step": _outcome([row for one in looked for row in one.series], NO_SNAPSHOTS, reason),
+        "memory_over_step": _outcome([row for view in looked for row in view.series], NO_SNAPSHOTS, reason),
         "host_memory": _outcome(host, NO_HOST_SAMPLES),
     }
 
@@ -283,15 +283,15 @@ def _outcome(rows: list[dict[str, Any]], otherwise: str, reason: str = "") -> Ou
 def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any]]:
     """Yield at most 60 rows of a rank, each with the highest peaks of its lines."""
     lines = [line for line in lines if line.reserved]
-    for own in np.array_split(np.arange(len(lines)), min(_MOST_LINES, len(lines))) if lines else ():
-        some = [lines[at] for at in own.tolist()]
+    for part in np.array_split(np.arange(len(lines)), min(_MOST_LINES, len(lines))) if lines else ():
+        part_lines = [lines[at] for at in part.tolist()]
         yield {
             "rank": rank,
-            "first_step": lines[own[0] - 1].step + 1 if own[0] else 0,
-            "last_step": some[-1].step,
-            "allocated_bytes": max(line.allocated for line in some),
-            "reserved_bytes": max(line.reserved for line in some),
-            "inactive_split_bytes": max(line.inactive_split for line in some),
+            "first_step": lines[part[0] - 1].step + 1 if part[0] else 0,
+            "last_step": part_lines[-1].step,
+            "allocated_bytes": max(line.allocated for line in part_lines),
+            "reserved_bytes": max(line.reserved for line in part_lines),
+            "inactive_split_bytes": max(line.inactive_split for line in part_lines),
         }
 
 
@@ -300,9 +300,9 @@ def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Look
     for memory in snapshot.devices:
         if not memory.reserved_bytes and not memory.blocks:
             continue
-        found = contents_of(snapshot, memory)
-        peak, total = found.peak, found.by_kind.sum(axis=0)
-        held, allocated, reserved = found.held(peak), int(total[peak]), int(found.reserved[peak])
+        contents = contents_of(snapshot, memory)
+        peak, total = contents.peak, contents.by_kind.sum(axis=0)
+        held, allocated, reserved = contents.held(peak), int(total[peak]), int(contents.reserved[peak])
         held[Purpose(FRAGMENTATION, "", "")] = Held(max(0, reserved - allocated), 0)
         failed = notes.asked_bytes is not None and notes.device == memory.device
         outside = None
@@ -313,7 +313,7 @@ def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Look
         line = _failed_line(snapshot, memory) if failed else None
         summary = {
             "file": file,
-            "time_ns": int(found.times_us[peak]) * 1000,
+            "time_ns": int(contents.times_us[peak]) * 1000,
             "peak_bytes": allocated,
             "allocated_bytes": int(total[-1]),
             "reserved_bytes": reserved,
@@ -325,7 +325,7 @@ def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Look
             "line": line,
             "complete": int(not notes.lost and bool(memory.events)),
         }
-        series = [key | row for row in _series_rows(found, total)]
+        series = [key | row for row in _series_rows(contents, total)]
         yield _Looked(key, held, summary, series)
 
 
@@ -351,15 +351,15 @@ def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, 
 def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``memory``: what each GPU of each snapshot held at its peak, the most first."""
     by_moment: dict[tuple[str, int | None], list[_Looked]] = defaultdict(list)
-    for one in looked:
-        by_moment[one.moment].append(one)
-    for one in looked:
-        rank = one.key["rank"]
-        others = [other.held for other in by_moment[one.moment] if other.key["rank"] != rank]
-        differs = differences(one.held, others)
-        whole = sum(held.bytes for held in one.held.values()) or 1
+    for view in looked:
+        by_moment[view.moment].append(view)
+    for view in looked:
+        rank = view.key["rank"]
+        others = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
+        differs = differences(view.held, others)
+        whole = sum(held.bytes for held in view.held.values()) or 1
         places = sorted(
-            {*one.held, *differs}, key=lambda place: (-_held(one, place).bytes, -abs(differs.get(place, 0)))
+            {*view.held, *differs}, key=lambda place: (-_held(view, place).bytes, -abs(differs.get(place, 0)))
         )
         shown, left = places[:_MOST_PLACES], places[_MOST_PLACES:]
         rest: dict[str, list[Purpose]] = defaultdict(list)
@@ -367,10 +367,10 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             rest[place.kind].append(place)
         groups = [[place] for place in shown] + [*rest.values()]
         for group in groups:
-            held = [_held(one, place) for place in group]
+            held = [_held(view, place) for place in group]
             size = sum(each.bytes for each in held)
             kind, module, line = group[0] if len(group) == 1 else (group[0].kind, "", REST)
-            yield one.key | {
+            yield view.key | {
                 "kind": kind,
                 "module": module,
                 "line": line,
@@ -381,8 +381,8 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _held(one: _Looked, place: Purpose) -> Held:
-    return one.held.get(place, Held(0, 0))
+def _held(view: _Looked, place: Purpose) -> Held:
+    return view.held.get(place, Held(0, 0))
 
 
 _KEY = ["event", "kind", "module", "line"]
@@ -394,10 +394,10 @@ def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     A side has the mean over its runs, a run the GPU that held most at a peak.
     """
     sides = [[_fullest(run.tables["memory"]) for run in side] for side in (against, runs)]
-    known = [[table for table in side if table is not None] for side in sides]
-    if not all(known):
+    tables = [[table for table in side if table is not None] for side in sides]
+    if not all(tables):
         return no_rows("not all sides have snapshots of PyTorch's memory (--memory-history keeps some)")
-    joined = pd.concat([_mean(known[0], "a_bytes"), _mean(known[1], "b_bytes")], axis=1).fillna(0.0)
+    joined = pd.concat([_mean(tables[0], "a_bytes"), _mean(tables[1], "b_bytes")], axis=1).fillna(0.0)
     joined["difference_bytes"] = joined["b_bytes"] - joined["a_bytes"]
     rows = joined.reset_index()
     rows = rows[rows["difference_bytes"] != 0]
@@ -413,11 +413,11 @@ def _fullest(table: pd.DataFrame) -> pd.Series[Any] | None:
     if not len(table):
         return None
     table = table.assign(**{name: table[name].fillna("") for name in _KEY})
-    of_gpu = ["event", "rank", "step", "device"]
-    whole = table.groupby(of_gpu, dropna=False)["bytes"].sum().reset_index()
-    chosen = whole.loc[whole.groupby("event")["bytes"].idxmax(), of_gpu]
-    own = table.merge(chosen, on=of_gpu)
-    sums: pd.Series[Any] = own.groupby(_KEY)["bytes"].sum()
+    columns = ["event", "rank", "step", "device"]
+    whole = table.groupby(columns, dropna=False)["bytes"].sum().reset_index()
+    chosen = whole.loc[whole.groupby("event")["bytes"].idxmax(), columns]
+    chosen_rows = table.merge(chosen, on=columns)
+    sums: pd.Series[Any] = chosen_rows.groupby(_KEY)["bytes"].sum()
     return sums
 
 
