@@ -144,8 +144,8 @@ class Stall(msgspec.Struct, frozen=True):
 
 def user_frame(stack: tuple[CodeLine, ...] | list[CodeLine]) -> CodeLine | None:
     """Return the innermost frame of the user's code, else the innermost of all; None without frames."""
-    own = (frame for frame in stack if not _LIBRARIES.search(frame.file))
-    return next(own, stack[0] if stack else None)
+    user_frames = (frame for frame in stack if not _LIBRARIES.search(frame.file))
+    return next(user_frames, stack[0] if stack else None)
 
 
 def place(rank: int, stack: tuple[CodeLine, ...] | list[CodeLine]) -> Place | None:
@@ -191,17 +191,17 @@ def describe(stall: Stall) -> str:
 
 def _last_calls(stall: Stall) -> str:
     """Return the last calls of MPI of the first culprit that has some in its profile."""
-    of_rank = [call for call in stall.last_calls if call.rank == stall.last_calls[0].rank]
-    if not of_rank:
+    calls = [call for call in stall.last_calls if call.rank == stall.last_calls[0].rank]
+    if not calls:
         return ""
-    told = ", ".join(f"{call.name} of {call.group}" if call.group else call.name for call in of_rank)
-    moment = f" at {of_rank[-1].ended}" if of_rank[-1].ended else ""
-    return f" Rank {of_rank[0].rank} last ended {told}{moment}."
+    names = ", ".join(f"{call.name} of {call.group}" if call.group else call.name for call in calls)
+    moment = f" at {calls[-1].ended}" if calls[-1].ended else ""
+    return f" Rank {calls[0].rank} last ended {names}{moment}."
 
 
 def _verdict(stall: Stall) -> str:
     who = _capital(named_ranks(stall.ranks, shown=_SHOWN))
-    one = len(stall.ranks) == 1
+    single = len(stall.ranks) == 1
     where, waiting, waited = _where(stall.where), _waiting(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
         sides = "; ".join(map(_side, waited.sides))
@@ -217,13 +217,13 @@ def _verdict(stall: Stall) -> str:
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {lacking(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
-        return f"{who} {'does' if one else 'do'} not go on{where}, and no rank is seen to wait for another."
+        return f"{who} do{'es' * single} not go on{where}, and no rank is seen to wait for another."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
         StallKind.CYCLE: "wait for each other in a cycle of groups",
-        StallKind.DEAD: f"{'is' if one else 'are'} gone, and the others have not noticed",
-        StallKind.STOPPED: f"{'is' if one else 'are'} stopped, by SIGSTOP, a debugger or the scheduler",
-    }.get(stall.kind, f"{'holds' if one else 'hold'} the others up")
+        StallKind.DEAD: f"{'is' if single else 'are'} gone, and the others have not noticed",
+        StallKind.STOPPED: f"{'is' if single else 'are'} stopped, by SIGSTOP, a debugger or the scheduler",
+    }.get(stall.kind, f"{'holds' if single else 'hold'} the others up")
     return f"{who} {held}{where}. {waiting}".strip()
 
 
@@ -253,10 +253,10 @@ def _side(side: Side) -> str:
 
 
 def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:
-    told = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
-    return f" of {told}" if told else ""
+    sizes = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
+    return f" of {sizes}" if sizes else ""
 
 
 def _where(places: tuple[Place, ...]) -> str:
-    told = dict.fromkeys(map(place_name, places))
-    return f" in {' and '.join(list(told)[:3])}" if told else ""
+    names = dict.fromkeys(map(place_name, places))
+    return f" in {' and '.join(list(names)[:3])}" if names else ""

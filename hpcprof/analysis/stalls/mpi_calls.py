@@ -45,35 +45,35 @@ def with_recorded_calls(
     MPI on, or the communicator in which a rank waits, or its ranks, are unknown. A profile's last call hangs
     if it takes ``stall_ns``.
     """
-    known = {rank: _CallsOfRank(rank, profile, stall_ns) for rank, profile in profiles.items()}
-    found = {
-        rank: replace(one, last_calls=known[rank].last_calls()) if rank in known else one
-        for rank, one in ranks.items()
+    profiled = {rank: _CallsOfRank(rank, profile, stall_ns) for rank, profile in profiles.items()}
+    result = {
+        rank: replace(facts, last_calls=profiled[rank].last_calls()) if rank in profiled else facts
+        for rank, facts in ranks.items()
     }
-    running = [rank for rank, one in ranks.items() if one.state is ProcessState.RUNNING]
-    if not all(rank in known and known[rank].is_whole for rank in running):
-        return found
-    counts = {rank: Counter(call.group for call in known[rank].ended) for rank in running}
+    running = [rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING]
+    if not all(rank in profiled and profiled[rank].is_whole for rank in running):
+        return result
+    counts = {rank: Counter(call.group for call in profiled[rank].ended) for rank in running}
     most: Counter[str] = reduce(or_, counts.values(), Counter())
-    sizes = {call.group: call.ranks for rank in running for call in known[rank].ended}
+    sizes = {call.group: call.ranks for rank in running for call in profiled[rank].ended}
     members = {group: tuple(rank for rank in running if counts[rank][group]) for group in sizes}
     members |= {group: tuple(ranks) for group, size in sizes.items() if size == len(ranks)}
     counted = {}
     for rank in running:
-        one, entered = ranks[rank], dict(most)
-        call = one.native.call if one.native else ""
+        native, entered = ranks[rank].native, dict(most)
+        call = native.call if native else ""
         function = mpi_function(call)
         operations: tuple[Entered, ...] = ()
         if function is not None and function.operation not in _OF_NO_GROUP:
-            group = known[rank].group_of(function.operation)
+            group = profiled[rank].group_of(function.operation)
             if len(members.get(group, ())) != sizes.get(group):
-                return found
+                return result
             before = most if function.operation in WAITING else counts[rank]
             entered[group] = max(entered[group], before[group] + 1)
-            frames = [*one.stack] or ([one.native.frame] if one.native and one.native.frame else [])
+            frames = [*ranks[rank].stack] or ([native.frame] if native and native.frame else [])
             operations = (Entered((group, ""), call, collective_seq_id=before[group] + 1, frames=frames),)
-        counted[rank] = replace(found[rank], record=FlightRecord("", members, {}, operations, entered))
-    return found | counted
+        counted[rank] = replace(result[rank], record=FlightRecord("", members, {}, operations, entered))
+    return result | counted
 
 
 class _CallsOfRank:
@@ -91,28 +91,28 @@ class _CallsOfRank:
         self.ended: list[_Collective] = []
         self.hanging: list[_Collective] = []
         for row in np.argsort(rows.start, kind="stable").tolist():
-            one = _Collective(texts[rows.operation[row]], texts[rows.communicator[row]], int(rows.ranks[row]))
-            if one.group and one.operation not in _OF_NO_GROUP:
-                (self.hanging if rows.end[row] >= self._stop else self.ended).append(one)
+            op = _Collective(texts[rows.operation[row]], texts[rows.communicator[row]], int(rows.ranks[row]))
+            if op.group and op.operation not in _OF_NO_GROUP:
+                (self.hanging if rows.end[row] >= self._stop else self.ended).append(op)
 
     def group_of(self, operation: str) -> str:
         """Return the communicator of the operation that hangs; empty if unknown."""
-        known = (one.group for one in self.hanging if one.operation == operation)
-        return next(known, "") or _predicted(self.ended, operation)
+        groups = (call.group for call in self.hanging if call.operation == operation)
+        return next(groups, "") or _predicted(self.ended, operation)
 
     def last_calls(self) -> tuple[LastCall, ...]:
         """Return the calls that have ended last, the last one at the end."""
         profile, calls = self._profile, self._profile.mpi_calls
         texts, rows, zero = [*profile.strings, ""], profile.mpi_operations, profile.origin.start_utc_ns
-        found = []
+        calls_of_rank = []
         order = np.argsort(calls.end, kind="stable")
         for row in order[calls.end[order] < self._stop][-_SHOWN:].tolist():
             begun = np.flatnonzero((rows.start == calls.start[row]) & (rows.thread == calls.thread[row]))
             group = texts[rows.communicator[begun[0]]] if len(begun) else ""
             ended = datetime.fromtimestamp(((zero or 0) + int(calls.end[row])) / 1e9, timezone.utc)
             moment = None if zero is None else ended.isoformat(timespec="milliseconds")
-            found.append(LastCall(self._rank, texts[calls.name[row]], group, moment))
-        return tuple(found)
+            calls_of_rank.append(LastCall(self._rank, texts[calls.name[row]], group, moment))
+        return tuple(calls_of_rank)
 
 
 def _predicted(ended: Sequence[_Collective], operation: str) -> str:

@@ -46,17 +46,17 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     ``ranks`` are all of the run; one whose evidence is missing has an empty `RankEvidence`.
     """
     operations = _Operations(ranks)
-    found = operations.mismatch() or _by_waiting(ranks, operations)
+    verdict = operations.mismatch() or _by_waiting(ranks, operations)
     if not operations.unfinished and not operations.messages:
-        found = _by_calls(ranks) or found or _by_places(ranks)
-    if found is None:
+        verdict = _by_calls(ranks) or verdict or _by_places(ranks)
+    if verdict is None:
         return None
-    steps = [one.last_step for one in ranks.values() if one.last_step is not None]
+    steps = [facts.last_step for facts in ranks.values() if facts.last_step is not None]
     files = [ranks[rank].file for rank in sorted(ranks) if ranks[rank].file]
     losses = [f"rank {rank}: {ranks[rank].loss}" for rank in sorted(ranks) if ranks[rank].loss]
     last = min(steps, default=None)
-    calls = tuple(call for rank in found.ranks if rank in ranks for call in ranks[rank].last_calls)
-    return replace(found, last_step=last, evidence=tuple(files), losses=tuple(losses), last_calls=calls)
+    calls = tuple(call for rank in verdict.ranks if rank in ranks for call in ranks[rank].last_calls)
+    return replace(verdict, last_step=last, evidence=tuple(files), losses=tuple(losses), last_calls=calls)
 
 
 class _Operations:
@@ -64,7 +64,7 @@ class _Operations:
 
     def __init__(self, ranks: Mapping[int, RankEvidence]) -> None:
         self._ranks = ranks
-        self._records = {rank: one.record for rank, one in ranks.items() if one.record is not None}
+        self._records = {rank: facts.record for rank, facts in ranks.items() if facts.record is not None}
         self.members = _members(self._records)
         self.unfinished: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
         self._entered: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
@@ -108,9 +108,9 @@ class _Operations:
 
     def _partner(self, operation: Entered) -> int | None:
         """Return the rank at the other end of a message, which its name has as a place in the group."""
-        found = _MESSAGE.search(operation.profiling_name)
+        match = _MESSAGE.search(operation.profiling_name)
         members = self.members.get(operation.group, ())
-        position = int(found["other"]) if found else len(members)
+        position = int(match["other"]) if match else len(members)
         return members[position] if position < len(members) else None
 
     def unread(self, rank: int) -> bool:
@@ -123,7 +123,7 @@ class _Operations:
     def missing(self, number: _Numbered) -> set[int]:
         """Return the members of a group that have not entered a collective, as far as could be read."""
         group, place_in_group = number
-        found = set()
+        members = set()
         for rank in self.members.get(group, ()):
             record = self._records.get(rank)
             entered = record.entered.get(group, 0) if record is not None else 0
@@ -131,8 +131,8 @@ class _Operations:
             if stuck or (
                 rank not in self._entered[number] and entered < place_in_group and not self.unread(rank)
             ):
-                found.add(rank)
-        return found
+                members.add(rank)
+        return members
 
     def _unread_in(self, number: _Numbered) -> bool:
         """Return whether a rank may, or may not, have entered a collective."""
@@ -148,7 +148,7 @@ class _Operations:
                 wrong.append((first, number, sides))
         if not wrong:
             return None
-        _, number, sides = min(wrong, key=lambda one: one[:2])
+        _, number, sides = min(wrong, key=lambda side: side[:2])
         smallest = min(len(side.ranks) for side in sides)
         culprits = sorted(rank for side in sides if len(side.ranks) == smallest for rank in side.ranks)
         largest = max(sides, key=lambda side: len(side.ranks))
@@ -159,37 +159,37 @@ class _Operations:
             tuple(culprits),
             self.held(culprits),
             waited,
-            tuple(one for one in where if one is not None),
+            tuple(line for line in where if line is not None),
         )
 
     def title(self, group: str) -> str:
         """Return the description of a group, else its name."""
         for record in self._records.values():
-            if told := record.descriptions.get(group):
-                return told if told != "undefined" else group
+            if description := record.descriptions.get(group):
+                return description if description != "undefined" else group
         return group
 
     def held(self, culprits: Sequence[int]) -> tuple[int, ...]:
         """Return the ranks with something unfinished, without the culprits."""
-        inside = {rank for of_number in self.unfinished.values() for rank in of_number}
+        inside = {rank for waits in self.unfinished.values() for rank in waits}
         return tuple(sorted((inside | {rank for rank, _, _ in self.messages}) - set(culprits)))
 
     def waits(self) -> dict[int, dict[int, WaitedFor]]:
         """Return for which ranks each rank waits, and in what; one that is stuck waits for none."""
-        found: dict[int, dict[int, WaitedFor]] = defaultdict(dict)
+        waits: dict[int, dict[int, WaitedFor]] = defaultdict(dict)
         # The first collective that a rank waits in counts, so the latest come first.
         numbered = sorted(self.unfinished.items(), key=lambda item: -_first_time(item[1].values()))
         for number, inside in numbered:
             missing = self.missing(number)
             for rank, operation in inside.items():
                 for absent in missing:
-                    found[rank][absent] = self._waited_for(operation)
+                    waits[rank][absent] = self._waited_for(operation)
         for rank, operation, other in self.messages:
             if not self.unread(other) and not self._has_counterpart(rank, operation, other):
-                found[rank][other] = self._waited_for(operation)
+                waits[rank][other] = self._waited_for(operation)
         for _, rank in self._stuck:
-            found.pop(rank, None)
-        return found
+            waits.pop(rank, None)
+        return waits
 
     def _has_counterpart(self, rank: int, operation: Entered, other: int) -> bool:
         """Return whether the other end of a message waits in a message with this rank too."""
@@ -219,9 +219,9 @@ class _Operations:
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
             return late or sorted(first), self._waited_for(next(iter(first.values())))
-        messages = [one for one in self.messages if not self.unread(one[2])]
+        messages = [message for message in self.messages if not self.unread(message[2])]
         if messages:
-            rank, operation, other = min(messages, key=lambda one: one[1].time_created_ns)
+            rank, operation, other = min(messages, key=lambda message: message[1].time_created_ns)
             return sorted({rank, other}), self._waited_for(operation)
         return None
 
@@ -268,11 +268,11 @@ def _sizes(operation: Entered) -> tuple[tuple[int, ...], ...]:
 def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
     """Return the verdict that follows from the waits of ranks for ranks."""
     waits = operations.waits()
-    for rank, one in ranks.items():
+    for rank, facts in ranks.items():
         # A rank that is stopped or gone waits for nobody, whatever it has entered.
-        if one.state is not ProcessState.RUNNING:
+        if facts.state is not ProcessState.RUNNING:
             waits.pop(rank, None)
-    held = {absent for of_rank in waits.values() for absent in of_rank}
+    held = {absent for absentees in waits.values() for absent in absentees}
     if not held:
         return _without_absent(ranks, operations)
     culprits = held - waits.keys()
@@ -289,8 +289,8 @@ def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> S
         entered = next(iter(_places(inside, ranks, waits_in=operations)), None)
         sides = [Side(inside, waited.name, waited.sizes, entered)]
         calls = _alike({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
-        for call, of_call in calls.items():
-            sides.append(Side(tuple(of_call), call, (), next(iter(_places(of_call, ranks)), None)))
+        for call, call_ranks in calls.items():
+            sides.append(Side(tuple(call_ranks), call, (), next(iter(_places(call_ranks, ranks)), None)))
         waited = replace(waited, sides=tuple(sides))
     return Stall(kind, tuple(chosen), operations.held(chosen), waited, where)
 
@@ -314,15 +314,15 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
 
 def _most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: Sequence[int]) -> WaitedFor:
     """Return the operation in which most ranks wait for the culprits."""
-    found = Counter(
-        waited for of_rank in waits.values() for absent, waited in of_rank.items() if absent in culprits
+    counts = Counter(
+        waited for rank_waits in waits.values() for absent, waited in rank_waits.items() if absent in culprits
     )
-    return found.most_common(1)[0][0]
+    return counts.most_common(1)[0][0]
 
 
 def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
     """Return the verdict where no rank is missing in an operation: all are inside, or some are not there."""
-    lost = {rank for rank, one in ranks.items() if one.state in (*_LOST, ProcessState.STOPPED)}
+    lost = {rank for rank, facts in ranks.items() if facts.state in (*_LOST, ProcessState.STOPPED)}
     inside = operations.inside()
     if lost:
         kind, chosen = _kind(lost, ranks)
@@ -347,12 +347,12 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     meet before the first collective. Nothing tells the communicators, so ranks in another call than most are
     to blame.
     """
-    running = {rank: one for rank, one in ranks.items() if one.state is ProcessState.RUNNING}
-    calls = {rank: call for rank, one in running.items() if (call := _call(one))}
+    running = {rank: facts for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING}
+    calls = {rank: call for rank, facts in running.items() if (call := _call(facts))}
     if not calls:
         return None
     absent = ranks.keys() - running.keys()
-    absent |= {rank for rank, one in running.items() if rank not in calls and (one.native or one.stack)}
+    absent |= {rank for rank, facts in running.items() if rank not in calls and (facts.native or facts.stack)}
     # A rank that has not imported PyTorch yet, and that nothing can look into, has no stacks.
     absent = absent or running.keys() - calls.keys()
     alike = _alike(calls)
@@ -368,9 +368,9 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     return _apart(alike, waited, ranks)
 
 
-def _call(one: RankEvidence) -> str:
+def _call(facts: RankEvidence) -> str:
     """Return the call of a library in which a rank waits; empty if it is in none."""
-    return (one.native.call if one.native else "") or meeting_call(one.stack)
+    return (facts.native.call if facts.native else "") or meeting_call(facts.stack)
 
 
 def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
@@ -379,17 +379,17 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     Where most are in one place, those elsewhere count as those to blame. If all are in one place, none waits
     for another. If no place is known, and some have ended, the others are those to blame.
     """
-    places = {rank: told[0] for rank in ranks if (told := _places([rank], ranks))}
-    alike = _alike({rank: place_name(told) for rank, told in places.items()})
+    places = {rank: places_of_rank[0] for rank in ranks if (places_of_rank := _places([rank], ranks))}
+    alike = _alike({rank: place_name(frame) for rank, frame in places.items()})
     if not alike:
-        left = tuple(rank for rank, one in ranks.items() if one.state is ProcessState.RUNNING)
+        left = tuple(rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING)
         return Stall(StallKind.NEVER_CAME, left, ()) if 0 < len(left) < len(ranks) else None
     most = max(alike, key=lambda name: len(alike[name]))
     waiting = alike[most] if len(alike) > 1 else []
     others = sorted(places.keys() - set(waiting))
     waited = WaitedFor(most, 0, "", ())
     if 0 < len(waiting) <= len(others):
-        named = {places[of_place[0]].function: of_place for of_place in alike.values()}
+        named = {places[ranks_of_place[0]].function: ranks_of_place for ranks_of_place in alike.values()}
         return _apart(named if len(named) == len(alike) else alike, waited, ranks)
     where = tuple(places[rank] for rank in others)
     return Stall(StallKind.NEVER_CAME, tuple(others), tuple(waiting), waited if waiting else None, where)
@@ -397,24 +397,24 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
 
 def _alike(named: Mapping[int, str]) -> dict[str, list[int]]:
     """Return the ranks of each name."""
-    found: dict[str, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for rank, name in sorted(named.items()):
-        found[name].append(rank)
-    return found
+        groups[name].append(rank)
+    return groups
 
 
 def _apart(alike: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]) -> Stall:
     """Return the verdict on ranks in different calls or places, of which the fewest are to blame."""
     sides = [
-        Side(tuple(of_call), call, (), next(iter(_places(of_call[:1], ranks)), None))
-        for call, of_call in alike.items()
+        Side(tuple(same), call, (), next(iter(_places(same[:1], ranks)), None))
+        for call, same in alike.items()
     ]
     fewest = min(map(len, alike.values()))
-    culprits = sorted(rank for of_call in alike.values() if len(of_call) == fewest for rank in of_call)
+    culprits = sorted(rank for same in alike.values() if len(same) == fewest for rank in same)
     return Stall(
         StallKind.DESYNCHRONIZED,
         tuple(culprits),
-        tuple(sorted({rank for of_call in alike.values() for rank in of_call} - set(culprits))),
+        tuple(sorted({rank for same in alike.values() for rank in same} - set(culprits))),
         replace(waited, sides=tuple(sides)),
         _places(culprits, ranks),
     )
@@ -430,13 +430,13 @@ def _places(
             for rank, operation in inside.items():
                 if rank not in entered or operation.record_id < entered[rank].record_id:
                     entered[rank] = operation
-    found = []
+    places = []
     for rank in culprits:
-        one = ranks.get(rank, RankEvidence())
-        stack = one.stack or ((one.native.frame,) if one.native and one.native.frame else ())
+        facts = ranks.get(rank, RankEvidence())
+        stack = facts.stack or ((facts.native.frame,) if facts.native and facts.native.frame else ())
         frames = stack or (tuple(entered[rank].frames) if rank in entered else ())
-        found.append(place(rank, frames))
-    return tuple(where for where in found if where is not None)
+        places.append(place(rank, frames))
+    return tuple(where for where in places if where is not None)
 
 
 def _cycle(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:
