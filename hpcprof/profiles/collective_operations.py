@@ -105,7 +105,7 @@ def operation(name: str) -> str | None:
     """
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
-    return next((found for part, found in _NAMES if part in letters), None)
+    return next((name_of_operation for part, name_of_operation in _NAMES if part in letters), None)
 
 
 class MpiFunction(NamedTuple):

@@ -50,8 +50,8 @@ _AXES = ("x", "y", "z")
 def timeline_tables() -> dict[str, type[Table]]:
     """Return the tables of a timeline by the name of its field."""
     kinds = get_type_hints(Timeline)
-    found = {field.name: kinds[field.name] for field in fields(Timeline)}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Table)}
+    types = {field.name: kinds[field.name] for field in fields(Timeline)}
+    return {name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Table)}
 
 
 def dataset_name(field: str) -> str:
@@ -99,12 +99,12 @@ def arrow_columns(table: Table, strings: Sequence[str]) -> pa.Table:
 def _texts(values: Ints, strings: Sequence[str]) -> pa.Array:
     """Return the texts of their numbers; the dictionary has only those that occur."""
     used, number = numbered(values)
-    known = used != NO_NAME
-    dictionary = pa.array([plain_text(strings[i]) for i in used[known].tolist()], pa.string())
-    if known.all():
+    named = used != NO_NAME
+    dictionary = pa.array([plain_text(strings[i]) for i in used[named].tolist()], pa.string())
+    if named.all():
         return pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), dictionary)
-    place = np.cumsum(known) - 1
-    ids = pa.array(place[number].astype(np.int32), mask=~known[number])
+    place = np.cumsum(named) - 1
+    ids = pa.array(place[number].astype(np.int32), mask=~named[number])
     return pa.DictionaryArray.from_arrays(ids, dictionary)
 
 
@@ -119,14 +119,14 @@ def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: 
     ``columns`` go by the name in the timeline, for a column of shape (n, 3) with its axis; ``number`` is the
     number of each text in the timeline.
     """
-    found = {}
+    fields_of_table = {}
     for f in fields(kind):
         names = column_names(f.name) if f.name in SHAPES else [f.name]
         words = WORDS.get(f.name)
         numbers = {word: i for i, word in enumerate(words)} if words else number
         parts = [_values(columns[name], numbers) for name in names]
-        found[f.name] = along_axes(parts) if f.name in SHAPES else _compact(parts[0])
-    return kind(**found)
+        fields_of_table[f.name] = along_axes(parts) if f.name in SHAPES else _compact(parts[0])
+    return kind(**fields_of_table)
 
 
 def _compact(values: Ints) -> Ints:

@@ -74,9 +74,9 @@ def remove_run_events(folder: Path, run_id: str) -> None:
     """
     if not folder.is_dir() or folder.is_symlink():
         return
-    for of_run in sorted(folder.glob(f"*/{run_key(run_id)}")):
-        shutil.rmtree(of_run)
-        if not any(of_run.parent.iterdir()):
-            of_run.parent.rmdir()
+    for run_folder in sorted(folder.glob(f"*/{run_key(run_id)}")):
+        shutil.rmtree(run_folder)
+        if not any(run_folder.parent.iterdir()):
+            run_folder.parent.rmdir()
     if not any(folder.iterdir()):
         folder.rmdir()

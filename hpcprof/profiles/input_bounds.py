@@ -155,7 +155,7 @@ def _ratio(path: Path) -> int:
 def _limit_memory() -> None:
     (before, most), hard = _outside, resource.getrlimit(resource.RLIMIT_DATA)[1]
     if _bounds:
-        limits = [one for one in (most, hard) if one != resource.RLIM_INFINITY]
+        limits = [limit for limit in (most, hard) if limit != resource.RLIM_INFINITY]
         most = min([before + sum(_bounds.values()), *limits])
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 

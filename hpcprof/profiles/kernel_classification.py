@@ -93,17 +93,15 @@ def _rules(entries: object, where: str) -> tuple[Rule, ...]:
 
 
 def _rule(entry: object, where: str) -> Rule:
-    found = decode(_Entry, entry, where)
+    rule = decode(_Entry, entry, where)
     classes = {category.name.lower(): category for category in Category}
-    if found.category not in classes:
-        raise UsageError(f"{where}: class {found.category!r} is not one of {', '.join(classes)}.")
+    if rule.category not in classes:
+        raise UsageError(f"{where}: class {rule.category!r} is not one of {', '.join(classes)}.")
     try:
-        pattern = re.compile(found.pattern)
+        pattern = re.compile(rule.pattern)
     except re.error as error:
-        raise UsageError(
-            f"{where}: pattern {found.pattern!r} is not a regular expression: {error}."
-        ) from None
-    return Rule(pattern, classes[found.category], found.family, found.kind, found.waits)
+        raise UsageError(f"{where}: pattern {rule.pattern!r} is not a regular expression: {error}.") from None
+    return Rule(pattern, classes[rule.category], rule.family, rule.kind, rule.waits)
 
 
 class CarriedOut(NamedTuple):
@@ -128,8 +126,8 @@ def carried_out(name: str, rules: Sequence[Rule]) -> CarriedOut | None:
 def classify(names: Iterable[str | None], rules: Sequence[Rule] | None = None) -> Ints:
     """Return the `Category` of each kernel name; compute if no rule matches or there is no name."""
     rules = built_in_rules() if rules is None else rules
-    found = (next((rule for rule in rules if rule.pattern.search(name or "")), None) for name in names)
-    return np.array([rule.category if rule else Category.COMP for rule in found], np.int64)
+    matched = (next((rule for rule in rules if rule.pattern.search(name or "")), None) for name in names)
+    return np.array([rule.category if rule else Category.COMP for rule in matched], np.int64)
 
 
 def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:

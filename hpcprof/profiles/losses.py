@@ -142,26 +142,26 @@ def losses(
     return [Loss(kind, subject, int(count), of, detail) for detail, count in counts.items() if int(count)]
 
 
-def over_ranks(found: Iterable[tuple[int, Loss]]) -> list[str]:
+def over_ranks(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
     """Return one sentence for each kind, subject and detail, which counts them over the ranks.
 
-    ``found`` are the losses, each with its rank.
+    ``losses_of_ranks`` are the losses, each with its rank.
     """
-    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in summed(found)]
+    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in summed(losses_of_ranks)]
 
 
-def in_short(found: Iterable[tuple[int, Loss]]) -> list[str]:
+def in_short(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
     """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
     alike: dict[tuple[int, ...], list[str]] = {}
-    for ranks, loss in summed(found):
+    for ranks, loss in summed(losses_of_ranks):
         alike.setdefault(ranks, []).append(loss.sentence)
     return [f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in alike.items()]
 
 
-def summed(found: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
+def summed(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
     """Return the sum of the losses of each kind, subject and detail over the ranks, with these ranks."""
     alike: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
-    for rank, loss in found:
+    for rank, loss in losses_of_ranks:
         alike.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
     return [
         (tuple(sorted({rank for rank, _ in each})), _sum([loss for _, loss in each]))
@@ -170,8 +170,8 @@ def summed(found: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Los
 
 
 def _sum(alike: list[Loss]) -> Loss:
-    known = [loss.of for loss in alike if loss.of is not None]
-    of = sum(known) if len(known) == len(alike) else None
+    totals = [loss.of for loss in alike if loss.of is not None]
+    of = sum(totals) if len(totals) == len(alike) else None
     return replace(alike[0], count=sum(loss.count for loss in alike), of=of)
 
 

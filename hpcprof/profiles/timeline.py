@@ -138,8 +138,8 @@ def _default() -> Ints:
 def along_axes(sizes: Sequence[Ints]) -> Ints:
     """Return columns of sizes along x, y and z as one, shape (n, 3): int32, half the memory, if all fit."""
     fit = all(size.min(initial=0) >= 0 and size.max(initial=0) < 1 << 31 for size in sizes)
-    found: Ints = np.stack(sizes, dtype=np.int32 if fit else np.int64, casting="same_kind").T
-    return found
+    shapes: Ints = np.stack(sizes, dtype=np.int32 if fit else np.int64, casting="same_kind").T
+    return shapes
 
 
 @dataclass(frozen=True)

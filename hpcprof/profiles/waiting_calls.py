@@ -38,13 +38,13 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     the texts of the names of the calls. The kinds are values of `SyncKind`, `QUERY` or `UNKNOWN`.
     """
     # NO_NAME is -1 and so selects the last element.
-    of_call = np.array([*map(_kind, strings), UNKNOWN], np.int8)[calls.name]
-    rows = np.flatnonzero(of_call != UNKNOWN)
+    call_kind = np.array([*map(_kind, strings), UNKNOWN], np.int8)[calls.name]
+    rows = np.flatnonzero(call_kind != UNKNOWN)
     rows = rows[calls.correlation[rows] != NO_CORRELATION]
     waits, telling = pair_keys((process, correlation), (calls.process[rows], calls.correlation[rows]))
     row, found = matches(waits, telling)
     kind = np.full(len(process), UNKNOWN)
-    kind[row] = of_call[rows[found]]
+    kind[row] = call_kind[rows[found]]
     return kind
 
 

@@ -35,8 +35,8 @@ def outermost(start: Ints, end: Ints) -> Ints:
     rows = by_time(start, -end)
     ends = end[rows]
     beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    found: Ints = rows[np.append(True, beyond)[: len(rows)]]
-    return found
+    merged: Ints = rows[np.append(True, beyond)[: len(rows)]]
+    return merged
 
 
 def properly_nested(start: Ints, end: Ints) -> bool:
@@ -131,10 +131,10 @@ def exclusive(*sets: Intervals) -> list[int]:
     # The time that all sets of a mask cover, and the part of it that the largest set covers too.
     common: dict[int, Intervals] = {}
     for i in {*range(len(sets))} - {largest}:
-        joined = {mask | 1 << i: intersection(one, sets[i]) for mask, one in common.items()}
+        joined = {mask | 1 << i: intersection(times, sets[i]) for mask, times in common.items()}
         common |= {1 << i: sets[i]} | joined
     start, end = (np.concatenate(sides) for sides in zip(*common.values(), strict=True))
-    edges = np.cumsum([len(one[0]) for one in common.values()])[:-1]
+    edges = np.cumsum([len(times[0]) for times in common.values()])[:-1]
     also = np.split(coverage(start, end, sets[largest]), edges)
     time = np.zeros(1 << len(sets), np.int64)
     time[1 << largest] = np.sum(sets[largest][1] - sets[largest][0])

@@ -26,9 +26,9 @@ def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
     if len(ones) * span > _LATEST:
         twos = np.union1d(a[1], b[1])
-        a, b = ((one, np.searchsorted(twos, two)) for one, two in (a, b))
+        a, b = ((first, np.searchsorted(twos, two)) for first, two in (a, b))
         low, span = 0, len(twos)
-    key_a, key_b = (np.searchsorted(ones, one) * span + (two - low) for one, two in (a, b))
+    key_a, key_b = (np.searchsorted(ones, first) * span + (two - low) for first, two in (a, b))
     return key_a, key_b
 
 
@@ -47,9 +47,9 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
         # Sorting the left table too takes a fifth of the time of searching.
         by_key = np.argsort(left, kind="stable")
         if np.array_equal(left[by_key], ordered):
-            found = np.empty(len(left), np.int64)
-            found[by_key] = order
-            return np.arange(len(left)), found
+            order_of_right = np.empty(len(left), np.int64)
+            order_of_right[by_key] = order
+            return np.arange(len(left)), order_of_right
     left, ordered = _narrow(left), _narrow(ordered)
     low = np.searchsorted(ordered, left)
     last = len(ordered) - 1
@@ -92,9 +92,9 @@ def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment:
     place = np.maximum.accumulate(np.where(order < count, np.arange(len(key)), -1))
     row = np.where(place >= 0, order[place], -1)
     row[key[row] != key[order]] = -1
-    found = np.empty(len(key), np.int64)
-    found[order] = row
-    return found[count:]
+    latest_row = np.empty(len(key), np.int64)
+    latest_row[order] = row
+    return latest_row[count:]
 
 
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -115,10 +115,10 @@ def _launch_pairs(
         np.concatenate([getattr(table, name) for table in (kernels, memops, graphs)])
         for name in ("process", "correlation")
     )
-    of_operation, of_call = pair_keys((process, correlation), (calls.process, calls.correlation))
-    known = (process != NO_PROCESS) & (correlation != NO_CORRELATION)
-    if known.all():
-        return matches(of_operation, of_call)
-    identified = np.flatnonzero(known)
-    operation, call = matches(of_operation[identified], of_call)
+    operation_key, call_key = pair_keys((process, correlation), (calls.process, calls.correlation))
+    has_number = (process != NO_PROCESS) & (correlation != NO_CORRELATION)
+    if has_number.all():
+        return matches(operation_key, call_key)
+    identified = np.flatnonzero(has_number)
+    operation, call = matches(operation_key[identified], call_key)
     return identified[operation], call

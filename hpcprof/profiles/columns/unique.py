@@ -20,8 +20,8 @@ def distinct(values: Ints) -> Ints:
         seen = np.zeros(span, bool)
         seen[values - low if low else values] = True
         return np.flatnonzero(seen) + low
-    found: Ints = np.unique(values)
-    return found
+    unique: Ints = np.unique(values)
+    return unique
 
 
 def numbered(values: Ints) -> tuple[Ints, Ints]:
@@ -41,17 +41,17 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     # Imported here, because pandas takes long to import and most columns do not need it.
     import pandas as pd
 
-    row, found = pd.factorize(values)
-    order = np.argsort(found)
-    number = np.empty(len(found), np.int64)
-    number[order] = np.arange(len(found))
-    return found[order], number[row]
+    row, values_once = pd.factorize(values)
+    order = np.argsort(values_once)
+    number = np.empty(len(values_once), np.int64)
+    number[order] = np.arange(len(values_once))
+    return values_once[order], number[row]
 
 
 def each(values: Ints, function: Callable[[int], int]) -> Ints:
     """Return what a function gives for each value; it is called once for each distinct one."""
     used, row = numbered(values)
-    return np.array([function(one) for one in used.tolist()], np.int64)[row]
+    return np.array([function(value) for value in used.tolist()], np.int64)[row]
 
 
 def named(timeline: Timeline, ids: Ints, fits: Callable[[str], object]) -> Mask:
@@ -87,8 +87,8 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     for column in map(np.ascontiguousarray, columns):
         low, span = extent(column)
         if numbers * span > _LATEST:
-            found, column = numbered(column)
-            low, span = 0, len(found)
+            distinct_values, column = numbered(column)
+            low, span = 0, len(distinct_values)
             if numbers * span > _LATEST:
                 used, number = numbered(number)
                 numbers = len(used)
@@ -98,9 +98,9 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
             number -= low
             numbers *= span
     used, number = numbered(number)
-    one = np.empty(len(used), np.int64)
-    one[number] = np.arange(len(number))
-    return np.column_stack([column[one] for column in columns]), number
+    position = np.empty(len(used), np.int64)
+    position[number] = np.arange(len(number))
+    return np.column_stack([column[position] for column in columns]), number
 
 
 def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
@@ -127,8 +127,8 @@ def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
 
 def in_ranges(first: Ints, count: Ints) -> Ints:
     """Return ``count`` numbers from each ``first`` on, one range after the other."""
-    found: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)
-    return found
+    positions: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)
+    return positions
 
 
 def position_in_group(group: Ints) -> Ints:

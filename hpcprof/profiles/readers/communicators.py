@@ -39,8 +39,8 @@ UNKNOWN = Communicator()
 def ranks_in_program(communicators: Sequence[Communicator], number: Ints, within: Ints) -> Ints:
     """Return the rank in the program of each partner, or `NO_PEER`."""
     result = np.full(len(within), NO_PEER)
-    for (one,), rows in rows_by_key(number) if len(number) else []:
-        members = communicators[one].members
+    for (place,), rows in rows_by_key(number) if len(number) else []:
+        members = communicators[place].members
         if members is not None:
             inside = rows[(within[rows] >= 0) & (within[rows] < len(members))]
             result[inside] = members[within[inside]]
@@ -79,25 +79,25 @@ NULL = -(1 << 63)
 """Stands for a size that the profiler did not record."""
 
 
-def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints) -> tuple[Ints, Ints]:
+def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Ints) -> tuple[Ints, Ints]:
     """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that
     get or send it, one less in place. Where one of both is NULL and the other is not, it is 0.
     ``sent`` and ``received`` are as the profiler counts, ``ranks`` is the size of the communicator and
-    ``own`` the own rank in it, -1 if unknown; all have the shape (n,).
+    ``rank`` the own rank in it, -1 if unknown; all have the shape (n,).
     """
-    one, others = np.ones_like(ranks), ranks - 1
+    single, others = np.ones_like(ranks), ranks - 1
     to, by = {
         "AllReduce": (ranks, ranks),
-        "AllGather": (ranks, one),
-        "AllGatherV": (ranks, one),
-        "Broadcast": (ranks, one),
-        "Reduce": (one, ranks),
-        "ReduceScatter": (one, ranks),
-        "Scan": (ranks - own, own + 1),
-        "Exscan": (others - own, own),
-    }.get(operation, (one, one))
+        "AllGather": (ranks, single),
+        "AllGatherV": (ranks, single),
+        "Broadcast": (ranks, single),
+        "Reduce": (single, ranks),
+        "ReduceScatter": (single, ranks),
+        "Scan": (ranks - rank, rank + 1),
+        "Exscan": (others - rank, rank),
+    }.get(operation, (single, single))
     gives, gets = sent != NULL, received != NULL
     given = np.where(gives, sent, 0)
     got = np.where(gets, received, 0)
@@ -111,10 +111,10 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
         in_place = gets & ~gives
         by = np.where(in_place, others, ranks)
         given = np.where(in_place, got // np.maximum(others, 1), given)
-    known = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
+    valid = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
     return (
-        np.where(known, given // np.maximum(to, 1), NO_BYTES),
-        np.where(known, got // np.maximum(by, 1), NO_BYTES),
+        np.where(valid, given // np.maximum(to, 1), NO_BYTES),
+        np.where(valid, got // np.maximum(by, 1), NO_BYTES),
     )
 
 

@@ -164,7 +164,7 @@ class Reader:
         """Return the files and folders beside a profile that are made from it, or from the same recording."""
         endings = self.reports.get(path.suffix.lower(), ())
         made = [path.with_name(f"{path.stem}{ending}") for ending in endings]
-        suffix = next((one for one in self.suffixes if path.name.lower().endswith(one)), "")
+        suffix = next((ending for ending in self.suffixes if path.name.lower().endswith(ending)), "")
         return made + [path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms]
 
 

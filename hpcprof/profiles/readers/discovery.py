@@ -192,10 +192,12 @@ def find_profiles(folder: Path) -> list[Path]:
     with reading(place):
         files = list(place.iterdir())
     if place == inside:
-        files += [path for one in BUILT_IN if one.place_in_run for path in place.glob(one.place_in_run)]
-    found = {path: reader for path in files if (reader := _reader_of_profile(path))}
-    made = {made_from for path, reader in found.items() for made_from in reader.made_from(path)}
-    return sorted(found.keys() - made)
+        files += [
+            path for reader in BUILT_IN if reader.place_in_run for path in place.glob(reader.place_in_run)
+        ]
+    readers = {path: reader for path in files if (reader := _reader_of_profile(path))}
+    made = {made_from for path, reader in readers.items() for made_from in reader.made_from(path)}
+    return sorted(readers.keys() - made)
 
 
 def is_profile_folder(path: Path) -> bool:

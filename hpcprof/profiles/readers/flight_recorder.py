@@ -165,8 +165,8 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     for entry in values.get("entries", []):
         try:
             # Fields that are None have their defaults.
-            told = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
-            operation = msgspec.convert(told, Entered)
+            given = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
+            operation = msgspec.convert(given, Entered)
         except msgspec.ValidationError:
             damaged += 1
             continue
@@ -223,8 +223,10 @@ def _entered(operations: list[Entered], status: Any) -> dict[str, int]:
     for operation in operations:
         if operation.is_p2p:
             continue
-        known = status.get(str(operation.pg_id)) if isinstance(status, dict) else None
-        told = known.get("last_enqueued_collective") if isinstance(known, dict) else None
+        group_status = status.get(str(operation.pg_id)) if isinstance(status, dict) else None
+        count = group_status.get("last_enqueued_collective") if isinstance(group_status, dict) else None
         numbers = [operation.collective_seq_id, last.get(operation.group, 0)]
-        last[operation.group] = max([*numbers, told] if isinstance(told, int) and told < 1 << 62 else numbers)
+        last[operation.group] = max(
+            [*numbers, count] if isinstance(count, int) and count < 1 << 62 else numbers
+        )
     return last

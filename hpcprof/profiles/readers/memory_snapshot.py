@@ -205,15 +205,15 @@ class _Reading:
     def _stack(self, frames: Any) -> int:
         if not frames:
             return 0
-        known = self._by_id.get(id(frames))
-        if known is None:
+        cached = self._by_id.get(id(frames))
+        if cached is None:
             stack = tuple(
                 CodeLine(str(frame["name"]), str(frame["filename"]), _number(frame["line"]))
                 for frame in frames
                 if _PYTHON.search(str(frame["filename"]))
             )[:_MOST_FRAMES]
-            known = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))
-        return known
+            cached = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))
+        return cached
 
 
 def _number(value: Any) -> int:

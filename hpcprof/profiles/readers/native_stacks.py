@@ -73,11 +73,11 @@ def _frame(line: str) -> tuple[str, str, int, bool] | None:
     match = _GDB_FRAME.match(line) or _EU_FRAME.match(line) or _PY_FRAME.match(line)
     if match is None:
         return None
-    told = match.groupdict()
-    function, library = told.get("function") or "", told.get("library") or ""
-    file, number = told.get("file") or "", int(told.get("line") or 0)
-    of_mpi = function.startswith(("MPI_", "PMPI_")) and _CALL.fullmatch(function) is not None
-    return function, file or library, number, of_mpi or bool(_WAITS.search(f"/{file}{library}"))
+    fields = match.groupdict()
+    function, library = fields.get("function") or "", fields.get("library") or ""
+    file, number = fields.get("file") or "", int(fields.get("line") or 0)
+    is_mpi = function.startswith(("MPI_", "PMPI_")) and _CALL.fullmatch(function) is not None
+    return function, file or library, number, is_mpi or bool(_WAITS.search(f"/{file}{library}"))
 
 
 def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:

@@ -51,8 +51,8 @@ def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     if low == NO_NAME and high < SPAN * len(ids):
         # `NO_NAME` is -1 and so selects the last element.
         table = np.full(high + 2, NO_NAME)
-        known = [i for i in numbers if 0 <= i <= high]
-        table[known] = [numbers[i] for i in known]
+        listed = [i for i in numbers if 0 <= i <= high]
+        table[listed] = [numbers[i] for i in listed]
         for at in range(0, len(ids), _PART):
             part = ids[at : at + _PART]
             part[:] = table[part]

@@ -64,14 +64,14 @@ class NodeTelemetry(msgspec.Struct, frozen=True, eq=False):
 
     def metrics_of(self, device: str) -> dict[str, Series]:
         """Return the samples of a device by metric."""
-        return {metric: one for (name, metric), one in self.series.items() if name == device}
+        return {metric: series for (name, metric), series in self.series.items() if name == device}
 
     @property
     def extent(self) -> tuple[float, float]:
         """The times of the first and the last sample."""
         return (
-            min((one.times[0] for one in self.series.values()), default=0.0),
-            max((one.times[-1] for one in self.series.values()), default=0.0),
+            min((series.times[0] for series in self.series.values()), default=0.0),
+            max((series.times[-1] for series in self.series.values()), default=0.0),
         )
 
     def rank_of(self, device: str) -> int | None:
@@ -140,7 +140,7 @@ class EnergySoFar:
                 reading.offset += len(whole) + bool(whole)
                 for line in whole.splitlines():
                     reading.take(line)
-        grown = [one.joules for reading in self._readings.values() for one in reading.counters.values()]
+        grown = [count.joules for reading in self._readings.values() for count in reading.counters.values()]
         return sum(grown) or None
 
 
@@ -174,7 +174,7 @@ class _Reading:
         self._fast = [_parsed(name) for name in header["fast"]]
         self._slow = [_parsed(name) for name in header["slow"]]
         self._gpus = tuple(str(name) for name in header["gpus"])
-        self._missing |= {str(what): str(why) for what, why in header["missing"].items()}
+        self._missing |= {str(kind): str(why) for kind, why in header["missing"].items()}
         self._limits = {str(name): float(value) for name, value in header["limits"].items() if value}
         for number, place in header["ranks"].items():
             rank, before = int(number), self._ranks.get(int(number), RankPlace())
@@ -223,8 +223,8 @@ class _Reading:
 
 def _parsed(name: str) -> tuple[str, str] | None:
     """Return device and metric; None for a metric of a later version."""
-    found = _NAME.fullmatch(name)
-    return (found["device"], found["metric"]) if found and found["metric"] in METRICS else None
+    match = _NAME.fullmatch(name)
+    return (match["device"], match["metric"]) if match and match["metric"] in METRICS else None
 
 
 def _visible(devices: str, count: int) -> tuple[int, ...]:

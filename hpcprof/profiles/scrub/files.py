@@ -103,16 +103,16 @@ def _scrubber(path: Path) -> Scrubber:
     if scrubber and path.name.lower().endswith(scrubber.suffixes):
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
-    readers = (one.scrubber for one in BUILT_IN if one.scrubber)
-    valid = " and ".join(one.files for one in (*readers, EVIDENCE, SAMPLES, SNAPSHOT))
+    readers = (scrubbed.scrubber for scrubbed in BUILT_IN if scrubbed.scrubber)
+    valid = " and ".join(kind.files for kind in (*readers, EVIDENCE, SAMPLES, SNAPSHOT))
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 
 def _private_words(path: Path, names: Names) -> list[str]:
-    found = names.private_in(path.name)
+    private = names.private_in(path.name)
     user = os.environ.get("USER", "")
     if len(user) > 2 and re.search(rf"(?<![A-Za-z0-9]){re.escape(user)}(?![A-Za-z0-9])", path.name):
-        found.append(user)
+        private.append(user)
     if host := _HOST_IN_NAME.match(path.name):
-        found.append(host[1])
-    return sorted(set(found))
+        private.append(host[1])
+    return sorted(set(private))

@@ -50,8 +50,8 @@ class _Cleaning:
         if id(value) not in self._done:
             if isinstance(value, dict):
                 self._done[id(value)] = {
-                    self.cleaned(key): self._file(one) if key == "filename" else self.cleaned(one)
-                    for key, one in value.items()
+                    self.cleaned(key): self._file(item) if key == "filename" else self.cleaned(item)
+                    for key, item in value.items()
                 }
             else:
                 self._done[id(value)] = type(value)(map(self.cleaned, value))
@@ -60,6 +60,6 @@ class _Cleaning:
     def _file(self, value: Any) -> Any:
         if not isinstance(value, str):
             return self.cleaned(value)
-        short = f"library/{found[0]}" if (found := _LIBRARY.search(value)) else re.split(r"[/\\]", value)[-1]
+        short = f"library/{match[0]}" if (match := _LIBRARY.search(value)) else re.split(r"[/\\]", value)[-1]
         self.changed |= short != value
         return self.cleaned(short)

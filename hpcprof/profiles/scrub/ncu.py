@@ -48,7 +48,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     target.write_bytes(gzip.compress(data, mtime=0) if path.suffix.lower() == ".gz" else data)
     if rows.cut:
         left_out["damaged rows"] = 1
-    return [f"{count} {what}" for what, count in sorted(left_out.items()) if count]
+    return [f"{count} {kind}" for kind, count in sorted(left_out.items()) if count]
 
 
 def _cleaner(column: str, names: Names) -> Callable[[str], str]:

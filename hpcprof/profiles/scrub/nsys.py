@@ -166,10 +166,10 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
 
 
 def _pairs(export: NsysExport, table: str) -> Pairs:
-    found = export.table(table)
-    if found is None or not {"name", "value"} <= found.columns:
+    events = export.table(table)
+    if events is None or not {"name", "value"} <= events.columns:
         return []
-    rows = found.rows(("name", "value"))
+    rows = events.rows(("name", "value"))
     return [(str(name), str(value)) for name, value in rows if value is not None]
 
 

@@ -62,16 +62,16 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
-    found = decoded(written, dict[str, Any]) or {}
+    fields = decoded(written, dict[str, Any]) or {}
     if kind == "environment":
         allowed = environment_allowlist.allowed
-        found = {name: value for name, value in found.items() if allowed(name, str(value))}
+        fields = {name: value for name, value in fields.items() if allowed(name, str(value))}
     elif kind == "event":
-        message = found.get("message")
-        found = {"message": names.cleaned(message)} if isinstance(message, str) else {}
+        message = fields.get("message")
+        fields = {"message": names.cleaned(message)} if isinstance(message, str) else {}
     else:
-        found = {name: value for name, value in found.items() if name in KEPT}
-    return json.dumps(found)
+        fields = {name: value for name, value in fields.items() if name in KEPT}
+    return json.dumps(fields)
 
 
 def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:

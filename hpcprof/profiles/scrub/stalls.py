@@ -55,4 +55,4 @@ def _cleaned(values: Any, names: Names) -> Any:
 def _line(text: str, names: Names) -> str:
     # The kernel's line of a process has its program in brackets.
     text = _IDENTITY.sub("(program)", text)
-    return _SHORT_PATH.sub(lambda found: names.numbered("path", found[0]), names.cleaned(text))
+    return _SHORT_PATH.sub(lambda match: names.numbered("path", match[0]), names.cleaned(text))

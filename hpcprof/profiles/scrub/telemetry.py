@@ -49,20 +49,20 @@ def _cleaned(line: bytes, names: Names) -> str:
 
 def _is_sample(value: Any) -> bool:
     time, *lists = value
-    every = [time, *(one for some in lists for one in some)]
-    return all(one is None or isinstance(one, int | float) for one in every)
+    every = [time, *(item for values in lists for item in values)]
+    return all(item is None or isinstance(item, int | float) for item in every)
 
 
 def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:
 
     def device(name: str) -> str:
-        return _MOUNT.sub(lambda found: f"{found[1]}:{names.numbered('mount', found[2])[7:-1]}", name)
+        return _MOUNT.sub(lambda match: f"{match[1]}:{names.numbered('mount', match[2])[7:-1]}", name)
 
     return {
         "node": names.numbered("host", header["node"]),
         "time": float(header["time"]),
         "limits": {str(key): value and float(value) for key, value in header["limits"].items()},
-        "gpus": [names.cleaned(one) for one in header["gpus"]],
+        "gpus": [names.cleaned(gpu) for gpu in header["gpus"]],
         "ranks": {
             str(int(rank)): {
                 "cores": [*map(int, place["cores"])],

@@ -122,7 +122,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
             if before is None or k not in before
         }
         file.write(b"\n]" + (b"," + msgspec.json.encode(after)[1:-1] if after else b"") + b"}\n")
-    return [f"{count} {what}" for what, count in sorted(left_out.items())]
+    return [f"{count} {kind}" for kind, count in sorted(left_out.items())]
 
 
 def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
@@ -131,12 +131,12 @@ def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
 
 
 def _properties(trace: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
+    plain = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
     nested = {
         "distributedInfo": _distributed(trace.get("distributedInfo"), names),
         "deviceProperties": _devices(trace.get("deviceProperties")),
     }
-    return found | {key: value for key, value in nested.items() if value is not None}
+    return plain | {key: value for key, value in nested.items() if value is not None}
 
 
 def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
@@ -180,8 +180,8 @@ def _arguments(written: Raw, names: Names, *, convolution: bool) -> dict[str, An
         kept["Concrete Inputs"] = [v if isinstance(v, str) and _SIZES.fullmatch(v) else "" for v in values]
     if _is_type(arguments.get("dtype")):
         kept["dtype"] = arguments["dtype"]
-    if found := operation(str(arguments.get("Collective name", ""))):
-        kept["Collective name"] = found
+    if kind := operation(str(arguments.get("Collective name", ""))):
+        kept["Collective name"] = kind
     if "Process Group Name" in arguments:
         kept["Process Group Name"] = _group_name(arguments["Process Group Name"], names)
     return kept or UNSET
@@ -230,8 +230,8 @@ def _distributed(info: object, names: Names) -> dict[str, Any] | None:
 
 def _backend(fields: Mapping[str, Any], key: str) -> dict[str, str]:
     value = fields.get(key)
-    known = isinstance(value, str) and all(map(_BACKEND.fullmatch, value.split(",")))
-    return {key: str(value)} if known else {}
+    is_backend = isinstance(value, str) and all(map(_BACKEND.fullmatch, value.split(",")))
+    return {key: str(value)} if is_backend else {}
 
 
 def _devices(devices: object) -> list[dict[str, Any]] | None:

@@ -16,8 +16,8 @@ MODULES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "DFS": "DFS", 
 
 _CALLS: dict[str, dict[str, tuple[str, ...]]] = {
     "MPI-IO": {
-        what: tuple(f"{kind}_{what}" for kind in ("INDEP", "COLL", "SPLIT", "NB"))
-        for what in ("OPENS", "READS", "WRITES")
+        access: tuple(f"{kind}_{access}" for kind in ("INDEP", "COLL", "SPLIT", "NB"))
+        for access in ("OPENS", "READS", "WRITES")
     },
     "DFS": {
         "OPENS": ("OPENS", "GLOBAL_OPENS", "LOOKUPS"),
@@ -60,14 +60,14 @@ def main(path: str) -> None:
     mounts = library.log_get_mounts(log)
     names = library.log_get_name_records(log)
     modules = library.log_get_modules(log)
-    found: dict[str, Any] = {
+    dump: dict[str, Any] = {
         "job_id": job["jobid"],
         "ranks": job["nprocs"],
         "begin": job["start_time_sec"] + job["start_time_nsec"] / 1e9,
         "whole_seconds": not job["start_time_nsec"],
         "run_time_s": job["run_time"],
         "mounts": mounts,
-        "partial": sorted(name for name, one in modules.items() if one["partial_flag"]),
+        "partial": sorted(name for name, entry in modules.items() if entry["partial_flag"]),
         "records": [],
         "segments": [],
         "left_out": 0,
@@ -81,22 +81,22 @@ def main(path: str) -> None:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
                 overflown |= _overflown(record)
-                if len(found["records"]) < _MOST_RECORDS:
+                if len(dump["records"]) < _MOST_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
-                    found["records"].append(_counters(module, file, record))
+                    dump["records"].append(_counters(module, file, record))
                 else:
-                    found["left_out"] += 1
+                    dump["left_out"] += 1
         elif module in _TRACES:
             for record in _records(lambda: library.log_get_dxt_record(log, module)):  # noqa: B023
                 file = numbers.setdefault(record["id"], len(numbers))
                 for segment in _segments(_TRACES[module], file, record):
-                    if len(found["segments"]) < _MOST_SEGMENTS:
-                        found["segments"].append(segment)
+                    if len(dump["segments"]) < _MOST_SEGMENTS:
+                        dump["segments"].append(segment)
                     else:
-                        found["left_out"] += 1
-    found["overflown"] = sorted(overflown)
-    found["files"] = [str(names.get(number, "")) for number in numbers]
-    print(json.dumps(found))
+                        dump["left_out"] += 1
+    dump["overflown"] = sorted(overflown)
+    dump["files"] = [str(names.get(number, "")) for number in numbers]
+    print(json.dumps(dump))
 
 
 def memory_of(size: int) -> int:
@@ -142,9 +142,9 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
 
 def _segments(module: str, file: int, record: Mapping[str, Any]) -> Iterator[list[Any]]:
     for kind in ("read", "write"):
-        for one in record[f"{kind}_segments"]:
-            times = float(one["start_time"]), float(one["end_time"])
-            yield [module, file, int(record["rank"]), kind == "write", int(one["length"]), *times]
+        for segment in record[f"{kind}_segments"]:
+            times = float(segment["start_time"]), float(segment["end_time"])
+            yield [module, file, int(record["rank"]), kind == "write", int(segment["length"]), *times]
 
 
 if __name__ == "__main__":

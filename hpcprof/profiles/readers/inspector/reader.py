@@ -192,8 +192,8 @@ def _losses(lines: Sequence[_Line], without_time: int) -> list[Loss]:
         if line.coll_perf is not None:
             numbers[line.header.id, line.coll_perf.name].append(line.coll_perf.sn)
     # The Inspector counts from 0; what it has written last need not be the last.
-    expected = sum(max(of_kind) + 1 for of_kind in numbers.values())
-    missing = sum(max(of_kind) + 1 - len(set(of_kind)) for of_kind in numbers.values())
+    expected = sum(max(seen) + 1 for seen in numbers.values())
+    missing = sum(max(seen) + 1 - len(set(seen)) for seen in numbers.values())
     by_cpu = sum(bool(line.done and line.done.timing_source not in ("", _ON_GPU)) for line in lines)
     fields = {"time": without_time, "duration from the GPU": by_cpu}
     return [
@@ -204,16 +204,16 @@ def _losses(lines: Sequence[_Line], without_time: int) -> list[Loss]:
 
 def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -> Timeline:
     strings, count = StringTable(), len(lines)
-    done = [one for line in lines if (one := line.done) is not None]
+    done = [call for line in lines if (call := line.done) is not None]
     numbers = np.arange(count)
     process = np.array([line.metadata.pid for line in lines], np.int64)
     streams: dict[str, int] = {}
     stream = np.array([streams.setdefault(line.header.id, len(streams)) for line in lines], np.int64)
-    start = end - np.array([one.exec_time_us * 1000 for one in done], np.int64)
+    start = end - np.array([record.exec_time_us * 1000 for record in done], np.int64)
     # Each has a call of its own, at a moment of its own.
     called = np.maximum.accumulate(start - numbers) + numbers
-    of_host = {"start": called, "end": called, "process": process, "thread": np.zeros(count, np.int64)}
-    name = strings.add_all(f"nccl{one.name}" for one in done)
+    host_columns = {"start": called, "end": called, "process": process, "thread": np.zeros(count, np.int64)}
+    name = strings.add_all(f"nccl{record.name}" for record in done)
     first = lines[0].metadata
     return Timeline(
         origin=Origin(
@@ -237,15 +237,15 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
             process=process,
         ),
         memops=MemoryOperations.empty(),
-        calls=ApiCalls(**of_host, name=name, correlation=numbers),
+        calls=ApiCalls(**host_columns, name=name, correlation=numbers),
         ranges=Ranges.empty(),
         collectives=Collectives(
-            **of_host,
-            operation=strings.add_all(operation(one.name) for one in done),
+            **host_columns,
+            operation=strings.add_all(operation(record.name) for record in done),
             communicator=strings.add_all(line.header.id for line in lines),
-            bytes=np.array([one.msg_size_bytes for one in done], np.int64),
+            bytes=np.array([record.msg_size_bytes for record in done], np.int64),
             ranks=np.array([line.header.n_ranks for line in lines], np.int64),
-            comm_peer=np.array([getattr(one, "peer", NO_PEER) for one in done], np.int64),
+            comm_peer=np.array([getattr(record, "peer", NO_PEER) for record in done], np.int64),
         ),
         strings=strings.array(),
     )

@@ -146,9 +146,9 @@ def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
     if units is None or len(units) != len(header) or any(units[at[name]] for name in _UNIT_ROW):
         raise DamagedInput(f"{path}: the table of Nsight Compute has no row of units, or ends with it.")
     factors = [factor(unit) for unit in units]
-    own = [row for row in rows if _is_kernel(row)]
-    kernels = [row for row in own if len(row) == len(header)]
-    rows.cut += len(own) - len(kernels)
+    kernel_rows = [row for row in rows if _is_kernel(row)]
+    kernels = [row for row in kernel_rows if len(row) == len(header)]
+    rows.cut += len(kernel_rows) - len(kernels)
     decimal_comma = uses_decimal_comma(row[i] for row in kernels for i, unit in enumerate(units) if unit)
     metrics = [(name, i) for name, i in at.items() if "__" in name]
     measured = []
@@ -163,9 +163,9 @@ def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED, *_METRIC))
-    own = [row for row in rows if _is_kernel(row)]
-    kept = [row for row in own if len(row) > last]
-    rows.cut += len(own) - len(kept)
+    kernel_rows = [row for row in rows if _is_kernel(row)]
+    kept = [row for row in kernel_rows if len(row) > last]
+    rows.cut += len(kernel_rows) - len(kept)
     decimal_comma = uses_decimal_comma(row[at["Metric Value"]] for row in kept if row[at["Metric Unit"]])
     kernels: dict[tuple[str, str], tuple[list[str], dict[str, float]]] = {}
     for row in kept:

@@ -75,7 +75,7 @@ def _read_report(path: Path) -> Printed:
             f"{path.stem}.csv and collect that."
         )
     # An older module cannot read the reports of a newer ncu.
-    printed = next((found for module in modules if (found := _by_module(module, path))), None)
+    printed = next((output for module in modules if (output := _by_module(module, path))), None)
     if printed is None and command is not None:
         printed = _by_command(command, path)
     if printed is None or not printed.kernels:
@@ -128,8 +128,8 @@ def _kernel(number: int, name: str, metrics: dict[str, tuple[Any, str]]) -> Meas
     return MeasuredKernel(number, name, _dimensions("grid", values), _dimensions("block", values), values)
 
 
-def _dimensions(what: str, values: dict[str, float]) -> str:
-    names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
+def _dimensions(kind: str, values: dict[str, float]) -> str:
+    names = [f"launch__{kind}_dim_{axis}" for axis in "xyz"]
     return " ".join(str(int(values[name])) for name in names if name in values)
 
 

@@ -40,11 +40,11 @@ def read_device_samples(export: NsysExport, strings: StringTable) -> tuple[Devic
     A sample of a NIC is of an interval, one of a GPU of a moment. Samples whose metric has no name, or that
     have no integer as value, are left out.
     """
-    found = [_read(export, source, strings) for source in _SOURCES if export.table(source.table)]
-    if not found:
+    tables = [_read(export, source, strings) for source in _SOURCES if export.table(source.table)]
+    if not tables:
         return DeviceSamples.empty(), []
-    return concatenate(DeviceSamples, [table for table, _ in found]), [
-        one for _, lost in found for one in lost
+    return concatenate(DeviceSamples, [table for table, _ in tables]), [
+        loss for _, lost in tables for loss in lost
     ]
 
 
@@ -59,8 +59,8 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     read = table.read_bulk(columns).integers
     names = source.names(export)
     metrics, metric = numbered_rows(*(read[name] for name in source.metric))
-    known = [names.get(tuple(ids), _UNKNOWN) for ids in metrics.tolist()]
-    named = np.array([bool(name) for name, _ in known], bool)[metric]
+    names_and_units = [names.get(tuple(ids), _UNKNOWN) for ids in metrics.tolist()]
+    named = np.array([bool(name) for name, _ in names_and_units], bool)[metric]
     valued = (read["value"] != MISSING) & (read["value"] != UNREADABLE)
     wrong = {source.metric[-1]: np.count_nonzero(~named), "value": np.count_nonzero(named & ~valued)}
     lost = losses(LossKind.ROW, Subject.SAMPLE, wrong, len(named))
@@ -72,8 +72,8 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
             start=read[source.start][kept],
             end=read[source.end][kept],
             source=strings.add_all(source.devices(export, devices))[device],
-            metric=strings.add_all(name or None for name, _ in known)[metric],
-            unit=strings.add_all(unit for _, unit in known)[metric],
+            metric=strings.add_all(name or None for name, _ in names_and_units)[metric],
+            unit=strings.add_all(unit for _, unit in names_and_units)[metric],
             value=read["value"][kept].astype(float),
         ),
         lost,
@@ -82,8 +82,8 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
 
 def _rows(export: NsysExport, table: str, columns: Sequence[str]) -> list[Any]:
     """Return some columns of a small table; nothing if it does not have them all."""
-    found = export.table(table)
-    return [*found.rows(columns)] if found is not None and found.columns >= set(columns) else []
+    samples = export.table(table)
+    return [*samples.rows(columns)] if samples is not None and samples.columns >= set(columns) else []
 
 
 def _gpu_names(export: NsysExport) -> MetricNames:
@@ -111,8 +111,8 @@ def _nics(export: NsysExport, ids: Ints) -> list[str]:
     # Before there was a map, the NICs had the ids themselves.
     numbers |= dict(_rows(export, "TARGET_INFO_NIC_INFO", ("globalId", "nicId")))
     named = {nic: name for nic, name in _rows(export, "TARGET_INFO_NIC_INFO", ("nicId", "name")) if name}
-    known = [numbers.get(one, place) for place, one in enumerate(ids.tolist())]
-    return [f"nic:{named.get(nic, nic)}" for nic in known]
+    numbers_of_nics = [numbers.get(nic_id, place) for place, nic_id in enumerate(ids.tolist())]
+    return [f"nic:{named.get(nic, nic)}" for nic in numbers_of_nics]
 
 
 _SOURCES = (

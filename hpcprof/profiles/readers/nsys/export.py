@@ -95,7 +95,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         self, expressions: Sequence[str], rest: str = "", parameters: Sequence[str | int] = ()
     ) -> Iterator[Sequence[Any]]:
         """Select columns or other expressions; ``rest`` is what follows the name of the table."""
-        selected = ", ".join(quoted(one) if one in self.columns else one for one in expressions)
+        selected = ", ".join(quoted(name) if name in self.columns else name for name in expressions)
         return self._execute(f"SELECT {selected} FROM {quoted(self.name)} {rest}", parameters)
 
     def _execute(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
@@ -143,12 +143,12 @@ class ExportTable(msgspec.Struct, frozen=True):
         """
         self._require_keys(integers)
         begun = self.export.begun.pop((self.name, *integers), None)
-        found = begun.result() if begun else self._decoded(integers, texts, blobs)
+        columns = begun.result() if begun else self._decoded(integers, texts, blobs)
         odd: dict[str, int] = {}
-        if not found:
+        if not columns:
             query = self._query(integers, texts, blobs, lenient=True)
-            found, odd = self._by_python(query), self._odd(query.integers)
-        return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], found), odd)
+            columns, odd = self._by_python(query), self._odd(query.integers)
+        return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], columns), odd)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
@@ -226,9 +226,9 @@ class ExportTable(msgspec.Struct, frozen=True):
             ) from None
 
     def _with_defaults(
-        self, integers: Mapping[str, int | None], binary: Sequence[str], found: TableColumns
+        self, integers: Mapping[str, int | None], binary: Sequence[str], columns: TableColumns
     ) -> TableColumns:
-        numbers, contents = found
+        numbers, contents = columns
         rows = len(next(iter(numbers.values())))
         absent = {n: np.full(rows, d) for n, d in integers.items() if n not in numbers and d is not None}
         nulls = {name: BinaryColumn.from_values([None] * rows) for name in binary if name not in contents}
@@ -287,9 +287,9 @@ class NsysExport(msgspec.Struct, frozen=True):
             stored = self._stored(candidate)
             columns = frozenset(stored.places)
             decode = partial(self.pages.read, stored) if self.pages else None
-            found = ExportTable(self, candidate, columns, decode)
-            if next(found.rows(["1"], "LIMIT 1"), None):
-                return found
+            table = ExportTable(self, candidate, columns, decode)
+            if next(table.rows(["1"], "LIMIT 1"), None):
+                return table
         return None
 
     def _stored(self, table: str) -> StoredTable:
@@ -327,12 +327,12 @@ class NsysExport(msgspec.Struct, frozen=True):
         if source is None:
             raise DamagedInput(f"{self.path}: names are missing, because it has no StringIds table.")
         source.require("id", "value")
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for at in range(0, len(wanted), _CHUNK):
-            some = wanted[at : at + _CHUNK]
-            rows = source.rows(("id", "value"), f"WHERE id IN ({', '.join('?' * len(some))})", some)
-            found |= {int(i): str(value) for i, value in rows if value is not None}
-        return found
+            chunk = wanted[at : at + _CHUNK]
+            rows = source.rows(("id", "value"), f"WHERE id IN ({', '.join('?' * len(chunk))})", chunk)
+            texts |= {int(i): str(value) for i, value in rows if value is not None}
+        return texts
 
 
 def quoted(name: str) -> str:
@@ -370,8 +370,8 @@ def _integer(value: Any) -> int:
 
 
 @contextmanager
-def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export") -> Iterator[NsysExport]:
-    """Open an export for reading only; ``threads`` read its large tables, and ``what`` is for messages.
+def open_export(path: Path, threads: int = 2, kind: str = "an nsys SQLite export") -> Iterator[NsysExport]:
+    """Open an export for reading only; ``threads`` read its large tables, and ``kind`` is for messages.
 
     Raises DamagedInput if the file or folder cannot be opened, or later cannot be read.
     """
@@ -401,7 +401,7 @@ def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export
             yield NsysExport(path, connection, tables, None if journal == "wal" else pages, None, pool)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
-        raise DamagedInput(f"{path} cannot be read as {what}: {str(error).splitlines()[0]}.") from None
+        raise DamagedInput(f"{path} cannot be read as {kind}: {str(error).splitlines()[0]}.") from None
 
 
 @contextmanager

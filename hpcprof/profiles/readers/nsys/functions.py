@@ -63,17 +63,17 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
     rows = np.flatnonzero(chosen & plausible(columns["start"], columns["start"]))
     if not len(rows):
         return Functions.empty()
-    payload, known = events.payload.take(rows), layouts(export)
+    payload, payload_layouts = events.payload.take(rows), layouts(export)
     stacks = [
-        _frames(payload.content[begin:end].tobytes(), domain, known)
+        _frames(payload.content[begin:end].tobytes(), domain, payload_layouts)
         for domain, begin, end in zip(
             columns["domainId"][rows].tolist(), payload.begin.tolist(), payload.end.tolist(), strict=True
         )
     ]
-    ids = [np.concatenate((one["function"], one["file"])) for one in stacks if one is not None]
+    ids = [np.concatenate((stack["function"], stack["file"])) for stack in stacks if stack is not None]
     used = distinct(np.concatenate([np.empty(0, np.int64), *ids]).astype(np.int64))
     texts = {number: html.unescape(text) for number, text in export.strings(used).items()}
-    frames = [None if one is None else _innermost(one, texts) for one in stacks]
+    frames = [None if stack is None else _innermost(stack, texts) for stack in stacks]
     process = columns["globalTid"][rows] >> PROCESS_SHIFT
     category = columns["category"][rows]
     # Marks with a category come from a thread of nsys. Linux gives the main thread the number of its process.
@@ -84,13 +84,13 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
 
 
 def _frames(
-    blob: bytes, domain: int, known: Mapping[SchemaId, PayloadLayout]
+    blob: bytes, domain: int, payload_layouts: Mapping[SchemaId, PayloadLayout]
 ) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
     """Return the frames in the payload of a mark; None if it is no stack."""
     if len(blob) < PAYLOAD_HEADER.itemsize:
         return None
     _, schema, _, offset = np.frombuffer(blob, PAYLOAD_HEADER, 1)[0].tolist()
-    count = known.get((domain, schema), {}).get("Frames count")
+    count = payload_layouts.get((domain, schema), {}).get("Frames count")
     at = offset + (count.offset if count else _COUNT_OFFSET)
     # Frames begin at a multiple of 8 bytes.
     begin = offset + -(-(at + _COUNT.size - offset) // 8) * 8
@@ -147,14 +147,14 @@ def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: 
         return Functions.empty()
     columns = chains.read_bulk(dict.fromkeys(wanted, NO_ID)).integers
     texts = chains.export.strings(distinct(np.concatenate((columns["symbol"], columns["module"]))))
-    own = [
+    modules = [
         number for number in distinct(columns["module"]).tolist() if is_own(Frame("", texts.get(number, "")))
     ]
-    rows = np.flatnonzero(np.isin(columns["module"], own))
+    rows = np.flatnonzero(np.isin(columns["module"], modules))
     rows = rows[np.lexsort((columns["stackDepth"][rows], columns["id"][rows]))]
-    known, first = np.unique(columns["id"][rows], return_index=True)
-    place = np.searchsorted(known, ids)
-    has = np.append(known, NO_ID)[place] == ids
+    known_ids, first = np.unique(columns["id"][rows], return_index=True)
+    place = np.searchsorted(known_ids, ids)
+    has = np.append(known_ids, NO_ID)[place] == ids
     rows = rows[first][place[has]]
     frames = [
         Frame(texts.get(symbol, ""), texts.get(module, ""))
@@ -169,14 +169,14 @@ def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: 
 def _functions(
     start: Ints, end: Ints, process: Ints, thread: Ints, frames: Sequence[Frame | None], strings: StringTable
 ) -> Functions:
-    known = np.array([frame is not None for frame in frames], bool)
-    told = [frame for frame in frames if frame is not None]
+    has_frame = np.array([frame is not None for frame in frames], bool)
+    innermost = [frame for frame in frames if frame is not None]
     return Functions(
-        start=start[known],
-        end=end[known],
-        process=process[known],
-        thread=thread[known],
-        function=strings.add_all(frame.function for frame in told),
-        file=strings.add_all(frame.file for frame in told),
-        line=np.array([frame.line for frame in told], np.int64),
+        start=start[has_frame],
+        end=end[has_frame],
+        process=process[has_frame],
+        thread=thread[has_frame],
+        function=strings.add_all(frame.function for frame in innermost),
+        file=strings.add_all(frame.file for frame in innermost),
+        line=np.array([frame.line for frame in innermost], np.int64),
     )

@@ -54,10 +54,10 @@ from hpcprof.profiles.timeline import (
 _TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
 _MESSAGE, _COLLECTIVE, _COMPLETION, _OTHER = range(len(_TABLES))
 _OBJECTS = "windows and files"
-"""Stands for the communicator of their functions."""
+"""The communicator of functions of windows and files, which have none."""
 
 _START = "MPI_Start"
-"""``MPI_Start`` and ``MPI_Startall`` begin what others have prepared."""
+"""The calls that start persistent requests: ``MPI_Start`` and ``MPI_Startall``."""
 
 _COLUMNS = {
     "start": REQUIRED,
@@ -99,7 +99,7 @@ class _Rows(Table):
 
 
 class _Functions(NamedTuple):
-    """The functions of the rows: the operation that each begins, or `NO_NAME`, and how it does."""
+    """The functions of the rows: the operation that each begins, or `NO_NAME`, and its kind."""
 
     operation: Ints
     nonblocking: Mask
@@ -124,7 +124,7 @@ BULK = dict.fromkeys(_TABLES, _COLUMNS)
 
 
 def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOperations, list[Loss]]:
-    """Return the calls of MPI and the operations that they carry out, and say what is left out.
+    """Return the calls of MPI, the operations that they carry out, and the losses.
 
     A nonblocking operation ends in the wait or test of its request. Requests are told by their handles, which
     MPI uses again: a handle stands for the last operation that began with it and has not ended.
@@ -159,18 +159,18 @@ def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
 def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _Functions:
     ids, number = numbered(rows.textId)
     called = [texts.get(i, "") for i in ids.tolist()]
-    found = [mpi_function(name) or _NONE for name in called]
-    operation = np.array([strings.add(one.operation or None) for one in found], np.int64)[number]
+    functions = [mpi_function(name) or _NONE for name in called]
+    operation = np.array([strings.add(entry.operation or None) for entry in functions], np.int64)[number]
     return _Functions(
-        np.where((rows.table <= _COLLECTIVE) | _is_of_objects(rows, found, number), operation, NO_NAME),
-        np.array([one.nonblocking for one in found])[number],
-        np.array([one.persistent for one in found])[number],
+        np.where((rows.table <= _COLLECTIVE) | _is_on_objects(rows, functions, number), operation, NO_NAME),
+        np.array([entry.nonblocking for entry in functions])[number],
+        np.array([entry.persistent for entry in functions])[number],
         np.array([name.startswith(_START) for name in called])[number],
     )
 
 
-def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
-    of = np.array([one.operation in OF_OBJECTS for one in functions])
+def _is_on_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
+    of = np.array([function.operation in OF_OBJECTS for function in functions])
     result: Mask = (rows.table == _OTHER) & of[number]
     return result
 
@@ -211,10 +211,10 @@ def _calls(rows: _Rows, name: Ints) -> MpiCalls:
 
 
 def _begun(rows: _Rows, functions: _Functions) -> _Begun:
-    # Nothing is sent to or by MPI_PROC_NULL.
+    # MPI_PROC_NULL neither sends nor receives.
     nobody = (rows.table == _MESSAGE) & (rows.remoteRank == MISSING) & (rows.remoteRank != MISSING).any()
     communicates = (functions.operation != NO_NAME) & ~nobody
-    own = np.flatnonzero(communicates & ~functions.prepares)
+    direct = np.flatnonzero(communicates & ~functions.prepares)
     prepared = np.flatnonzero(communicates & functions.prepares)
     started = np.flatnonzero((rows.table == _COMPLETION) & functions.starts)
     request = rows.process, rows.requestHandle
@@ -225,7 +225,7 @@ def _begun(rows: _Rows, functions: _Functions) -> _Begun:
         rows.start[started],
     )
     started, at = started[at >= 0], at[at >= 0]
-    row, described = np.concatenate((own, started)), np.concatenate((own, prepared[at]))
+    row, described = np.concatenate((direct, started)), np.concatenate((direct, prepared[at]))
     order = np.lexsort((row, rows.start[row], rows.globalTid[row]))
     row, described = row[order], described[order]
     pending = functions.nonblocking[row] | functions.starts[row]
@@ -251,7 +251,7 @@ def _completions(rows: _Rows, begins: Ints, completing: Ints) -> Ints:
     depth = np.cumsum(np.where(opens, 1, -1))
     first = np.searchsorted(handle, np.arange(handle.max(initial=-1) + 1))
     depth -= (depth - np.where(opens, 1, -1))[first][handle]
-    # Each handle's least depth so far, far below that of the handle before.
+    # The least depth of each handle so far, shifted far below the depths of the previous handle.
     apart = handle * (2 * len(handle) + 2)
     least = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
     unopened = ~opens & (least < np.where(np.append(0, handle[:-1]) == handle, np.append(0, least[:-1]), 0))
@@ -268,30 +268,30 @@ def _completions(rows: _Rows, begins: Ints, completing: Ints) -> Ints:
 def _operations(
     export: NsysExport, rows: _Rows, operation: Ints, begun: _Begun, strings: StringTable
 ) -> MpiOperations:
-    start, known = rows.start[begun.row], begun.ended >= 0
-    last = np.where(known, begun.ended, begun.row)
+    start, has_end = rows.start[begun.row], begun.ended >= 0
+    last = np.where(has_end, begun.ended, begun.row)
     about, kind = rows.take(begun.described), operation[begun.described]
     objects = about.table == _OTHER
     described = CommunicatorHandles(export)
     handle = np.where(objects, described.world(about.process), about.commHandle)
     communicators, number = described.at(about.process, handle, about.start)
-    names = np.array([strings.add(one.name) for one in communicators], np.int64)[number]
+    names = np.array([strings.add(comm.name) for comm in communicators], np.int64)[number]
     if objects.any():
         names = np.where(objects & (names != NO_NAME), strings.add(_OBJECTS), names)
-    size, own = (
+    size, rank = (
         np.array(values, np.int64)[number]
-        for values in zip(*((one.size, one.rank) for one in communicators), strict=True)
+        for values in zip(*((comm.size, comm.rank) for comm in communicators), strict=True)
     )
     message = about.table == _MESSAGE
     within = np.where(message & (about.remoteRank >= 0), about.remoteRank, NO_PEER)
     sizes = {name: np.full(len(kind), NO_BYTES) for name in ("bytes", "received_bytes")}
     sizes["bytes"] = np.where(message & (about.size >= 0), about.size, NO_BYTES)
     for name in distinct(kind[~message]).tolist():
-        some = np.flatnonzero((kind == name) & ~message)
-        found = own_sizes(
-            strings.array()[name], about.size[some], about.recvSize[some], size[some], own[some]
+        same = np.flatnonzero((kind == name) & ~message)
+        sizes_of_ranks = own_sizes(
+            strings.array()[name], about.size[same], about.recvSize[same], size[same], rank[same]
         )
-        sizes["bytes"][some], sizes["received_bytes"][some] = found
+        sizes["bytes"][same], sizes["received_bytes"][same] = sizes_of_ranks
     return MpiOperations(
         start=start,
         end=rows.end[last],
@@ -306,5 +306,5 @@ def _operations(
         tag=np.where(message & (about.tag >= 0), about.tag, NO_TAG),
         **sizes,
         begin_ns=rows.end[begun.row] - start,
-        wait_ns=np.where(known, rows.end[last] - rows.start[last], NO_WAIT),
+        wait_ns=np.where(has_end, rows.end[last] - rows.start[last], NO_WAIT),
     )

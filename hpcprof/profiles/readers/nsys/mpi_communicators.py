@@ -40,7 +40,7 @@ class CommunicatorHandles:
         columns = {name: values[order] for name, values in columns.items()}
         if len(set(columns["rank"].tolist())) > 1:
             by_rank = mpi_processes(export)
-            self._rank_of_process = {one: rank for rank, every in by_rank.items() for one in every}
+            self._rank_of_process = {process: rank for rank, every in by_rank.items() for process in every}
         else:
             columns["rank"] = np.zeros(len(order), np.int64)
         self._owner, self._handle, self._created = (
@@ -53,14 +53,14 @@ class CommunicatorHandles:
 
     def world(self, process: Ints) -> Ints:
         """Return the handle of the communicator of all ranks in each process, `MISSING` if it is unknown."""
-        of_all = self._created == MISSING
-        handles = dict(zip(self._owner[of_all].tolist(), self._handle[of_all].tolist(), strict=True))
+        by_all = self._created == MISSING
+        handles = dict(zip(self._owner[by_all].tolist(), self._handle[by_all].tolist(), strict=True))
         return each(self._owners(process), lambda owner: handles.get(owner, MISSING))
 
     def _owners(self, process: Ints) -> Ints:
         """Return the rank of each process; 0 for all where the export has one rank."""
-        known = self._rank_of_process
-        return each(process, lambda one: known.get(one, NO_ID)) if known else np.zeros(len(process), np.int64)
+        ranks = self._rank_of_process
+        return each(process, lambda pid: ranks.get(pid, NO_ID)) if ranks else np.zeros(len(process), np.int64)
 
     def at(self, process: Ints, handle: Ints, time: Ints) -> tuple[list[Communicator], Ints]:
         """Return communicators, and which of them each handle of a process stands for at a time.
@@ -75,28 +75,28 @@ class CommunicatorHandles:
 
 def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Communicator]:
     """Return the communicators of rows in the order of their creation."""
-    found: list[Communicator] = []
-    known: dict[tuple[int, int], Communicator] = {}
+    communicators: list[Communicator] = []
+    by_handle: dict[tuple[int, int], Communicator] = {}
     # How many communicators each rank has seen with these members.
     alike: Counter[tuple[int, str]] = Counter()
     names = ("rank", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid")
     rows = zip(*(columns[name].tolist() for name in names), members, strict=True)
     for owner, handle, above, rank, size, root, uid, listed in rows:
-        parent = known.get((owner, above), UNKNOWN)
+        parent = by_handle.get((owner, above), UNKNOWN)
         if above == _NO_PARENT:
-            one = Communicator(WORLD, rank, size, np.arange(size) if size > 0 else None)
+            communicator = Communicator(WORLD, rank, size, np.arange(size) if size > 0 else None)
         elif listed:
             ranks = np.array(listed.split(","), np.int64)
             text = ranks_in_short(ranks)
-            one = Communicator(numbered_text(text, alike[owner, text]), rank, len(ranks), ranks)
+            communicator = Communicator(numbered_text(text, alike[owner, text]), rank, len(ranks), ranks)
             alike[owner, text] += 1
         elif root != NO_ID and uid != NO_ID:
-            one = Communicator(f"group {uid} of rank {root}", rank, size)
+            communicator = Communicator(f"group {uid} of rank {root}", rank, size)
         else:
-            one = _like_parent(parent, rank, size)
-        known[owner, handle] = one
-        found.append(one)
-    return found
+            communicator = _like_parent(parent, rank, size)
+        by_handle[owner, handle] = communicator
+        communicators.append(communicator)
+    return communicators
 
 
 def _like_parent(parent: Communicator, rank: int, size: int) -> Communicator:

@@ -67,10 +67,10 @@ class _Calls:
         kind = columns["eventType"]
         created = np.flatnonzero(kind == DOMAIN_CREATE)
         names = events.text.take(created).texts()
-        of_nccl = [row for row, name in zip(created.tolist(), names, strict=True) if name == NCCL_DOMAIN]
+        nccl_rows = [row for row, name in zip(created.tolist(), names, strict=True) if name == NCCL_DOMAIN]
         # A domain's id is unique within a process.
         _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
-        owned = np.isin(domain, domain[of_nccl])
+        owned = np.isin(domain, domain[nccl_rows])
         timed = plausible(columns["start"], columns["end"])
         rows = np.flatnonzero(owned & timed & (kind == PUSH_POP))
         rows = rows[np.lexsort((columns["start"][rows], columns["globalTid"][rows]))]
@@ -88,7 +88,7 @@ class _Calls:
 
 def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
     """Return communicator, bytes, ranks and peer of each call, as far as the payloads hold them."""
-    known = layouts(export)
+    all_layouts = layouts(export)
     count = len(calls.name)
     communicator = np.full(count, NO_NAME)
     size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
@@ -97,7 +97,7 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         rows = np.flatnonzero(calls.domain == domain)
         payloads = Payloads(
             calls.payloads.take(rows),
-            {schema: layout for (owner, schema), layout in known.items() if owner == domain},
+            {schema: layout for (owner, schema), layout in all_layouts.items() if owner == domain},
         )
         identity, identified = payloads.values(*COMMUNICATOR)
         used, number = np.unique(identity, return_inverse=True)
@@ -109,10 +109,10 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         partner, paired = payloads.values(*PEER)
         fits = paired & (partner <= np.uint64(np.iinfo(np.int32).max))
         peer[rows[fits]] = partner[fits].astype(np.int64)
-        of_size, counted = payloads.values(*RANKS)
+        members, counted = payloads.values(*RANKS)
         # Only the calls that make a communicator record its size.
         sizes = dict(
-            zip(identity[counted & identified].tolist(), of_size[counted & identified].tolist(), strict=True)
+            zip(identity[counted & identified].tolist(), members[counted & identified].tolist(), strict=True)
         )
         ranks[rows] = np.array([sizes.get(value, UNKNOWN_RANKS) for value in used.tolist()], np.int64)[number]
         ranks[rows[~identified]] = UNKNOWN_RANKS

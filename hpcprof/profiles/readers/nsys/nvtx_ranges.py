@@ -95,8 +95,8 @@ def read_events(export: NsysExport) -> NvtxEvents | None:
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
     untyped = int(np.count_nonzero(columns["eventType"] <= UNREADABLE))
-    told = (columns["eventType"] == MARK) & payload.present
-    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS) | told)
+    is_mark = (columns["eventType"] == MARK) & payload.present
+    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS) | is_mark)
     columns = {name: values[rows] for name, values in columns.items()}
     return NvtxEvents(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
 
@@ -119,12 +119,12 @@ def ranges(
     domain = _domains(created, strings, column)
     if _XLA in created.values():
         domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
-    known, ended_by = column["globalTid"] != NO_ID, column["endGlobalTid"]
-    by_itself = np.where(known & (ended_by == column["globalTid"]), OWN_END, 0)
+    has_thread, ended_by = column["globalTid"] != NO_ID, column["endGlobalTid"]
+    by_itself = np.where(has_thread & (ended_by == column["globalTid"]), OWN_END, 0)
     every = Ranges(
         start=column["start"],
         end=np.where(closed, column["end"], events.last),
-        process=np.where(known, column["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
+        process=np.where(has_thread, column["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
         thread=column["globalTid"] & THREAD_BITS,
         name=_with_domain(domain, marked.name, strings),
         domain=domain,
@@ -143,8 +143,8 @@ def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTabl
     written = mark_operators(events.text.take(rows[inline]).texts(), strings)
     texts = strings.array()
     used, row = numbered(registered)
-    known = mark_operators((None if n == NO_NAME else texts[n] for n in used.tolist()), strings)
-    marked = Marked(known.name[row], known.dims[row], known.operator[row])
+    marks = mark_operators((None if n == NO_NAME else texts[n] for n in used.tolist()), strings)
+    marked = Marked(marks.name[row], marks.dims[row], marks.operator[row])
     for column in ("name", "dims", "operator"):
         getattr(marked, column)[inline] = getattr(written, column)
     return marked
@@ -247,10 +247,10 @@ def mark_operators(texts: Iterable[str | None], strings: StringTable) -> Marked:
     """Find the operators among ranges, and add the texts of all to the table."""
     names, dims, operator = [], [], []
     for text in texts:
-        found = parse_operator(text) if text else None
-        operator.append(found is not None)
-        names.append(strings.add(text if found is None else found.name))
-        dims.append(NO_NAME if found is None else strings.add(found.dims))
+        parsed = parse_operator(text) if text else None
+        operator.append(parsed is not None)
+        names.append(strings.add(text if parsed is None else parsed.name))
+        dims.append(NO_NAME if parsed is None else strings.add(parsed.dims))
     return Marked(np.array(names, np.int64), np.array(dims, np.int64), np.array(operator, bool))
 
 
@@ -306,7 +306,7 @@ def layouts(export: NsysExport) -> dict[SchemaId, PayloadLayout]:
     columns, others = table.read(wanted, texts=["name"])
     texts = others["name"].texts()
     enums = _enums(export)
-    found: dict[SchemaId, dict[str, PayloadField]] = {}
+    fields: dict[SchemaId, dict[str, PayloadField]] = {}
     ends: dict[SchemaId, int | None] = {}
     for row in np.lexsort((columns["idx"], columns["schemaId"], columns["domainId"])).tolist():
         key = (int(columns["domainId"][row]), int(columns["schemaId"][row]))
@@ -319,8 +319,8 @@ def layouts(export: NsysExport) -> dict[SchemaId, PayloadLayout]:
             continue
         field = PayloadField(offset, np.dtype(name))
         ends[key] = offset + field.kind.itemsize
-        found.setdefault(key, {})[texts[row] or ""] = field
-    return dict(found)
+        fields.setdefault(key, {})[texts[row] or ""] = field
+    return dict(fields)
 
 
 def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -> int | None:
@@ -367,11 +367,11 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _alike(self) -> list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]]:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
-        found: list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]] = []
+        parts_by_layout: list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]] = []
         length = self.blobs.sizes()
         rows = np.flatnonzero(length >= PAYLOAD_HEADER.itemsize)
         if not len(rows):
-            return found
+            return parts_by_layout
         content, begin, length = self.blobs.content, self.blobs.begin[rows], length[rows]
         header = _windows(content, PAYLOAD_HEADER.itemsize)[begin].view(PAYLOAD_HEADER)
         # As signed numbers: none that fits is negative.
@@ -383,8 +383,8 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
             chosen = np.flatnonzero((kind == number) & (length - size >= offset))
             if len(chosen):
                 parts = _windows(content, size)[begin[chosen] + offset]
-                found.append((rows[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
-        return found
+                parts_by_layout.append((rows[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
+        return parts_by_layout
 
 
 def _windows(content: NDArray[np.uint8], size: int) -> NDArray[np.void]:

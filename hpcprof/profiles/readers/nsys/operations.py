@@ -200,8 +200,8 @@ def _labels(export: NsysExport, name: str, otherwise: Mapping[int, str]) -> dict
     if table is None or not {"id", "label"} <= table.columns:
         return dict(otherwise)
     columns, texts = table.read({"id": NO_ID}, texts=["label"])
-    found = zip(columns["id"].tolist(), texts["label"].texts(), strict=True)
-    return {**otherwise, **{kind: label for kind, label in found if label is not None}}
+    labels = zip(columns["id"].tolist(), texts["label"].texts(), strict=True)
+    return {**otherwise, **{kind: label for kind, label in labels if label is not None}}
 
 
 def _host_memory(labels: Mapping[int, str], *sides: Ints) -> Ints:
@@ -257,10 +257,10 @@ def _shared(columns: IntColumns) -> IntColumns:
     }
 
 
-def with_odd_fields(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
+def with_odd_fields(table: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
     """Return the columns, and count the odd fields but the times, which are checked with all others."""
-    odd = {name: count for name, count in found.odd.items() if name not in ("start", "end")}
-    return found.integers, losses(LossKind.FIELD, subject, odd, len(found.integers["start"]))
+    odd = {name: count for name, count in table.odd.items() if name not in ("start", "end")}
+    return table.integers, losses(LossKind.FIELD, subject, odd, len(table.integers["start"]))
 
 
 def _none(*names: str) -> IntColumns:

@@ -110,10 +110,10 @@ def identify_rank(path: Path) -> int | None:
 
 
 def _rank(export: NsysExport, ranks: Collection[int], variables: Mapping[str, str]) -> int | None:
-    known = next(iter(ranks)) if len(ranks) == 1 else None
+    rank = next(iter(ranks)) if len(ranks) == 1 else None
     if not ranks:
-        known = environment_allowlist.first_number(variables, environment_allowlist.RANKS)
-    return rank_from_name(export.path) if known is None else known
+        rank = environment_allowlist.first_number(variables, environment_allowlist.RANKS)
+    return rank_from_name(export.path) if rank is None else rank
 
 
 def _environment(export: NsysExport) -> dict[str, str]:
@@ -132,9 +132,9 @@ def _environment_items(export: NsysExport) -> Iterator[str]:
     if source and {"name", "value"} <= source.columns:
         # Filtered in the query: the rest of the environment is never read.
         begins = [*(f"{name}=" for name in environment_allowlist.EXACT), *environment_allowlist.PREFIXES]
-        known = " OR ".join(["value LIKE ? ESCAPE '/'"] * len(begins))
+        names = " OR ".join(["value LIKE ? ESCAPE '/'"] * len(begins))
         patterns = [re.sub("[/%_]", r"/\g<0>", begin) + "%" for begin in begins]
-        where = f"WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({known})"
+        where = f"WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({names})"
         yield from (str(value) for (value,) in source.rows(["value"], where, patterns))
     yield from (_text(export, "TARGET_INFO_SYSTEM_ENV", "DeviceEnvironment") or "").split(";")
 
@@ -144,12 +144,12 @@ def _options(export: NsysExport) -> list[tuple[str, str]]:
     if source is None or not {"name", "value"} <= source.columns:
         return []
     pairs = source.rows(("name", "value"))
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, value in pairs:
         option = _OPTION.fullmatch(str(name))
         if option and is_option(str(name), str(value)):
-            found[option[1]] = f"{found[option[1]]},{value}" if option[1] in found else str(value)
-    return list(found.items())
+            options[option[1]] = f"{options[option[1]]},{value}" if option[1] in options else str(value)
+    return list(options.items())
 
 
 def is_option(name: str, value: str) -> bool:

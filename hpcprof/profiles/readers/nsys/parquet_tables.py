@@ -39,14 +39,14 @@ class ParquetTables(msgspec.Struct):
     def read(self, table: str, wanted: Wanted) -> TableColumns | None:
         """Return columns in the order of the file; None where SQLite has to read them."""
         columns = self._content(table, [*wanted.integers, *wanted.binary])
-        found = {name: columns[name].combine_chunks() for name in columns.column_names}
-        if not all(_is_whole(found[name].type) for name in wanted.integers):
+        arrays = {name: columns[name].combine_chunks() for name in columns.column_names}
+        if not all(_is_whole(arrays[name].type) for name in wanted.integers):
             return None
-        if not all(_is_binary(found[name].type) for name in wanted.binary):
+        if not all(_is_binary(arrays[name].type) for name in wanted.binary):
             return None
         return (
-            {name: _integers(found[name], null) for name, null in wanted.integers.items()},
-            {name: _binary(found[name]) for name in wanted.binary},
+            {name: _integers(arrays[name], null) for name, null in wanted.integers.items()},
+            {name: _binary(arrays[name]) for name in wanted.binary},
         )
 
     def copy(self, table: str) -> None:
@@ -135,5 +135,5 @@ def _values(column: pa.Array) -> list[Any]:
     if _is_whole(column.type):
         pylist = column.is_valid().to_pylist()
         numbers = _integers(column, 0).tolist()
-        return [number if there else None for number, there in zip(numbers, pylist, strict=True)]
+        return [number if is_present else None for number, is_present in zip(numbers, pylist, strict=True)]
     return _binary(column).texts() if _is_binary(column.type) else column.to_pylist()

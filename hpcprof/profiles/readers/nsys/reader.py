@@ -44,33 +44,33 @@ def _timeline(export: NsysExport) -> Timeline:
     for tables in (operations.BULK, synchronizations.BULK, mpi.BULK):
         export.begin_bulk(tables)
     events = read_events(export)
-    calls, of_calls = read_calls(export)
+    calls, lost_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
-    gpu, of_kernels = read_kernels(export, process)
+    gpu, lost_kernels = read_kernels(export, process)
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()
     # In the order of their ids, in which ``nsys stats`` lists rows that are otherwise equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
     if events:
-        table, operators, of_ranges = ranges(events, strings, numbers)
+        table, operators, lost_ranges = ranges(events, strings, numbers)
     else:
-        table, operators, of_ranges = Ranges.empty(), Operators.empty(), []
-    memory, of_memory = read_memory(export, strings, process)
-    graphs, of_graphs = read_graphs(export, strings, process)
+        table, operators, lost_ranges = Ranges.empty(), Operators.empty(), []
+    memory, lost_memory = read_memory(export, strings, process)
+    graphs, lost_graphs = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
     called = translate(calls["nameId"], numbers)
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
     functions = read_functions(export, events, strings)
-    mpi_calls, mpi_operations, of_mpi = read_mpi(export, strings)
-    os_calls, of_system = read_os_calls(export, strings)
-    samples, of_samples = read_device_samples(export, strings)
+    mpi_calls, mpi_operations, lost_mpi = read_mpi(export, strings)
+    os_calls, lost_system = read_os_calls(export, strings)
+    samples, lost_samples = read_device_samples(export, strings)
     texts, made = strings.array(), api_calls(calls, called)
-    waits, of_waits = read_synchronizations(export, made, texts, process)
+    waits, lost_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
-    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *of_system]
+    lost = [*lost_kernels, *lost_memory, *lost_graphs, *lost_calls, *lost_ranges, *lost_waits, *lost_mpi]
+    lost += [*lost_system, *lost_samples, *unnamed]
     unread = export.unread()
-    lost += [*of_samples, *unnamed]
     lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
     return Timeline(
         origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
@@ -98,8 +98,8 @@ def _unnamed(names: Ints, subject: Subject) -> list[Loss]:
 
 def _only_process(thread: Ints) -> int:
     """Return the one process that made calls, 0 if there are several or none."""
-    known = thread if thread.min(initial=0) > NO_ID else thread[thread != NO_ID]
-    if not len(known):
+    threads = thread if thread.min(initial=0) > NO_ID else thread[thread != NO_ID]
+    if not len(threads):
         return 0
-    low, high = int(known.min()) >> PROCESS_SHIFT, int(known.max()) >> PROCESS_SHIFT
+    low, high = int(threads.min()) >> PROCESS_SHIFT, int(threads.max()) >> PROCESS_SHIFT
     return low if low == high else 0

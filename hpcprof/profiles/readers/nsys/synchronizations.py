@@ -71,8 +71,8 @@ def read_synchronizations(
         return Synchronizations.empty(), []
     columns, lost = read_operations(table, _WAIT, only_process, Subject.SYNCHRONIZATION)
     kind = _by_type(columns["syncType"], columns["eventId"])
-    told = kinds_by_call(columns["process"], columns["correlationId"], calls, strings)
-    kind = np.where(told != UNKNOWN, told, kind)
+    kind_of_call = kinds_by_call(columns["process"], columns["correlationId"], calls, strings)
+    kind = np.where(kind_of_call != UNKNOWN, kind_of_call, kind)
     lost += losses(
         LossKind.ROW, Subject.SYNCHRONIZATION, {"syncType": np.count_nonzero(kind == UNKNOWN)}, len(kind)
     )
@@ -84,14 +84,14 @@ def read_synchronizations(
     # A wait has no device but that of its context: nsys writes 0 for any.
     devices = _devices(export, only_process)
     contexts, row = numbered_rows(columns["process"] & _PID, columns["contextId"])
-    of_context = [devices.get((process, one), 0) for process, one in contexts.tolist()]
+    devices_of_contexts = [devices.get((process, context), 0) for process, context in contexts.tolist()]
     synchronizations = Synchronizations(
         start=columns["start"],
         end=columns["end"],
         process=columns["process"],
         kind=kind,
         correlation=columns["correlationId"],
-        device=np.array(of_context, np.int64)[row],
+        device=np.array(devices_of_contexts, np.int64)[row],
         stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
         # The index -1 selects what stands for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
@@ -107,7 +107,7 @@ def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int
         rows = table.rows(_CONTEXT)
     else:
         rows = _contexts_of_operations(export, only_process)
-    whole = (row for row in rows if all(isinstance(one, int) for one in row))
+    whole = (row for row in rows if all(isinstance(value, int) for value in row))
     return {(process & _PID, context): device for process, context, device in whole}
 
 
@@ -123,8 +123,8 @@ def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[S
 
 def _by_type(kind: Ints, event: Ints) -> Ints:
     """Return the kinds that the types tell; a wait of a stream for no event is one of the host for it."""
-    known = (kind > 0) & (kind < len(_BY_TYPE))
-    by_type: Ints = np.where(known, _BY_TYPE[np.where(known, kind, 0)], UNKNOWN)
+    in_table = (kind > 0) & (kind < len(_BY_TYPE))
+    by_type: Ints = np.where(in_table, _BY_TYPE[np.where(in_table, kind, 0)], UNKNOWN)
     by_type[(by_type == SyncKind.STREAM_WAIT) & (event == _NONE)] = SyncKind.STREAM
     return by_type
 

@@ -152,11 +152,11 @@ class TablePages:
             integers = {name: np.empty(rows, np.int64) for name in wanted.integers}
             for first in range(0, len(leaves), _CHUNK):
                 records = self._records(leaves[first : first + _CHUNK], room)
-                for name, found in records.columns(table, wanted):
-                    if isinstance(found, BinaryColumn):
-                        binary[name].append(found)
+                for name, column in records.columns(table, wanted):
+                    if isinstance(column, BinaryColumn):
+                        binary[name].append(column)
                     else:
-                        integers[name][at : at + len(records)] = found
+                        integers[name][at : at + len(records)] = column
                 at += len(records)
         except (_Unusual, IndexError, ValueError):  # An offset beyond the chunk, rows beyond the last.
             return None
@@ -237,7 +237,7 @@ class TablePages:
         begin[long] = len(content) + np.cumsum([0, *map(len, whole)])[:-1]
         end = begin + length
         if whole:
-            content = np.concatenate([content, *(np.frombuffer(one, np.uint8) for one in whole)])
+            content = np.concatenate([content, *(np.frombuffer(page, np.uint8) for page in whole)])
         return _Records(content, begin, end, rowid)
 
     def _overflowing(self, content: _Bytes, begin: int, length: int) -> bytes:

@@ -153,10 +153,10 @@ def _arrow(path: Path) -> pa.Table:
 
 def _kind(name: str) -> str:
     """Return the kind of an operation that its table does not tell."""
-    known = operation(name)
-    if known in POINT_TO_POINT:
-        return "recv" if known == "Recv" else "send"
-    if known is not None:
+    kind = operation(name)
+    if kind in POINT_TO_POINT:
+        return "recv" if kind == "Recv" else "send"
+    if kind is not None:
         return "collective"
     return "host" if name == "gc" else "compute"
 

@@ -46,8 +46,8 @@ _TIMES = ("Start_Timestamp", "End_Timestamp")
 
 def read_tables(path: Path) -> Timeline:
     """Build the timeline of the tables beside ``path``, the table of kernels or else of counters."""
-    of_kernels = path.name.lower().endswith(KERNEL_TABLE)
-    prefix = path.name[: -len(KERNEL_TABLE if of_kernels else COUNTER_TABLE)]
+    is_kernels = path.name.lower().endswith(KERNEL_TABLE)
+    prefix = path.name[: -len(KERNEL_TABLE if is_kernels else COUNTER_TABLE)]
     folder = _Folder(path.parent, prefix)
     strings = StringTable()
     records = Records(lost=folder.lost)
@@ -56,7 +56,7 @@ def read_tables(path: Path) -> Timeline:
     process = distinct(records.calls["process"])
     only = int(process[0]) if len(process) == 1 else 0
     kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
-    kernels = kernels if of_kernels else kernels.once("Dispatch_Id")
+    kernels = kernels if is_kernels else kernels.once("Dispatch_Id")
     records.dispatches = _dispatches(folder, kernels, strings, only)
     counters = folder.beside(
         COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value", *_TIMES)
@@ -68,12 +68,7 @@ def read_tables(path: Path) -> Timeline:
     if copies is not None:
         records.copies = _copies(folder, copies, strings, only)
     gpus = gpus_of(folder.agents)
-    origin = Origin(
-        path=path,
-        kind=ROCPROFV3.name,
-        rank=rank_from_name(path),
-        gpus=gpus,
-    )
+    origin = Origin(path=path, kind=ROCPROFV3.name, rank=rank_from_name(path), gpus=gpus)
     return timeline(origin, records, strings)
 
 
@@ -109,15 +104,15 @@ class _Table:
         odd = len(self) - int(pc.sum(valid).as_py() or 0)
         if odd and required is None:
             self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
-        found: Ints = numbers.fill_null(otherwise if required is None else required).to_numpy()
-        return found
+        column: Ints = numbers.fill_null(otherwise if required is None else required).to_numpy()
+        return column
 
     def reals(self, name: str) -> Floats:
         """Return a column of numbers; NaN for other values."""
         texts = self._columns[name]
         valid = pc.match_substring_regex(texts, _REAL)
-        found: Floats = pc.if_else(valid, texts, None).cast(pa.float64()).fill_null(np.nan).to_numpy()
-        return found
+        column: Floats = pc.if_else(valid, texts, None).cast(pa.float64()).fill_null(np.nan).to_numpy()
+        return column
 
     def distinct(self, name: str) -> tuple[list[str], Ints]:
         """Return the distinct texts of a column, and the number of each row's; one empty text without it."""
@@ -181,10 +176,10 @@ class _Folder:
     def devices(self, table: _Table, name: str) -> tuple[Ints, Ints]:
         """Return the device of each row, and whether its agent is a GPU, as far as is known."""
         texts, row = table.distinct(name)
-        found = [self._device(text) for text in texts]
+        devices = [self._device(text) for text in texts]
         return (
-            np.array([device for device, _ in found], np.int64)[row],
-            np.array([gpu for _, gpu in found], bool)[row],
+            np.array([device for device, _ in devices], np.int64)[row],
+            np.array([gpu for _, gpu in devices], bool)[row],
         )
 
     def _device(self, text: str) -> tuple[int, bool]:
@@ -198,8 +193,8 @@ class _Folder:
         for nodes in self._nodes.values():
             if number in nodes and nodes[number].gpu:
                 return nodes[number].device, True
-        known = any(number in nodes for nodes in self._nodes.values())
-        return number, not known
+        is_node = any(number in nodes for nodes in self._nodes.values())
+        return number, not is_node
 
     def _read_agents(self) -> list[Agent]:
         table = self.beside(_AGENTS, Subject.EVENT, ("Agent_Type", "Node_Id"))
@@ -217,7 +212,7 @@ class _Folder:
             agent = Agent(
                 number=node,
                 gpu=gpu,
-                device=sum(one.gpu == gpu for one in agents),
+                device=sum(other.gpu == gpu for other in agents),
                 architecture=texts["Name"][row],
                 name=texts["Product_Name"][row] or texts["Name"][row],
                 details=Details(numbers["Cu_Count"][row], numbers["Max_Engine_Clk_Fcompute"][row]),
@@ -254,7 +249,7 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
 
 def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int) -> Columns:
     names, row = table.distinct("Kernel_Name")
-    counters, of_row = table.distinct("Counter_Name")
+    counters, number = table.distinct("Counter_Name")
     placed = _placed(table)
     return {
         "start": placed["start"],
@@ -262,14 +257,14 @@ def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int
         "process": np.full(len(table), process),
         "device": folder.devices(table, "Agent_Id")[0],
         "name": strings.add_all(name or None for name in names)[row],
-        "counter": strings.add_all(counters)[of_row],
+        "counter": strings.add_all(counters)[number],
         "value": table.reals("Counter_Value"),
     }
 
 
 def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
     names, row = table.distinct("Direction")
-    found = [direction(name) for name in names]
+    directions = [direction(name) for name in names]
     to, to_gpu = folder.devices(table, "Destination_Agent_Id")
     origin, from_gpu = folder.devices(table, "Source_Agent_Id")
     return {
@@ -278,9 +273,9 @@ def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) 
         "device": np.where(to_gpu | ~from_gpu, to, origin),
         "queue": np.full(len(table), NOT_RECORDED),
         "stream": table.numbers("Stream_Id", NOT_RECORDED),
-        "name": strings.add_all(name or None for name, _ in found)[row],
+        "name": strings.add_all(name or None for name, _ in directions)[row],
         "bytes": np.full(len(table), -1),
-        "host_memory": np.array([int(memory) for _, memory in found], np.int64)[row],
+        "host_memory": np.array([int(memory) for _, memory in directions], np.int64)[row],
     }
 
 
@@ -290,12 +285,12 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
         return {key: np.empty(0, np.int64) for key in CALL}
     domains, row = table.distinct("Domain")
     kind = np.array([int(kind_of(domain or suffix)) for domain in domains], np.int64)[row]
-    functions, of_row = table.distinct("Function")
+    functions, number = table.distinct("Function")
     return {
         **_placed(table),
         "process": table.numbers("Process_Id", 0),
         "thread": table.numbers("Thread_Id", 0),
-        "name": strings.add_all(function or None for function in functions)[of_row],
+        "name": strings.add_all(function or None for function in functions)[number],
         "kind": kind,
         "style": np.full(len(table), NOT_RECORDED),
     }

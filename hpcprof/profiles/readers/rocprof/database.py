@@ -100,9 +100,9 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         }
     if len(ranks) < 2:
         return None
-    known = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
-    if len({rank for rank, _ in known}) == len(ranks):
-        return SeveralRanks(tuple((process,) for _, process in known), tuple(rank for rank, _ in known))
+    ranked = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
+    if len({rank for rank, _ in ranked}) == len(ranks):
+        return SeveralRanks(tuple((process,) for _, process in ranked), tuple(rank for rank, _ in ranked))
     return SeveralRanks(tuple((process,) for process in sorted(ranks)))
 
 
@@ -148,10 +148,10 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     def agents(self) -> dict[int, Agent]:
         """The processors by their ids."""
         wanted = ("id", "type", "type_index", "name", "product_name", "extdata")
-        found = {}
+        agents = {}
         for number, kind, index, name, product, extdata in self.rows("info_agent", *wanted):
             if isinstance(number, int):
-                found[number] = Agent(
+                agents[number] = Agent(
                     number=number,
                     gpu=kind == "GPU",
                     device=index if isinstance(index, int) else number,
@@ -159,7 +159,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
                     name=str(product or name or ""),
                     details=decoded(extdata, Details) or Details(),
                 )
-        return found
+        return agents
 
     @cached_property
     def environment(self) -> dict[int, dict[str, str]]:
@@ -178,8 +178,8 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     def _environments(self) -> Iterator[tuple[int, dict[str, str]]]:
         for pid, written in self.rows("info_process", "pid", "environment"):
             if isinstance(pid, int):
-                found = decoded(written, dict[str, Any]) or {}
-                yield pid, {name: value for name, value in found.items() if isinstance(value, str)}
+                environment = decoded(written, dict[str, Any]) or {}
+                yield pid, {name: value for name, value in environment.items() if isinstance(value, str)}
 
     def process(self, pid: int) -> int:
         """Return the number of a process in the timeline."""
@@ -192,16 +192,16 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             table = tables[name]
             if table is not None:
                 table.begin_bulk({key: default for key, default in columns.items() if key in table.columns})
-        found = Records()
+        records = Records()
         events = self._events() if any(tables.values()) else {}
         if (table := tables["kernel_dispatch"]) is not None:
-            found.dispatches, passes = self._dispatches(table, events, strings, found.lost)
-            found.counters = self._counters(found.dispatches, passes, strings)
+            records.dispatches, passes = self._dispatches(table, events, strings, records.lost)
+            records.counters = self._counters(records.dispatches, passes, strings)
         if (table := tables["memory_copy"]) is not None:
-            found.copies = self._copies(table, events, strings, found.lost)
+            records.copies = self._copies(table, events, strings, records.lost)
         if (table := tables["region"]) is not None:
-            found.calls = self._calls(table, events, strings, found.lost)
-        return found
+            records.calls = self._calls(table, events, strings, records.lost)
+        return records
 
     def _events(self) -> IntColumns:
         table = self.table("event")
@@ -226,16 +226,16 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             elif name not in columns and default is not None:
                 columns[name] = np.full(count, default)
         processes = self.processes
-        columns["process"] = each(columns.pop("pid"), lambda one: self.process(processes.get(one, one)))
+        columns["process"] = each(columns.pop("pid"), lambda pid: self.process(processes.get(pid, pid)))
         return columns
 
     def _tracks(self, table: ExportTable) -> IntColumns:
         tracks = self.table("track")
         if tracks is None or "track_id" not in table.columns:
             return {}
-        known = tracks.integers({"id": REQUIRED, **dict.fromkeys(_TRACK, NO_ID)})
-        own = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
-        return {name: looked_up(own, known["id"], known[name], NO_ID) for name in _TRACK}
+        tables = tracks.integers({"id": REQUIRED, **dict.fromkeys(_TRACK, NO_ID)})
+        track = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
+        return {name: looked_up(track, tables["id"], tables[name], NO_ID) for name in _TRACK}
 
     def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
         return looked_up(ids, events["id"], events[name], NO_ID)
@@ -246,7 +246,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             "start": columns["start"],
             "end": columns["end"],
             "process": columns["process"],
-            "device": each(agent, lambda one: agents[one].device if one in agents else max(one, 0)),
+            "device": each(agent, lambda key: agents[key].device if key in agents else max(key, 0)),
             "queue": columns["queue_id"],
             "stream": columns["stream_id"],
             "name": name,
@@ -271,7 +271,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         symbols = self.rows("info_kernel_symbol", "id", "display_name", "kernel_name")
         names = {number: str(shown or name) for number, shown, name in symbols if shown or name}
         numbers = {
-            one: strings.add(names[one]) for one in distinct(columns["kernel_id"]).tolist() if one in names
+            key: strings.add(names[key]) for key in distinct(columns["kernel_id"]).tolist() if key in names
         }
         shared = self._operations(
             columns, events, columns["agent_id"], translate(columns["kernel_id"].copy(), numbers)
@@ -287,11 +287,11 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         sampled = " AND sample_id IS NULL" if "sample_id" in table.columns else ""
         numbers = "typeof(event_id) = 'integer' AND typeof(pmc_id) = 'integer'"
         rows = [*table.rows(["event_id", "pmc_id", "sum(value)"], f"WHERE {numbers}{sampled} GROUP BY 1, 2")]
-        row, found = matches(np.array([event for event, _, _ in rows], np.int64), passes[0])
+        row, match = matches(np.array([event for event, _, _ in rows], np.int64), passes[0])
         # A counter that several passes have counts once.
         number = np.array([counter for _, counter, _ in rows], np.int64)
-        _, first = np.unique(numbered_rows(passes[1][found], number[row])[1], return_index=True)
-        row, place = row[first], passes[1][found[first]]
+        _, first = np.unique(numbered_rows(passes[1][match], number[row])[1], return_index=True)
+        row, place = row[first], passes[1][match[first]]
         names = {number: str(name) for number, name in self.rows("info_pmc", "id", "name") if name}
         counter = strings.add_all(names.get(number, str(number)) for _, number, _ in rows)
         kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
@@ -303,12 +303,12 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     ) -> IntColumns:
         columns = self._read(table, _COPY, Subject.COPY, lost)
         used, row = numbered(columns["name_id"])
-        found = [direction(self.texts.get(one, "")) for one in used.tolist()]
+        directions = [direction(self.texts.get(text_id, "")) for text_id in used.tolist()]
         to, origin = columns["dst_agent_id"], columns["src_agent_id"]
         gpus = np.array([agent.number for agent in self.agents.values() if agent.gpu], np.int64)
         agent = np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)
-        name = strings.add_all(text or None for text, _ in found)[row]
-        memory = np.array([int(memory) for _, memory in found], np.int64)[row]
+        name = strings.add_all(text or None for text, _ in directions)[row]
+        memory = np.array([int(memory) for _, memory in directions], np.int64)[row]
         return self._operations(columns, events, agent, name) | {
             "bytes": columns["size"],
             "host_memory": memory,
@@ -320,11 +320,11 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         columns = self._read(table, _REGION, Subject.CALL, lost)
         category = self._of_events(columns["event_id"], events, "category_id")
         used, row = numbered(category)
-        known = {number: str(name) for number, name in self.rows("info_category", "id", "name")} or self.texts
-        categories = [known.get(one) for one in used.tolist()]
+        names = {number: str(name) for number, name in self.rows("info_category", "id", "name")} or self.texts
+        categories = [names.get(key) for key in used.tolist()]
         kinds = np.array([int(kind_of(text)) for text in categories], np.int64)
         kind = kinds[row]
-        numbers = {one: strings.add(self.texts.get(one)) for one in distinct(columns["name_id"]).tolist()}
+        numbers = {key: strings.add(self.texts.get(key)) for key in distinct(columns["name_id"]).tolist()}
         name = translate(columns["name_id"].copy(), numbers)
         marked = np.flatnonzero(kind == CallCategory.MARKER)
         messages = self._messages(used[kinds == CallCategory.MARKER], strings)
@@ -338,11 +338,11 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         threads = {number: tid for number, tid in listed if _whole(number, tid)}
         return {
             **{key: columns[key] for key in ("start", "end", "process")},
-            "thread": each(columns["tid"], lambda one: threads.get(one, one)),
+            "thread": each(columns["tid"], lambda tid: threads.get(tid, tid)),
             "name": name,
             "stack": self._of_events(columns["event_id"], events, "stack_id"),
             "kind": kind,
-            "style": each(columns["name_id"], lambda one: style_of(self.texts.get(one, ""))),
+            "style": each(columns["name_id"], lambda key: style_of(self.texts.get(key, ""))),
         }
 
     def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:
@@ -350,17 +350,17 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         table = self.table("event")
         if table is None or not len(categories) or "extdata" not in table.columns:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        listed = ", ".join(str(one) for one in categories.tolist())
+        listed = ", ".join(str(name) for name in categories.tolist())
         rows = table.rows(("id", "extdata"), f"WHERE category_id IN ({listed})")
-        known: dict[object, str | None] = {}
+        messages: dict[object, str | None] = {}
         ids, texts = [], []
         for number, written in rows:
-            if written not in known:
+            if written not in messages:
                 message = decoded(written, _Message)
-                known[written] = message.message if message and message.message else None
-            if known[written] is not None and _whole(number):
+                messages[written] = message.message if message and message.message else None
+            if messages[written] is not None and _whole(number):
                 ids.append(number)
-                texts.append(known[written])
+                texts.append(messages[written])
         return np.array(ids, np.int64), strings.add_all(texts)
 
 
@@ -372,11 +372,11 @@ class RocpdDatabase(msgspec.Struct, frozen=True):
 
     def gpu_users(self) -> dict[int, dict[str, str]]:
         """Return the processes that ran kernels, each with its variables that may be kept."""
-        found = {process: of for part in self.parts for process, of in part.environment.items()}
-        if len(found) < 2:
-            return found
+        environments = {process: of for part in self.parts for process, of in part.environment.items()}
+        if len(environments) < 2:
+            return environments
         used = {process for part in self.parts for process in _users(part)}
-        return {process: variables for process, variables in found.items() if process in used}
+        return {process: variables for process, variables in environments.items() if process in used}
 
     def metadata(self, tag: str) -> str | None:
         """Return a value of the table of metadata."""
@@ -403,9 +403,9 @@ def _users(part: DatabasePart) -> set[int]:
 def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
     """Open a database for reading only."""
     with open_export(path, threads, WHAT) as export:
-        found = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
+        suffixes_of_tables = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
         # Without an identifier they are of all sets.
-        suffixes = sorted(found - {""}) or sorted(found)
+        suffixes = sorted(suffixes_of_tables - {""}) or sorted(suffixes_of_tables)
         if not suffixes:
             raise DamagedInput(
                 f"{path} is an SQLite file but not a rocpd database: it has no table rocpd_kernel_dispatch."
@@ -418,8 +418,8 @@ def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
 def looked_up(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
     """Return for each key the value of the row with this id, ``otherwise`` if there is none."""
     result = np.full(len(keys), otherwise)
-    row, found = matches(keys, ids)
-    result[row] = values[found]
+    row, match = matches(keys, ids)
+    result[row] = values[match]
     return result
 
 
@@ -445,8 +445,8 @@ def _rank(database: RocpdDatabase) -> int | None:
     ranks = {
         environment_allowlist.first_number(variables, environment_allowlist.RANKS) for variables in users
     }
-    known = ranks.pop() if len(ranks) == 1 else None
-    return rank_from_name(database.export.path) if known is None else known
+    rank = ranks.pop() if len(ranks) == 1 else None
+    return rank_from_name(database.export.path) if rank is None else rank
 
 
 def _origin(database: RocpdDatabase) -> Origin:
@@ -457,7 +457,7 @@ def _origin(database: RocpdDatabase) -> Origin:
     node = [
         row for part in database.parts for row in part.rows("info_node", "hostname", "system_name", "release")
     ]
-    system = " ".join(str(one) for one in node[0][1:] if one) if node else ""
+    system = " ".join(str(part) for part in node[0][1:] if part) if node else ""
     schema = database.metadata("schema_version")
     return Origin(
         path=database.export.path,

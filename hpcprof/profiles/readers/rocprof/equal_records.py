@@ -37,7 +37,7 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
         return None
     if not fields or b"-" in record or any("," in name or type(value) is not int for name, value in fields):
         return None
-    found: list[Ints] = []
+    columns_of_fields: list[Ints] = []
     same = (record + b",") * (_BLOCK // len(record) + 1)
     while text:
         without = text.translate(None, _DIGITS)
@@ -46,11 +46,11 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
         numbers = text.translate(_COLON_TO_SPACE, _NO_NUMBERS)
         if rest or not same.startswith(without) or b"0 " in numbers.translate(_ZEROS):
             return None
-        found.append(np.fromstring(numbers, np.int64, sep=","))
-        if len(found[-1]) != count * len(fields) or found[-1].max() == _LARGEST:
+        columns_of_fields.append(np.fromstring(numbers, np.int64, sep=","))
+        if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _LARGEST:
             return None
         text = next(blocks, b"")
-    columns = np.concatenate(found).reshape(-1, len(fields)).T
+    columns = np.concatenate(columns_of_fields).reshape(-1, len(fields)).T
     return first, dict(zip((name for name, _ in fields), columns, strict=True))
 
 

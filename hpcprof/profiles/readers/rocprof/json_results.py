@@ -192,8 +192,8 @@ def read_results(path: Path, written: bytes) -> Timeline:
     processes = parsed(path, written).processes
     strings = StringTable()
     read = [_ProcessReader(process, strings) for process in processes]
-    agents = [agent for one in read for agent in one.agents.values()]
-    return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
+    agents = [agent for process in read for agent in process.agents.values()]
+    return timeline(_origin(path, processes, agents), joined(process.records() for process in read), strings)
 
 
 def _decoded(written: bytes) -> RocprofResults:
@@ -252,17 +252,17 @@ class _ProcessReader:
 
     def records(self) -> Records:
         """Return the records, with what is left out."""
-        found = Records(lost=self._lost)
+        records = Records(lost=self._lost)
         measured = self._measured()
-        of_counters = self._dispatched(_Fields([one.dispatch_data for one in measured]))
+        counted = self._dispatched(_Fields([record.dispatch_data for record in measured]))
         dispatches = self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL)
         # With counters alone, rocprofv3 records the kernels there.
-        found.dispatches = self._dispatched(dispatches) if len(dispatches) else of_counters
-        found.counters = self._counters(measured, of_counters)
-        found.copies = self._copies()
+        records.dispatches = self._dispatched(dispatches) if len(dispatches) else counted
+        records.counters = self._counters(measured, counted)
+        records.copies = self._copies()
         parts = [self._calls(name) for name in _CALLS]
-        found.calls = {key: np.concatenate([part[key] for part in parts]) for key in CALL}
-        return found
+        records.calls = {key: np.concatenate([part[key] for part in parts]) for key in CALL}
+        return records
 
     def _rows(self, name: str, kind: type[_Row], subject: Subject) -> _Fields:
         """Return the records of a section; those that lack a field are left out and counted."""
@@ -296,12 +296,12 @@ class _ProcessReader:
             self._lost += losses(LossKind.ROW, Subject.COUNTER, {"counter_collection": 1})
             return []
         measureds: dict[int, _Measured] = {}
-        for place, one in enumerate(passes):
-            number = one.dispatch_data.dispatch_info.dispatch_id
-            first = measureds.setdefault(-1 - place if number < 0 else number, one)
-            if first is not one:
+        for place, dispatch_record in enumerate(passes):
+            number = dispatch_record.dispatch_data.dispatch_info.dispatch_id
+            first = measureds.setdefault(-1 - place if number < 0 else number, dispatch_record)
+            if first is not dispatch_record:
                 counted = {record.counter_id.handle for record in first.records}
-                first.records += [r for r in one.records if r.counter_id.handle not in counted]
+                first.records += [r for r in dispatch_record.records if r.counter_id.handle not in counted]
         return [*measureds.values()]
 
     def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
@@ -309,9 +309,9 @@ class _ProcessReader:
         names = {counter.id.handle: counter.name for counter in self._process.counters}
         rows, counters = [], []
         values: list[float] = []
-        for row, one in enumerate(measured):
+        for row, dispatch in enumerate(measured):
             sums: Counter[int] = Counter()
-            for record in one.records:
+            for record in dispatch.records:
                 sums[record.counter_id.handle] += record.value  # type: ignore[assignment]
             rows += [row] * len(sums)
             counters += [names.get(number) or str(number) for number in sums]
@@ -344,15 +344,15 @@ class _ProcessReader:
         to, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
         gpus = [number for number, agent in self.agents.items() if agent.gpu]
         used, row = self._functions(rows)
-        found = [direction(name) for _, name in used]
+        directions = [direction(name) for _, name in used]
         return {
             **self._placed(rows),
             "device": self._devices(np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)),
             "queue": np.full(len(rows), NOT_RECORDED),
             "stream": rows.streams(),
-            "name": self._strings.add_all(name or None for name, _ in found)[row],
+            "name": self._strings.add_all(name or None for name, _ in directions)[row],
             "bytes": rows.column("bytes"),
-            "host_memory": np.array([int(memory) for _, memory in found], np.int64)[row],
+            "host_memory": np.array([int(memory) for _, memory in directions], np.int64)[row],
         }
 
     def _calls(self, name: str) -> IntColumns:
@@ -382,11 +382,13 @@ class _ProcessReader:
         """Return the distinct categories and functions of records, and the number of each record's."""
         kind, function = rows.column("kind"), rows.column("operation")
         pairs, row = numbered_rows(kind, function)
-        kinds = [(self._kinds[one] if one < len(self._kinds) else _Kind(), at) for one, at in pairs.tolist()]
+        kinds = [
+            (self._kinds[index] if index < len(self._kinds) else _Kind(), at) for index, at in pairs.tolist()
+        ]
         return [(of.kind, of.operations[at] if at < len(of.operations) else "") for of, at in kinds], row
 
     def _devices(self, agent: Ints) -> Ints:
-        return each(agent, lambda one: self.agents[one].device if one in self.agents else 0)
+        return each(agent, lambda number: self.agents[number].device if number in self.agents else 0)
 
     def _named(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
         return each(numbers, lambda number: self._strings.add(texts.get(number) or None))
@@ -417,7 +419,7 @@ class _Fields:
         """Return the streams, which ROCm before 6.4 does not record."""
         if "stream_id.handle" in self._columns:
             return self._columns["stream_id.handle"]
-        streams = (NOT_RECORDED if one is None else one.handle for one in self._objects("stream_id"))
+        streams = (NOT_RECORDED if stream is None else stream.handle for stream in self._objects("stream_id"))
         return np.fromiter(streams, np.int64, len(self))
 
     def _objects(self, path: str) -> Sequence[Any]:
@@ -438,7 +440,7 @@ def _decoded_rows(written: Sequence[msgspec.Raw], kind: type[_Row]) -> tuple[lis
         try:
             rows.append(decoder.decode(text))
         except msgspec.DecodeError as error:
-            told = str(error)
-            path = told.partition("`$.")[2].rstrip("`") or told.partition("`")[2].partition("`")[0]
+            sentence = str(error)
+            path = sentence.partition("`$.")[2].rstrip("`") or sentence.partition("`")[2].partition("`")[0]
             absent[path or "fields"] += 1
     return rows, absent

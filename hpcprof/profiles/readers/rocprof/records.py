@@ -142,7 +142,7 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     calls = _without_marks(calls, lost)
     unnamed = {"name": np.count_nonzero(dispatches["name"] == NO_NAME)}
     lost += losses(LossKind.FIELD, Subject.KERNEL, unnamed, len(dispatches["name"]))
-    stream, of_copies, ordered = _streams(dispatches, copies)
+    stream, copy_streams, ordered = _streams(dispatches, copies)
     launching = np.concatenate((dispatches["stack"], copies["stack"]))
     rccl = calls["kind"] == CallCategory.RCCL
     # Without the HIP API, kernels of RCCL are launched by its own functions.
@@ -162,8 +162,8 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
             block=block,
         ),
         memops=MemoryOperations(
-            **_operations(copies, of_copies),
-            category=np.full(len(of_copies), int(Category.MEM)),
+            **_operations(copies, copy_streams),
+            category=np.full(len(copy_streams), int(Category.MEM)),
             bytes=copies["bytes"],
             host_memory=copies["host_memory"],
         ),
@@ -307,8 +307,8 @@ class Agent(msgspec.Struct, frozen=True):
 
 def gpus_of(agents: Iterable[Agent]) -> tuple[Gpu, ...]:
     """Return the GPUs in the order of their devices."""
-    found = {agent.device: agent for agent in agents if agent.gpu}
-    return tuple(_gpu(found[device]) for device in sorted(found))
+    gpus = {agent.device: agent for agent in agents if agent.gpu}
+    return tuple(_gpu(gpus[device]) for device in sorted(gpus))
 
 
 def _gpu(agent: Agent) -> Gpu:

@@ -127,8 +127,8 @@ def read(path: Path) -> Timeline:
 def identify_rank(path: Path) -> int | None:
     """Return the rank in the first metadata of a trace, else in its name or that of its folder."""
     with reading(path), path.open("rb") as file:
-        found = _RANK.search(file.read(_HEAD_BYTES))
-    return int(found[1]) if found else _named_rank(path)
+        match = _RANK.search(file.read(_HEAD_BYTES))
+    return int(match[1]) if match else _named_rank(path)
 
 
 def is_trace(path: Path) -> bool:
@@ -138,8 +138,8 @@ def is_trace(path: Path) -> bool:
 
 
 def _named_rank(path: Path) -> int | None:
-    own = rank_from_name(path)
-    return rank_from_name(path.parent) if own is None else own
+    rank = rank_from_name(path)
+    return rank_from_name(path.parent) if rank is None else rank
 
 
 def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
@@ -154,18 +154,18 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     # unitrace writes one event per line.
     lines = written.lstrip()[begin.end() :].splitlines()
     decoder = msgspec.json.Decoder(Event)
-    found, damaged = [], 0
+    events, damaged = [], 0
     for line in lines:
         text = line.strip().strip(b",")
         if not text or text in (b"]", b"}", b"]}"):
             continue
         try:
-            found.append(decoder.decode(text))
+            events.append(decoder.decode(text))
         except (msgspec.DecodeError, UnicodeDecodeError):
             damaged += 1
-    if not found:
+    if not events:
         raise DamagedInput(f"{path} is damaged or truncated: it holds no whole event of unitrace.")
-    return found, losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(found) + damaged)
+    return events, losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(events) + damaged)
 
 
 def other_files(path: Path, part: ProfilePart | None = None) -> list[Path]:
@@ -216,9 +216,9 @@ class _Builder:
         self._host = [event for event in events if event.cat == "cpu_op" and event.ph == "X"]
         self._pairs = [event for event in events if event.cat == "cpu_op" and event.ph in ("B", "E")]
         self._flows = [
-            (int(found[1]), event)
+            (int(match[1]), event)
             for event in events
-            if event.ph == "s" and event.cat and (found := _FLOW.match(event.cat))
+            if event.ph == "s" and event.cat and (match := _FLOW.match(event.cat))
         ]
 
     def timeline(self) -> Timeline:
@@ -232,11 +232,11 @@ class _Builder:
         others = {key: values[~is_api & ~is_mpi] for key, values in calls.items()}
         placed = [others[key] for key in ("process", "thread", "start", "end")]
         api["correlation"] = np.arange(1, len(api["start"]) + 1)
-        of_operation = self._launches(api)
-        operations, gpus = self._operations(process, of_operation)
+        launches = self._launches(api)
+        operations, gpus = self._operations(process, launches)
         counters = self._counters(operations)
         names = [self._named_operations[number] for number in operations.pop("number").tolist()]
-        rows = {kind: np.flatnonzero([one.kind == kind for one in names]) for kind in _Kind}
+        rows = {kind: np.flatnonzero([operation.kind == kind for operation in names]) for kind in _Kind}
         texts = self._strings.array()
         return Timeline(
             origin=self._origin(gpus),
@@ -259,9 +259,9 @@ class _Builder:
         """Return the events whose times, process and thread are valid, with these as columns."""
         start, started = times([event.ts for event in events])
         length, timed = times([event.dur for event in events])
-        pid, of_process = integers([event.pid for event in events])
-        tid, of_thread = integers([event.tid for event in events])
-        checks = {"ts": started, "dur": timed, "pid": of_process, "tid": of_thread}
+        pid, has_process = integers([event.pid for event in events])
+        tid, has_thread = integers([event.tid for event in events])
+        checks = {"ts": started, "dur": timed, "pid": has_process, "tid": has_thread}
         valid = np.logical_and.reduce([*checks.values(), np.ones(len(events), bool)])
         if not valid.all():
             first = {name: np.count_nonzero(~mask) for name, mask in checks.items()}
@@ -273,7 +273,7 @@ class _Builder:
 
     def _closed(self) -> list[Event]:
         open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)
-        found, unbegun = [], 0
+        complete, unbegun = [], 0
         for event in self._pairs:
             waiting = open_ranges[bytes(event.pid), bytes(event.tid)]
             if event.ph == "B":
@@ -285,25 +285,25 @@ class _Builder:
                 (start, end), valid = times([begun.ts, event.ts])
                 if valid.all():
                     begun.dur = msgspec.Raw(f"{(end - start) // 1000}.{(end - start) % 1000:03d}".encode())
-                found.append(begun)
+                complete.append(begun)
         fields = {"start": unbegun, "end": sum(map(len, open_ranges.values()))}
-        self._lost += losses(LossKind.ROW, Subject.RANGE, fields, len(found) + sum(fields.values()))
-        return found
+        self._lost += losses(LossKind.ROW, Subject.RANGE, fields, len(complete) + sum(fields.values()))
+        return complete
 
     def _launches(self, api: IntColumns) -> dict[int, int]:
         """Return the correlation of the call that launched each operation, by its id."""
         moments, timed = times([event.ts for _, event in self._flows])
-        pid, of_process = integers([event.pid for _, event in self._flows])
-        tid, of_thread = integers([event.tid for _, event in self._flows])
+        pid, has_process = integers([event.pid for _, event in self._flows])
+        tid, has_thread = integers([event.tid for _, event in self._flows])
         row = latest((api["process"], api["thread"]), api["start"], (pid, tid), moments)
-        known = timed & of_process & of_thread & (row >= 0)
+        valid = timed & has_process & has_thread & (row >= 0)
         if len(api["end"]):
-            known &= api["end"][row] >= moments
+            valid &= api["end"][row] >= moments
         ids = [number for number, _ in self._flows]
         return {
             number: int(api["correlation"][call])
-            for number, call, found in zip(ids, row.tolist(), known.tolist(), strict=True)
-            if found
+            for number, call, is_valid in zip(ids, row.tolist(), valid.tolist(), strict=True)
+            if is_valid
         }
 
     def _operations(self, process: int, launches: Mapping[int, int]) -> tuple[IntColumns, tuple[Gpu, ...]]:
@@ -311,12 +311,12 @@ class _Builder:
         numbers: dict[str, int] = {}
         number = np.array([numbers.setdefault(event.name or "", len(numbers)) for event in events], np.int64)
         self._named_operations = [_operation(name) for name in numbers]
-        tile = np.array([one.tile for one in self._named_operations], np.int64)[number]
+        tile = np.array([operation.tile for operation in self._named_operations], np.int64)[number]
         device, gpus = self._devices(columns["process"], tile)
         written = (known_arguments(event).id for event in events)
         ids = [int(text) if text.isdecimal() and len(text) < 19 else -1 for text in written]
-        correlation = [launches.get(one, NO_CORRELATION) for one in ids]
-        name = self._strings.add_all(one.name or None for one in self._named_operations)
+        correlation = [launches.get(key, NO_CORRELATION) for key in ids]
+        name = self._strings.add_all(operation.name or None for operation in self._named_operations)
         streams: dict[int, int] = {}
         # Threads of devices count down, so the first one has the greatest number.
         for thread in np.unique(columns["thread"])[::-1].tolist():
@@ -336,7 +336,7 @@ class _Builder:
     def _counters(self, operations: IntColumns) -> KernelCounters:
         """Return the counters in the tables beside the trace; an instance is an operation by its id."""
         row = {number: at for at, number in enumerate(operations.pop("id").tolist())}
-        found: list[tuple[int, str, float]] = []
+        values: list[tuple[int, str, float]] = []
         unknown = damaged = 0
         for path in other_files(self._path):
             with reading(path):
@@ -345,41 +345,41 @@ class _Builder:
             damaged += odd
             for (instance, counter), value in measured.items():
                 if instance in row:
-                    found.append((row[instance], counter, value))
+                    values.append((row[instance], counter, value))
                 else:
                     unknown += 1
-        count = len(found) + unknown + damaged
+        count = len(values) + unknown + damaged
         fields = {"GlobalInstanceId": unknown, "values": damaged}
         self._lost += losses(LossKind.ROW, Subject.COUNTER, fields, count)
-        place = np.array([at for at, _, _ in found], np.int64)
+        place = np.array([at for at, _, _ in values], np.int64)
         return KernelCounters(
             **{key: operations[key][place] for key in ("start", "end", "process", "device", "name")},
-            counter=self._strings.add_all(counter for _, counter, _ in found),
-            value=np.array([value for _, _, value in found], np.float64),
+            counter=self._strings.add_all(counter for _, counter, _ in values),
+            value=np.array([value for _, _, value in values], np.float64),
         )
 
     def _devices(self, process: Ints, tile: Ints) -> tuple[Ints, tuple[Gpu, ...]]:
         """Return the number of each operation's device or tile, and all of them in their order."""
-        known: dict[int, re.Match[str]] = {}
+        devices: dict[int, re.Match[str]] = {}
         for event in self._named:
-            found = _DEVICE.search(known_arguments(event).name)
+            match = _DEVICE.search(known_arguments(event).name)
             pid, valid = integers([event.pid])
-            if found and valid.all():
-                known[int(pid[0])] = found
+            if match and valid.all():
+                devices[int(pid[0])] = match
         placed = [*zip(process.tolist(), tile.tolist(), strict=True)]
-        used = sorted({*placed}, key=lambda one: _place(known, *one))
-        number = {one: place for place, one in enumerate(used)}
-        column = np.array([number[one] for one in placed], np.int64)
+        used = sorted({*placed}, key=lambda place: _place(devices, *place))
+        number = {key: place for place, key in enumerate(used)}
+        column = np.array([number[place] for place in placed], np.int64)
         gpus = [
-            Gpu(device=place, name=known[pid]["name"])
+            Gpu(device=place, name=devices[pid]["name"])
             for place, (pid, _) in enumerate(used)
-            if pid in known and known[pid]["name"]
+            if pid in devices and devices[pid]["name"]
         ]
         return column, tuple(gpus)
 
     def _origin(self, gpus: tuple[Gpu, ...]) -> Origin:
         hosts = (_HOST.match(known_arguments(event).name) for event in self._named)
-        host = next((found for found in hosts if found), None)
+        host = next((name for name in hosts if name), None)
         rank = int(host["rank"]) if host and host["rank"] else _named_rank(self._path)
         return Origin(
             path=self._path,
@@ -392,17 +392,17 @@ class _Builder:
         )
 
 
-def _place(known: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple[int, int, int]:
+def _place(devices: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple[int, int, int]:
     """Return what orders devices: their numbers, then those of their tiles; processes count down."""
-    found = known.get(process)
-    if found is None or found["device"] is None:
+    match = devices.get(process)
+    if match is None or match["device"] is None:
         return (-process, 0, tile)
-    return (int(found["device"]), int(found["tile"] or -1), tile)
+    return (int(match["device"]), int(match["tile"] or -1), tile)
 
 
 def _operation(written: str) -> _Operation:
-    found = _TILE.match(written)
-    tile, text = (int(found[1]), written[found.end() :]) if found else (-1, written)
+    match = _TILE.match(written)
+    tile, text = (int(match[1]), written[match.end() :]) if match else (-1, written)
     memory = _MEMORY.fullmatch(text)
     if memory:
         sides = [_SIDES[side] for side in (memory[2], memory[3]) if side in _SIDES]

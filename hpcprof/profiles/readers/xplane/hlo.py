@@ -104,17 +104,17 @@ class HloOperation(msgspec.Struct):
     @property
     def bytes(self) -> int:
         """The bytes that it reads and writes."""
-        return min(self.shape.bytes + sum(one.bytes for one in self.inputs), _LARGEST)
+        return min(self.shape.bytes + sum(shape.bytes for shape in self.inputs), _LARGEST)
 
     @property
     def dims(self) -> str:
         """The shapes of its inputs as JSON."""
-        return json.dumps([list(one[2]) for shape in self.inputs for one in shape.arrays])
+        return json.dumps([list(array[2]) for shape in self.inputs for array in shape.arrays])
 
     @property
     def types(self) -> str:
         """The types of its inputs as JSON."""
-        return json.dumps([one[0] for shape in self.inputs for one in shape.arrays])
+        return json.dumps([array[0] for shape in self.inputs for array in shape.arrays])
 
 
 class HloProgram(msgspec.Struct, frozen=True):
@@ -127,36 +127,36 @@ class HloProgram(msgspec.Struct, frozen=True):
 
 def programs_of(metadata: Iterable[Metadata]) -> tuple[dict[int, HloProgram], int]:
     """Return the programs in the metadata of a profile by their ids, and how many cannot be read."""
-    found: dict[int, HloProgram] = {}
+    programs: dict[int, HloProgram] = {}
     damaged = 0
-    for one in metadata:
-        written, number = one.stats.get(_PROTO), one.stats.get("program_id")
-        named = _PROGRAM.fullmatch(one.name)
+    for event in metadata:
+        written, number = event.stats.get(_PROTO), event.stats.get("program_id")
+        named = _PROGRAM.fullmatch(event.name)
         if not isinstance(number, int):
             number = int(named[1]) if named else None
         if not isinstance(written, bytes) or number is None:
             continue
         try:
-            found[number] = _program(written)
+            programs[number] = _program(written)
         except (Damage, RecursionError):
             damaged += 1
-    return found, damaged
+    return programs, damaged
 
 
 def _program(data: bytes) -> HloProgram:
-    module = next((one for one in fields_of(data, 0, len(data)) if one.number == 1), Field(1, 0, 0))
+    module = next((field for field in fields_of(data, 0, len(data)) if field.number == 1), Field(1, 0, 0))
     name = ""
     devices: tuple[int, ...] = ()
     computations: dict[int, dict[int, HloOperation]] = {}
-    for one in _messages(data, module):
-        if one.number == 1:
-            name = _text(data, one)
-        elif one.number == 3:
-            number, operations = _computation(data, one)
+    for field in _messages(data, module):
+        if field.number == 1:
+            name = _text(data, field)
+        elif field.number == 3:
+            number, operations = _computation(data, field)
             computations[number] = operations
-        elif one.number == 15:
+        elif field.number == 15:
             # By replica, and then by partition.
-            parts = [_numbers(data, part, 1) for part in _messages(data, one) if part.number == 3]
+            parts = [_numbers(data, part, 1) for part in _messages(data, field) if part.number == 3]
             devices = tuple(device for replica in zip(*parts, strict=False) for device in replica)
     for operations in computations.values():
         for operation in operations.values():
@@ -165,23 +165,23 @@ def _program(data: bytes) -> HloProgram:
     for operations in computations.values():
         for operation in operations.values():
             operation.flops = min(_flops(operation, computations, costs), _LARGEST)
-    named = {operation.name: operation for own in computations.values() for operation in own.values()}
+    named = {operation.name: operation for members in computations.values() for operation in members.values()}
     return HloProgram(name, named, devices)
 
 
 def _messages(data: bytes, message: Field) -> Iterable[Field]:
     if message.end == NO_PART:
         raise Damage
-    return (one for one in fields_of(data, message.value, message.end) if one.end != NO_PART)
+    return (field for field in fields_of(data, message.value, message.end) if field.end != NO_PART)
 
 
 def _computation(data: bytes, message: Field) -> tuple[int, dict[int, HloOperation]]:
     number, operations = 0, {}
-    for one in fields_of(data, message.value, message.end):
-        if one.number == 5 and one.end == NO_PART:
-            number = one.value
-        elif one.number == 2 and one.end != NO_PART:
-            key, operation = _operation(data, one)
+    for field in fields_of(data, message.value, message.end):
+        if field.number == 5 and field.end == NO_PART:
+            number = field.value
+        elif field.number == 2 and field.end != NO_PART:
+            key, operation = _operation(data, field)
             operations[key] = operation
     return number, operations
 
@@ -189,12 +189,14 @@ def _computation(data: bytes, message: Field) -> tuple[int, dict[int, HloOperati
 def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
     numbers: dict[int, list[Field]] = {}
     parts: dict[int, list[Field]] = {}
-    for one in fields_of(data, message.value, message.end):
-        (numbers if one.end == NO_PART else parts).setdefault(one.number, []).append(one)
+    for field in fields_of(data, message.value, message.end):
+        (numbers if field.end == NO_PART else parts).setdefault(field.number, []).append(field)
     text = {number: _text(data, ones[-1]) for number, ones in parts.items() if number in (1, 2, 28, 43)}
     listed = {
         number: [
-            value for one in (*numbers.get(number, ()), *parts.get(number, ())) for value in packed(data, one)
+            value
+            for part in (*numbers.get(number, ()), *parts.get(number, ()))
+            for value in packed(data, part)
         ]
         for number in (36, 38)
     }
@@ -202,18 +204,18 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
         name=text.get(1, ""),
         opcode=text.get(2, ""),
         target=text.get(28, ""),
-        shape=Shape(tuple(array for one in parts.get(3, ()) for array in _arrays(data, one))),
+        shape=Shape(tuple(array for part in parts.get(3, ()) for array in _arrays(data, part))),
         operands=listed[36],
         called=listed[38],
-        contracted=[axis for one in parts.get(30, ()) for axis in _numbers(data, one, 1)],
-        groups=[_numbers(data, one, 1) for one in parts.get(49, ())],
+        contracted=[axis for part in parts.get(30, ()) for axis in _numbers(data, part, 1)],
+        groups=[_numbers(data, part, 1) for part in parts.get(49, ())],
     )
     # A call of cuBLAS or hipBLASLt has the axes in its configuration.
     if not made.contracted and (configured := _CONTRACTED.search(text.get(43, ""))):
         made.contracted = [int(axis) for axis in re.findall(r"\d{1,3}", configured[1])]
-    made.groups += [group for one in parts.get(87, ()) for group in _device_groups(data, one)]
-    for one in parts.get(16, ()):
-        axes = {axis.number: axis.value for axis in fields_of(data, one.value, one.end)}
+    made.groups += [group for part in parts.get(87, ()) for group in _device_groups(data, part)]
+    for field in parts.get(16, ()):
+        axes = {axis.number: axis.value for axis in fields_of(data, field.value, field.end)}
         made.kernel_features = axes.get(4, 0)
     return numbers[35][-1].value if 35 in numbers else 0, made
 
@@ -221,13 +223,13 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
 def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, int, tuple[int, ...]]]:
     """Yield the type, the bits of an element and the sizes of each array of a shape."""
     kind, sizes, parts = 0, [], []
-    for one in fields_of(data, message.value, message.end):
-        if one.number == 2 and one.end == NO_PART:
-            kind = one.value
-        elif one.number == 3:
-            sizes += packed(data, one)
-        elif one.number == 4 and one.end != NO_PART:
-            parts.append(one)
+    for field in fields_of(data, message.value, message.end):
+        if field.number == 2 and field.end == NO_PART:
+            kind = field.value
+        elif field.number == 3:
+            sizes += packed(data, field)
+        elif field.number == 4 and field.end != NO_PART:
+            parts.append(field)
     if kind == _TUPLE and depth < 8:
         for part in parts:
             yield from _arrays(data, part, depth + 1)
@@ -238,23 +240,23 @@ def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, 
 def _numbers(data: bytes, message: Field, number: int) -> list[int]:
     if message.end == NO_PART:
         return []
-    parts = [one for one in fields_of(data, message.value, message.end) if one.number == number]
-    return [value for one in parts for value in packed(data, one)]
+    parts = [field for field in fields_of(data, message.value, message.end) if field.number == number]
+    return [value for field in parts for value in packed(data, field)]
 
 
 def _device_groups(data: bytes, message: Field) -> list[list[int]]:
     """Return the groups of a list of devices: written out, or as an iota that is reshaped and transposed."""
     groups = []
-    for one in _messages(data, message):
-        if one.number == 1:
-            groups.append(_numbers(data, one, 1))
-        elif one.number == 2:
-            groups += _iota_groups(data, one)
+    for field in _messages(data, message):
+        if field.number == 1:
+            groups.append(_numbers(data, field, 1))
+        elif field.number == 2:
+            groups += _iota_groups(data, field)
     return groups
 
 
 def _iota_groups(data: bytes, message: Field) -> list[list[int]]:
-    scalars = {one.number: one.value for one in fields_of(data, message.value, message.end)}
+    scalars = {field.number: field.value for field in fields_of(data, message.value, message.end)}
     count, size = scalars.get(1, 0), scalars.get(2, 0)
     sizes, order = _numbers(data, message, 3), _numbers(data, message, 4)
     if not 0 < count * size < 1 << 24 or prod(sizes) != count * size or sorted(order) != [*range(len(sizes))]:
@@ -281,7 +283,7 @@ def _flops(
         if number not in costs:
             costs[number] = 0  # A damaged program may call itself.
             inside = computations.get(number, {}).values()
-            costs[number] = sum(_flops(one, computations, costs) for one in inside)
+            costs[number] = sum(_flops(member, computations, costs) for member in inside)
         total += costs[number]
     return total
 
@@ -299,10 +301,10 @@ def _convolution(operation: HloOperation) -> int:
     if len(operation.inputs) < 2 or not operation.inputs[1].arrays or not operation.shape.arrays:
         return 0
     kernel = operation.inputs[1].arrays[0][2]
-    own = operation.kernel_features
-    if own is None or own >= len(kernel) or not kernel[own]:
+    axis = operation.kernel_features
+    if axis is None or axis >= len(kernel) or not kernel[axis]:
         return 0
-    return 2 * prod(operation.shape.arrays[0][2]) * (prod(kernel) // kernel[own])
+    return 2 * prod(operation.shape.arrays[0][2]) * (prod(kernel) // kernel[axis])
 
 
 def _text(data: bytes, part: Field) -> str:

@@ -135,8 +135,8 @@ class _Threads:
         self._process, self._kernels, self._gpus = process, kernels, len(gpus)
         for line in plane.lines:
             # Newer versions of XLA number threads by 64-bit hashes.
-            own = line.number if 0 < line.number < _LARGEST_THREAD else _LARGEST_THREAD + len(threads)
-            threads.setdefault(line.number, own)
+            thread = line.number if 0 < line.number < _LARGEST_THREAD else _LARGEST_THREAD + len(threads)
+            threads.setdefault(line.number, thread)
         self._thread = np.array([threads[line.number] for line in plane.lines], np.int64)
         python = np.array([not _XLA_THREAD.match(line.name) for line in plane.lines], bool)
         self._in_python = python[plane.line]
@@ -154,7 +154,7 @@ class _Threads:
         """Return the tables."""
         calls = np.flatnonzero(self._is_call)
         launched, on_devices = self._launched(), self._on_devices()
-        talking = on_devices.which([one.collective is not None for _, one, _ in on_devices.operations])
+        talking = on_devices.which([item.collective is not None for _, item, _ in on_devices.operations])
         operators = concatenate(
             Operators, (self._operators(launched), self._operators(on_devices.take(~talking)))
         )
@@ -182,14 +182,14 @@ class _Threads:
         """Give calls without an operation the one that they launched, as newer versions of XLA tell."""
         texts, op = gpu.texts("hlo_op")
         correlation, program = gpu.numbers("correlation_id"), gpu.numbers("program_id")
-        known = np.flatnonzero((op != NOT_GIVEN) & (correlation != NOT_GIVEN))
+        timed = np.flatnonzero((op != NOT_GIVEN) & (correlation != NOT_GIVEN))
         calls = np.flatnonzero((self._op == NOT_GIVEN) & (self._correlation != NOT_GIVEN))
-        if not len(known) or not len(calls):
+        if not len(timed) or not len(calls):
             return
-        known = known[np.unique(correlation[known], return_index=True)[1]]
-        at = np.minimum(np.searchsorted(correlation[known], self._correlation[calls]), len(known) - 1)
-        same = correlation[known[at]] == self._correlation[calls]
-        calls, launched = calls[same], known[at[same]]
+        timed = timed[np.unique(correlation[timed], return_index=True)[1]]
+        at = np.minimum(np.searchsorted(correlation[timed], self._correlation[calls]), len(timed) - 1)
+        same = correlation[timed[at]] == self._correlation[calls]
+        calls, launched = calls[same], timed[at[same]]
         position = {text: number for number, text in enumerate(self._op_texts)}
         number = np.array([position.setdefault(text, len(position)) for text in texts], np.int64)
         self._op_texts = [*position]
@@ -204,21 +204,21 @@ class _Threads:
         marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call)
         marked = each(plane.metadata_id[marks], lambda key: texts[plane.metadata_name(key)])
         votes: list[tuple[int, int, int]] = []
-        for (line,), own in rows_by_key(plane.line[marks]) if len(marks) else ():
-            rows = own[np.argsort(plane.start[marks[own]], kind="stable")]
+        for (line,), group in rows_by_key(plane.line[marks]) if len(marks) else ():
+            rows = group[np.argsort(plane.start[marks[group]], kind="stable")]
             start, end, op = plane.start[marks[rows]], plane.end[marks[rows]], marked[rows]
             at = np.searchsorted(start, plane.start[calls], side="right") - 1
             inside = (at >= 0) & (plane.end[calls] <= end[at]) & (op[at] == self._op[calls])
             lines, count = np.unique(plane.line[calls[inside]], return_counts=True)
-            for of_calls, number in zip(lines.tolist(), count.tolist(), strict=True):
-                votes.append((-number, of_calls, line))
+            for call_line, number in zip(lines.tolist(), count.tolist(), strict=True):
+                votes.append((-number, call_line, line))
         # Each thread has one line of either kind.
         taken: set[int] = set()
-        for _, of_calls, of_marks in sorted(votes):
-            if of_calls in runtime and of_marks not in taken:
-                runtime.remove(of_calls)
-                taken.add(of_marks)
-                self._thread[of_calls] = self._thread[of_marks]
+        for _, call_line, mark_line in sorted(votes):
+            if call_line in runtime and mark_line not in taken:
+                runtime.remove(call_line)
+                taken.add(mark_line)
+                self._thread[call_line] = self._thread[mark_line]
 
     def _ranges(self) -> Ranges:
         """Return what the program marked, its calls of jitted functions, and programs on the GPU."""
@@ -230,15 +230,15 @@ class _Threads:
         # Calls of jitted functions have two events, and contain what JAX does for them, as programs do.
         calls = module | plane.matching(lambda name: name.startswith(_JITTED))
         jitted = np.flatnonzero(calls)
-        for _, own in rows_by_key(plane.line[jitted]) if len(jitted) else ():
-            rows = jitted[own]
+        for _, group in rows_by_key(plane.line[jitted]) if len(jitted) else ():
+            rows = jitted[group]
             rows = rows[outermost(plane.start[rows], plane.end[rows])]
             on_line = np.flatnonzero(plane.line == plane.line[rows[0]])
             at = np.searchsorted(plane.start[rows], plane.start[on_line], side="right") - 1
             inner[on_line[(at >= 0) & (plane.end[on_line] <= plane.end[rows][at])]] = True
             inner[rows] = False
-        own = self._in_python & ~self._is_call & ~self._is_op & ~inner
-        rows = np.flatnonzero(own | step | module)
+        group = self._in_python & ~self._is_call & ~self._is_op & ~inner
+        rows = np.flatnonzero(group | step | module)
         texts = [
             f"{name}#step_num={count}#"
             if is_step
@@ -286,14 +286,14 @@ class _Threads:
         }
         ordinals = self._plane.numbers("device_ordinal")
         name = np.empty(len(keys), np.int64)
-        for (number,), own in rows_by_key(keys[order, 0]) if len(keys) else ():
-            run_ids = np.full(len(own), NOT_GIVEN)
+        for (number,), part in rows_by_key(keys[order, 0]) if len(keys) else ():
+            run_ids = np.full(len(part), NOT_GIVEN)
             own_rows = rows[module[rows] == number]
             program = self._programs.get(int(self._program[own_rows[0]]))
             # The program also runs on devices of other processes.
             if program and len(program.devices) > len(distinct(ordinals[own_rows])):
-                run_ids = _run_ids(keys[order[own], 1])
-            name[own] = self._strings.add_all(_module_name(texts[number], one) for one in run_ids.tolist())
+                run_ids = _run_ids(keys[order[part], 1])
+            name[part] = self._strings.add_all(_module_name(texts[number], item) for item in run_ids.tolist())
         return Ranges(**columns, name=name, style=np.full(len(keys), int(Style.START_END)))
 
     def _run_ids_on_gpus(self, module: Mask) -> Ints:
@@ -307,8 +307,8 @@ class _Threads:
         devices = plane.numbers("num_replicas") * plane.numbers("num_partitions")
         others = plane.has("num_addressable_devices") & (devices > plane.numbers("num_addressable_devices"))
         calls = np.flatnonzero(others & plane.has("run_id"))
-        for (line,), own in rows_by_key(plane.line[calls]) if len(calls) else ():
-            rows = calls[own[np.argsort(plane.start[calls[own]], kind="stable")]]
+        for (line,), group in rows_by_key(plane.line[calls]) if len(calls) else ():
+            rows = calls[group[np.argsort(plane.start[calls[group]], kind="stable")]]
             marks = np.flatnonzero(module & (plane.line == line))
             at = np.searchsorted(plane.start[rows], plane.start[marks], side="right") - 1
             inside = (at >= 0) & (plane.end[marks] <= plane.end[rows][at])
@@ -331,14 +331,14 @@ class _Threads:
             columns = {name: values[first] for name, values in columns.items()} | {
                 "end": np.maximum.reduceat(columns["end"], first)
             }
-        known, place = numbered(self._kernels.correlation)
-        device_of = np.full(len(known), NOT_GIVEN)
+        correlations, place = numbered(self._kernels.correlation)
+        device_of = np.full(len(correlations), NOT_GIVEN)
         device_of[place] = self._kernels.device
-        at = np.searchsorted(known, self._correlation[rows[first]])
-        at = np.minimum(at, len(known) - 1)
+        at = np.searchsorted(correlations, self._correlation[rows[first]])
+        at = np.minimum(at, len(correlations) - 1)
         device = np.full(len(first), NOT_GIVEN)
-        if len(known):
-            device = np.where(known[at] == self._correlation[rows[first]], device_of[at], NOT_GIVEN)
+        if len(correlations):
+            device = np.where(correlations[at] == self._correlation[rows[first]], device_of[at], NOT_GIVEN)
         return self._executed(rows[first], columns, device)
 
     def _on_devices(self) -> _Executed:
@@ -350,7 +350,7 @@ class _Threads:
         runs_others = np.append((line[1:] == line[:-1]) & (start[1:] < end[:-1]), False)[: len(rows)]
         rows = rows[~runs_others]
         executed = self._executed(rows, self._columns(rows), plane.numbers("device_ordinal")[rows])
-        contains = executed.which([one.opcode in CONTAINERS for _, one, _ in executed.operations])
+        contains = executed.which([item.opcode in CONTAINERS for _, item, _ in executed.operations])
         return executed.take(~contains)
 
     def _executed(self, rows: Ints, columns: IntColumns, device: Ints) -> _Executed:
@@ -358,22 +358,22 @@ class _Threads:
         keys, number = numbered_rows(self._program[rows], self._op[rows])
         operations = []
         for program, op in keys.tolist():
-            found, name = self._programs.get(program), self._op_texts[op]
-            operation = found.operations.get(name, _UNKNOWN) if found else _UNKNOWN
-            operations.append(_Found(name, operation, found))
+            module, name = self._programs.get(program), self._op_texts[op]
+            operation = module.operations.get(name, _UNKNOWN) if module else _UNKNOWN
+            operations.append(_Found(name, operation, module))
         order = by_time(columns["start"], columns["end"])
         return _Executed(columns, operations, number, device).take(order)
 
     def _operators(self, executed: _Executed) -> Operators:
-        known = [(name, one if one is not _UNKNOWN else None) for name, one, _ in executed.operations]
+        items = [(name, item if item is not _UNKNOWN else None) for name, item, _ in executed.operations]
         texts = [
             (
                 self._strings.add(name or None),
-                self._strings.add(one.dims if one else None),
-                self._strings.add(one.types if one else None),
-                self._strings.add(json.dumps({"flops": one.flops, "bytes": one.bytes}) if one else None),
+                self._strings.add(item.dims if item else None),
+                self._strings.add(item.types if item else None),
+                self._strings.add(json.dumps({"flops": item.flops, "bytes": item.bytes}) if item else None),
             )
-            for name, one in known
+            for name, item in items
         ]
         table = np.array([*texts, (NO_NAME,) * 4], np.int64)[executed.operation]
         return Operators(
@@ -384,34 +384,34 @@ class _Threads:
 
     def _collectives(self, executed: _Executed) -> Collectives:
         """Return the collectives among executions: once for each process, not for each of its devices."""
-        talks = executed.which([one.collective is not None for _, one, _ in executed.operations])
-        found = executed.take(talks)
-        own = {*self._plane.numbers("global_device_id").tolist()}
+        talks = executed.which([item.collective is not None for _, item, _ in executed.operations])
+        collectives = executed.take(talks)
+        local = {*self._plane.numbers("global_device_id").tolist()}
         if not self._gpus:
-            own |= {*executed.device.tolist()}
-        own.discard(NOT_GIVEN)
-        pairs, pair = numbered_rows(found.operation, found.device)
+            local |= {*executed.device.tolist()}
+        local.discard(NOT_GIVEN)
+        pairs, pair = numbered_rows(collectives.operation, collectives.device)
         described, chosen, seen = [], [], set[tuple[int, str | None]]()
         for number, device in pairs.tolist():
-            program = found.operations[number].program
+            program = collectives.operations[number].program
             # A program on as many devices as the process has uses these.
             alone = {*program.devices} if program and len(program.devices) == self._gpus else set()
-            one = _Described.of(found.operations[number], device, own or alone, self._process)
-            described.append(one)
-            chosen.append(one.local or (number, one.communicator) not in seen)
-            seen.add((number, one.communicator))
+            entry = _Described.of(collectives.operations[number], device, local or alone, self._process)
+            described.append(entry)
+            chosen.append(entry.local or (number, entry.communicator) not in seen)
+            seen.add((number, entry.communicator))
         kept = np.array([*chosen, False], bool)[pair]
-        found, pair = found.take(kept), pair[kept]
+        collectives, pair = collectives.take(kept), pair[kept]
         values = np.array(
             [
-                (self._strings.add(one.operation), self._strings.add(one.communicator), one.bytes, one.ranks)
-                for one in described
+                (self._strings.add(row.operation), self._strings.add(row.communicator), row.bytes, row.ranks)
+                for row in described
             ],
             np.int64,
         ).reshape(-1, 4)[pair]
         operation, communicator, size, ranks = (np.ascontiguousarray(values[:, at]) for at in range(4))
         return Collectives(
-            **found.columns, operation=operation, communicator=communicator, bytes=size, ranks=ranks
+            **collectives.columns, operation=operation, communicator=communicator, bytes=size, ranks=ranks
         )
 
 
@@ -425,24 +425,24 @@ class _Described(msgspec.Struct, frozen=True):
     local: bool = False
 
     @classmethod
-    def of(cls, found: _Found, device: int, own: set[int], process: int) -> _Described:
+    def of(cls, executed: _Found, device: int, local_ids: set[int], process: int) -> _Described:
         """Describe a collective, given the devices of the process as far as they are known."""
-        _, operation, program = found
+        _, operation, program = executed
         name = operation.collective
         devices = program.devices if program else ()
         groups = [
-            [devices[one] if one < len(devices) else one for one in group]
+            [devices[number] if number < len(devices) else number for number in group]
             for group in operation.groups
             if group
         ] or ([[*devices]] if devices else [])
-        group = next((one for one in groups if device in one and device in own), None)
+        group = next((peers for peers in groups if device in peers and device in local_ids), None)
         if group is None and len(groups) == 1:
             group = groups[0]
         if group is None:
             return cls(name, None, NO_BYTES, UNKNOWN_RANKS)
-        inside = sorted(own & {*group})
+        inside = sorted(local_ids & {*group})
         text = ranks_in_short(np.array(sorted(group))).replace("ranks", "devices", 1)
-        given = sum(one.bytes for one in operation.inputs)
+        given = sum(shape.bytes for shape in operation.inputs)
         size = given // len(group) if name in ("ReduceScatter", "AlltoAll", "AlltoAllV") else given
         if len(inside) == len(group):
             return cls(name, of_one_process(text, process), size or NO_BYTES, len(group), True)

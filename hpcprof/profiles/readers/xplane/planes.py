@@ -84,14 +84,14 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
 
     def matching(self, function: Callable[[str], object]) -> Mask:
         """Return a mask of the events whose names satisfy a function, shape (events,)."""
-        chosen = [key for key, one in self.metadata.items() if function(one.name)]
+        chosen = [key for key, metadata in self.metadata.items() if function(metadata.name)]
         return np.isin(self.metadata_id, chosen)
 
     def has(self, stat: str) -> Mask:
-        """Return which events have a statistic, shape (events,)."""
-        found = np.zeros(len(self.start), bool)
-        found[self._stats.event[self._rows(stat)]] = True
-        return found
+        """Return a mask of the events that have a statistic, shape (events,)."""
+        mask = np.zeros(len(self.start), bool)
+        mask[self._stats.event[self._rows(stat)]] = True
+        return mask
 
     def numbers(self, stat: str) -> Ints:
         """Return a statistic of each event that is a whole number; `NOT_GIVEN` without one."""
@@ -124,14 +124,14 @@ class Plane(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _stats(self) -> _Stats:
         event, begin, end = self.stats_of_events.parts(4)
-        found = columns_of(np.frombuffer(self.data, np.uint8), begin, end)
+        fields = columns_of(np.frombuffer(self.data, np.uint8), begin, end)
         kind, value, value_end = (np.zeros(len(event), np.int64) for _ in range(3))
-        rows = np.isin(found.number, _STAT_VALUES)
-        rows &= (found.end != NO_PART) == np.isin(found.number, (_TEXT, _BYTES))
-        kind[found.row[rows]] = found.number[rows]
-        value[found.row[rows]] = found.value[rows]
-        value_end[found.row[rows]] = found.end[rows]
-        return _Stats(event, found.last(1, len(event)), kind, value, value_end)
+        rows = np.isin(fields.number, _STAT_VALUES)
+        rows &= (fields.end != NO_PART) == np.isin(fields.number, (_TEXT, _BYTES))
+        kind[fields.row[rows]] = fields.number[rows]
+        value[fields.row[rows]] = fields.value[rows]
+        value_end[fields.row[rows]] = fields.end[rows]
+        return _Stats(event, fields.last(1, len(event)), kind, value, value_end)
 
 
 _MOST_PLANES, _MOST_LINES = 4096, 200_000
@@ -145,39 +145,39 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     """
     columns = np.frombuffer(data, np.uint8)
     parts, host = [], None
-    for one in fields_of(data, 0, len(data)):
-        if one.number == 1 and one.end != NO_PART:
-            parts.append(one)
+    for field in fields_of(data, 0, len(data)):
+        if field.number == 1 and field.end != NO_PART:
+            parts.append(field)
             if len(parts) > _MOST_PLANES:
                 raise Damage
-        elif one.number == 4 and one.end != NO_PART:
-            host = _text(data, one.value, one.end) or None
+        elif field.number == 4 and field.end != NO_PART:
+            host = _text(data, field.value, field.end) or None
     return [_plane(data, columns, part) for part in parts], host
 
 
 def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
     name, lines, events, stats, stat_names = "", [], [], [], {}
-    for one in fields_of(data, message.value, message.end):
-        if one.end == NO_PART:
+    for field in fields_of(data, message.value, message.end):
+        if field.end == NO_PART:
             continue
-        if one.number == 2:
-            name = _text(data, one.value, one.end)
-        elif one.number == 3:
-            lines.append(one)
+        if field.number == 2:
+            name = _text(data, field.value, field.end)
+        elif field.number == 3:
+            lines.append(field)
             if len(lines) > _MOST_LINES:
                 raise Damage
-        elif one.number == 4:
-            events.append(one)
-        elif one.number == 5:
-            key, value = _entry(data, one)
+        elif field.number == 4:
+            events.append(field)
+        elif field.number == 5:
+            key, value = _entry(data, field)
             stat_names[key] = next(
-                (_text(data, *n[1:]) for n in value if n.number == 2 and n.end != NO_PART), ""
+                (_text(data, *part[1:]) for part in value if part.number == 2 and part.end != NO_PART), ""
             )
-        elif one.number == 6:
-            stats.append(one)
+        elif field.number == 6:
+            stats.append(field)
     metadata = dict(_metadata(data, event, stat_names) for event in events)
-    found, row, begin, end = _lines(data, lines)
-    first = np.array([line.start_ns for line in found], np.int64)
+    lines_of_plane, row, begin, end = _lines(data, lines)
+    first = np.array([line.start_ns for line in lines_of_plane], np.int64)
     fields, start, length = _times(columns, begin, end, first[row])
     timed = plausible(start, start + length) & (length >= 0)
     if not timed.all():
@@ -186,8 +186,8 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
     return Plane(
         data,
         name,
-        dict(stat for one in stats if (stat := _stat(data, one, stat_names))),
-        found,
+        dict(stat for field in stats if (stat := _stat(data, field, stat_names))),
+        lines_of_plane,
         metadata,
         stat_names,
         row,
@@ -207,22 +207,22 @@ def _times(columns: Bytes, begin: Ints, end: Ints, first: Ints) -> tuple[Fields,
 
 
 def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, Ints, Ints]:
-    """Return the lines, and of each event the position of its line and its part of the file."""
+    """Return the lines, and the position of its line, the begin and the end in the file of each event."""
     lines, row, begin, end = [], [], [], []
     for position, message in enumerate(messages):
         number = start = 0
         name = ""
-        for one in fields_of(data, message.value, message.end):
-            if one.number == 4 and one.end != NO_PART:
+        for field in fields_of(data, message.value, message.end):
+            if field.number == 4 and field.end != NO_PART:
                 row.append(position)
-                begin.append(one.value)
-                end.append(one.end)
-            elif one.number == 1:
-                number = one.value
-            elif one.number == 2 and one.end != NO_PART:
-                name = _text(data, one.value, one.end)
-            elif one.number == 3:
-                start = _signed(one.value)
+                begin.append(field.value)
+                end.append(field.end)
+            elif field.number == 1:
+                number = field.value
+            elif field.number == 2 and field.end != NO_PART:
+                name = _text(data, field.value, field.end)
+            elif field.number == 3:
+                start = _signed(field.value)
         lines.append(Line(number, name, start))
     rows, begins, ends = (np.array(column, np.int64) for column in (row, begin, end))
     return tuple(lines), rows, begins, ends
@@ -231,17 +231,17 @@ def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, 
 def _entry(data: bytes, message: Field) -> tuple[int, list[Field]]:
     """Return the key and the fields of the value of an entry of a map."""
     key, value = 0, []
-    for one in fields_of(data, message.value, message.end):
-        if one.number == 1 and one.end == NO_PART:
-            key = _signed(one.value)
-        elif one.number == 2 and one.end != NO_PART:
-            value = list(fields_of(data, one.value, one.end))
+    for field in fields_of(data, message.value, message.end):
+        if field.number == 1 and field.end == NO_PART:
+            key = _signed(field.value)
+        elif field.number == 2 and field.end != NO_PART:
+            value = list(fields_of(data, field.value, field.end))
     return key, value
 
 
 def _metadata(data: bytes, message: Field, stat_names: dict[int, str]) -> tuple[int, Metadata]:
     key, value = _entry(data, message)
-    parts = [one for one in value if one.end != NO_PART]
+    parts = [field for field in value if field.end != NO_PART]
     texts = {part.number: _text(data, part.value, part.end) for part in parts if part.number in (2, 4)}
     stats = [_stat(data, part, stat_names) for part in parts if part.number == 5]
     return key, Metadata(texts.get(2, ""), texts.get(4, ""), dict(stat for stat in stats if stat))
@@ -250,25 +250,25 @@ def _metadata(data: bytes, message: Field, stat_names: dict[int, str]) -> tuple[
 def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat] | None:
     """Return the name and the value of a statistic that is not one of an event."""
     key, value = 0, None
-    for one in fields_of(data, message.value, message.end):
-        if one.number == 1:
-            key = one.value
-        elif one.number in _STAT_VALUES:
-            value = one
+    for field in fields_of(data, message.value, message.end):
+        if field.number == 1:
+            key = field.value
+        elif field.number in _STAT_VALUES:
+            value = field
     if value is None or key not in names:
         return None
     if (value.end != NO_PART) != (value.number in (_TEXT, _BYTES)):
         return None
-    made: Stat = _signed(value.value)
+    decoded: Stat = _signed(value.value)
     if value.number == _DOUBLE:
-        made = float(np.array([_signed(value.value)]).view(np.float64)[0])
+        decoded = float(np.array([_signed(value.value)]).view(np.float64)[0])
     elif value.number == _TEXT:
-        made = _text(data, value.value, value.end)
+        decoded = _text(data, value.value, value.end)
     elif value.number == _BYTES:
-        made = data[value.value : value.end]
+        decoded = data[value.value : value.end]
     elif value.number == _REFERENCE:
-        made = names.get(value.value, "")
-    return names[key], made
+        decoded = names.get(value.value, "")
+    return names[key], decoded
 
 
 def _signed(value: int) -> int:

@@ -57,8 +57,8 @@ def work_of(
     kernels, memory = [Kernels.empty()], [MemoryOperations.empty()]
     for device, plane in sorted(planes.items()):
         streams = [_STREAM.match(line.name) for line in plane.lines]
-        stream = np.array([int(found[1]) if found else NOT_GIVEN for found in streams], np.int64)[plane.line]
-        of_stream = stream != NOT_GIVEN
+        stream = np.array([int(match[1]) if match else NOT_GIVEN for match in streams], np.int64)[plane.line]
+        in_stream = stream != NOT_GIVEN
         moves = plane.has("memcpy_details") | plane.has("memset_details")
         moves |= plane.matching(lambda name: _COPY.match(name) or name.startswith("Memset"))
         columns = {
@@ -69,8 +69,8 @@ def work_of(
             "correlation": plane.numbers("correlation_id"),
             "process": np.full(len(stream), process),
         }
-        kernels.append(_kernels(plane, columns, np.flatnonzero(of_stream & ~moves), strings))
-        memory.append(_memory(plane, columns, np.flatnonzero(of_stream & moves), strings))
+        kernels.append(_kernels(plane, columns, np.flatnonzero(in_stream & ~moves), strings))
+        memory.append(_memory(plane, columns, np.flatnonzero(in_stream & moves), strings))
     return concatenate(Kernels, kernels), concatenate(MemoryOperations, memory)
 
 
@@ -81,7 +81,7 @@ def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable
     )
     texts, position = plane.texts("kernel_details")
     shapes = [
-        tuple(map(int, found.groups())) if (found := _SHAPE.search(text)) else (1,) * 6 for text in texts
+        tuple(map(int, match.groups())) if (match := _SHAPE.search(text)) else (1,) * 6 for text in texts
     ]
     shape = np.array([*shapes, (1,) * 6], np.int64)[position[rows]]
     return Kernels(
@@ -101,10 +101,10 @@ def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable)
     size, kind = np.full(len(rows), NO_BYTES), np.full(len(rows), int(HostMemory.UNKNOWN))
     for stat in ("memcpy_details", "memset_details"):
         texts, position = plane.texts(stat)
-        sizes = [int(found[1]) if (found := _SIZE.search(text)) else NO_BYTES for text in texts]
+        sizes = [int(match[1]) if (match := _SIZE.search(text)) else NO_BYTES for text in texts]
         sides = [_SIDES.search(text) for text in texts]
         kinds = [
-            host_memory(map(str.title, found.groups())) if found else HostMemory.UNKNOWN for found in sides
+            host_memory(map(str.title, names.groups())) if names else HostMemory.UNKNOWN for names in sides
         ]
         given = position[rows] != NOT_GIVEN
         size[given] = np.array(sizes, np.int64)[position[rows][given]]
@@ -119,10 +119,10 @@ def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable)
 
 
 def _memory_name(name: str, platform: str) -> str:
-    found = _COPY.match(name)
-    if found is None:
+    match = _COPY.match(name)
+    if match is None:
         return f"[{platform} memset]" if name.startswith("Memset") else name
-    sides = [_SIDE.get(side, side) for side in found.groups() if side]
+    sides = [_SIDE.get(side, side) for side in match.groups() if side]
     return f"[{platform} memcpy {sides[0]}-to-{sides[1]}]"
 
 
@@ -183,8 +183,8 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     devices: dict[str, dict[int, Plane]] = {"GPU": {}, "TPU": {}}
     others = {}
     for name, plane in planes.items():
-        if found := _DEVICE.fullmatch(name):
-            devices[found[1]][int(found[2])] = plane
+        if match := _DEVICE.fullmatch(name):
+            devices[match[1]][int(match[2])] = plane
         elif name.startswith("/device:"):
             others[name] = len(plane.start)
     gpus, tpus = devices["GPU"], devices["TPU"]
@@ -234,6 +234,6 @@ def _start(planes: Mapping[str, Plane]) -> int | None:
 
 def _versions(about: Mapping[str, Stat]) -> Iterator[Fact]:
     for key, value in about.items():
-        found = _VERSION.fullmatch(key)
-        if found and isinstance(value, str) and value != found[1]:
-            yield Fact("version", found[1], value)
+        match = _VERSION.fullmatch(key)
+        if match and isinstance(value, str) and value != match[1]:
+            yield Fact("version", match[1], value)

@@ -181,16 +181,16 @@ class _Core:
             self._plane.line, [at for at, line in enumerate(self._plane.lines) if line.name in names]
         )
 
-    def _which(self, what: str) -> Mask:
-        keys = [key for key, operation in self._operations.items() if getattr(operation, what)]
+    def _which(self, attribute: str) -> Mask:
+        keys = [key for key, operation in self._operations.items() if getattr(operation, attribute)]
         return np.isin(self._plane.metadata_id, keys)
 
     def _columns(self, chosen: Mask) -> IntColumns:
         plane, rows = self._plane, np.flatnonzero(chosen)
         texts = {key: operation.name for key, operation in self._operations.items()}
         key = plane.metadata_id[rows]
-        name = each(key, lambda one: self._strings.add(texts.get(one) or None))
-        whole = each(key, lambda one: self._strings.add(_HALF.sub("", texts.get(one, "")) or None))
+        name = each(key, lambda number: self._strings.add(texts.get(number) or None))
+        whole = each(key, lambda number: self._strings.add(_HALF.sub("", texts.get(number, "")) or None))
         return {
             "start": plane.start[rows],
             "end": plane.end[rows],

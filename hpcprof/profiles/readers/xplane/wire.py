@@ -121,7 +121,7 @@ def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
     data = np.append(data, np.zeros(_LONGEST_VARINT, np.uint8))
     row = np.flatnonzero(begin < end)
     at, end = begin[row], end[row]
-    found: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 4]
+    fields: list[tuple[Ints, ...]] = [(np.empty(0, np.int64),) * 4]
     while len(row):
         tag, at = _varints(data, at)
         kind = tag & 7
@@ -136,12 +136,12 @@ def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
         part_end[parts] = at[parts]
         if np.any(at > end) or not np.isin(kind, (_VARINT, _FIXED_64, _PART, _FIXED_32)).all():
             raise Damage
-        found.append((row, (tag >> 3) & (1 << 61) - 1, value, part_end))
+        fields.append((row, (tag >> 3) & (1 << 61) - 1, value, part_end))
         left = at < end
         row, at, end = row[left], at[left], end[left]
-        if len(found) > _MOST_FIELDS:
+        if len(fields) > _MOST_FIELDS:
             raise Damage
-    return Fields(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return Fields(*(np.concatenate(column) for column in zip(*fields, strict=True)))
 
 
 def _take_numbers(data: Bytes, kind: Ints, at: Ints, value: Ints) -> None:
