@@ -148,9 +148,9 @@ def _idle(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float,
         return [("idle", idle_ns, "")]
     idle = []
     for cause, ranges in sums.items():
-        own = sum(ranges.values())
+        time = sum(ranges.values())
         most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MOST_RANGES]
-        idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * own / total, " and ".join(most)))
+        idle.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * time / total, " and ".join(most)))
     return sorted(idle, key=lambda part: -part[1])
 
 
@@ -181,8 +181,8 @@ def account_title(account: Account) -> str:
     else:
         start = "A step takes"
         steps += f" on {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
-    of_median = "" if account.steps.count == account.median_steps else f" of all {account.median_steps:,}:"
-    median = f"median{of_median} {format_ns(account.p50_ns)}"
+    all_steps = "" if account.steps.count == account.median_steps else f" of all {account.median_steps:,}:"
+    median = f"median{all_steps} {format_ns(account.p50_ns)}"
     return f"{start} {format_ns(account.elapsed_ns)} (elapsed time per step of {steps}; {median})"
 
 

@@ -49,9 +49,9 @@ def export_chakra(
     if not graphs:
         raise HpcprofError("nothing to write: no step has operations of all ranks.")
     if not names:
-        known = {name: _numbered(name, at) for at, name in enumerate(sorted(table["name"].unique()))}
+        numbers = {name: _numbered(name, at) for at, name in enumerate(sorted(table["name"].unique()))}
         for graph in graphs:
-            graph.rows["name"] = graph.rows["name"].map(known)
+            graph.rows["name"] = graph.rows["name"].map(numbers)
     begin = table.groupby("step")["start_ns"].min()
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -93,7 +93,7 @@ def rank_operations(graphs: Sequence[OperationGraph], rank: int) -> Iterator[Ran
     A step waits for the last operation of the one before.
     """
     steps = sorted(
-        (step, number, at) for number, one in enumerate(graphs) for at, step in enumerate(one.steps)
+        (step, number, at) for number, part in enumerate(graphs) for at, step in enumerate(part.steps)
     )
     first, last = 0, None
     for _, at, column in steps:
@@ -117,15 +117,15 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
     values, step = graph.rows.iloc[row], int(graph.steps[column])
     start = int(begin[step]) + round(float(graph.start[row, column]))
     duration = round(float(graph.end[row, column] - graph.start[row, column]))
-    own = round(float(graph.own[row, column]))
+    own_ns = round(float(graph.own[row, column]))
     content = _number(_ID, node.number) + _text(NAME, str(values["name"]))
     content += _number(TYPE, _TYPES[values["kind"]])
     content += b"".join(_number(_CONTROL, control) for control in node.control)
     content += b"".join(_number(_DATA, datum) for datum in node.data)
-    content += _number(START, start // 1000) + _number(DURATION, own // 1000)
+    content += _number(START, start // 1000) + _number(DURATION, own_ns // 1000)
     host = values["kind"] in ("host", "wait")
     content += _nested(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))
-    numbers = {"start_ns": start, "duration_ns": duration, "own_ns": own}
+    numbers = {"start_ns": start, "duration_ns": duration, "own_ns": own_ns}
     numbers |= {name: int(values[name]) for name in _NUMBERS if name in values and name != "step"}
     numbers["step"] = step
     if values["kind"] in COMMUNICATION:

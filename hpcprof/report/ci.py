@@ -88,8 +88,8 @@ def markdown_summary(compared: Comparison, job: str = "") -> str:
         lines.append("")
     for label, runs in (("A (baseline)", compared.baseline), ("B (candidate)", compared.candidate)):
         lines.append(f"- {label}: {_cell(', '.join(run.id for run in runs))}")
-    for one in compared.differing:
-        lines.append(f"- {_cell(one.name)}: {_cell(' or '.join(one.a))} → {_cell(' or '.join(one.b))}")
+    for fact in compared.differing:
+        lines.append(f"- {_cell(fact.name)}: {_cell(' or '.join(fact.a))} → {_cell(' or '.join(fact.b))}")
     return "\n".join([*lines, ""])
 
 

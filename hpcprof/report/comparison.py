@@ -95,7 +95,7 @@ class Comparison(InNotebooks):
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as objects for JSON, with times in whole nanoseconds."""
-        found = self.waterfall
+        parts = self.waterfall
         said = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
         # Most runs keep no snapshots.
         del said["memory_difference"]
@@ -103,15 +103,15 @@ class Comparison(InNotebooks):
             "a": [run.id for run in self.baseline],
             "b": [run.id for run in self.candidate],
             "conclusion": self.conclusion(),
-            "difference": in_a_sentence(found) if found else None,
-            "waterfall": found.as_json() if found else None,
+            "difference": in_a_sentence(parts) if parts else None,
+            "waterfall": parts.as_json() if parts else None,
             "metrics": self.table.rows,
             "parts": self.differences["step_difference"].rows,
             "kernels": self.differences["kernel_difference"].rows,
             "collectives": self.differences["collective_difference"].rows,
             "idle": self.differences["idle_difference"].rows,
             "memory": self.differences["memory_difference"].rows,
-            "differing": [asdict(one) for one in self.differing],
+            "differing": [asdict(fact) for fact in self.differing],
             "remarks": [*filter(None, [*said.values(), *remarks(self.table)])],
         }
 
@@ -138,7 +138,7 @@ class Comparison(InNotebooks):
                 yield more_rows(counted(len(rows) - shown, "more row"), self._in_full(name, store))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
-            yield from (Text(visible(f"   {one.name}: {one.said('A', 'B')}")) for one in self.differing)
+            yield from (Text(visible(f"   {fact.name}: {fact.said('A', 'B')}")) for fact in self.differing)
 
     def _whole(self, name: str) -> bool:
         """Return whether the figures of an analysis are of whole captures, since not all have steps."""
@@ -214,7 +214,7 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
             ((finding.saving_ns or 0) - had.get(_identity(finding), 0), finding) for finding in after.findings
         ]
         least = (after.step.priced_ns or 0) * MATERIAL_PCT / 100
-        growth, finding = max(grown, key=lambda one: one[0], default=(0, None))
+        growth, finding = max(grown, key=lambda pair: pair[0], default=(0, None))
         if finding is not None and growth > least:
             reasons.append(f"Cause: {named(finding, after)}, {format_ns(growth)} a step.")
     longer = [
@@ -278,18 +278,18 @@ def waterfall(rows: Sequence[Row]) -> Waterfall | None:
     return Waterfall(step["a_ns"], step["b_ns"], parts)
 
 
-def in_a_sentence(found: Waterfall) -> str:
+def in_a_sentence(parts: Waterfall) -> str:
     """Return the difference in one sentence, the largest parts first: ``+477 µs a step: compute +90, …``."""
-    factor, unit = time_unit(max(map(abs, (found.difference_ns, *found.parts.values()))))
-    changes = sorted(found.parts.items(), key=lambda part: -abs(part[1]))
+    factor, unit = time_unit(max(map(abs, (parts.difference_ns, *parts.parts.values()))))
+    changes = sorted(parts.parts.items(), key=lambda part: -abs(part[1]))
     least = _LEAST_SHARE * sum(abs(change) for _, change in changes)
-    told = [
+    changed = [
         f"{name} {_signed(change, factor)}" for name, change in changes if change and abs(change) >= least
     ]
-    both = f"{format_ns(found.a_ns)} in A, {format_ns(found.b_ns)} in B"
-    if not found.difference_ns and not told:
+    both = f"{format_ns(parts.a_ns)} in A, {format_ns(parts.b_ns)} in B"
+    if not parts.difference_ns and not changed:
         return f"No difference of the step: {both}."
-    return f"{_signed(found.difference_ns, factor)} {unit} a step: {', '.join(told)} ({both})."
+    return f"{_signed(parts.difference_ns, factor)} {unit} a step: {', '.join(changed)} ({both})."
 
 
 def _signed(nanoseconds: int, factor: int) -> str:
@@ -300,19 +300,19 @@ def _signed(nanoseconds: int, factor: int) -> str:
     return f"{sign}{text}" if any(character in "123456789" for character in text) else "±0"
 
 
-def waterfall_lines(found: Waterfall, width: int) -> Iterator[str]:
+def waterfall_lines(parts: Waterfall, width: int) -> Iterator[str]:
     """Yield the waterfall for a terminal of ``width`` characters: a line for each side and for each part.
 
     A part that takes more is drawn in full blocks, one that takes less in light ones; each begins where the
     one before it ends.
     """
-    factor, unit = time_unit(max(map(abs, (found.difference_ns, *found.parts.values()))))
-    named = {"A": format_ns(found.a_ns)}
-    named |= {name: f"{_signed(change, factor)} {unit}" for name, change in found.parts.items()}
-    named["B"] = format_ns(found.b_ns)
+    factor, unit = time_unit(max(map(abs, (parts.difference_ns, *parts.parts.values()))))
+    named = {"A": format_ns(parts.a_ns)}
+    named |= {name: f"{_signed(change, factor)} {unit}" for name, change in parts.parts.items()}
+    named["B"] = format_ns(parts.b_ns)
     label, value = (max(map(len, texts)) for texts in (named, named.values()))
     room = min(_LONGEST_BAR, width - label - value - 6)
-    bars = _bars(list(found.parts.values()), room) if room >= _SHORTEST_BAR else [""] * len(found.parts)
+    bars = _bars(list(parts.parts.values()), room) if room >= _SHORTEST_BAR else [""] * len(parts.parts)
     for (name, text), bar in zip(named.items(), ["", *bars, ""], strict=True):
         yield f"  {name:{label}}  {text:>{value}}  {bar}".rstrip()
 

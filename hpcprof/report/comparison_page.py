@@ -38,12 +38,12 @@ def html_comparison(
     The timelines move together, with their median steps below each other. ``template`` extends that of a
     comparison, and ``values`` are what else it needs.
     """
-    found = compared.waterfall
+    total = compared.waterfall
     conclusion = compared.conclusion()
     data: dict[str, object] = {}
-    if found is not None:
-        parts = [{"name": name, "ns": change} for name, change in found.parts.items()]
-        data["waterfall"] = {"parts": parts, "from": found.a_ns, "to": found.b_ns, "names": ["A", "B"]}
+    if total is not None:
+        parts = [{"name": name, "ns": change} for name, change in total.parts.items()]
+        data["waterfall"] = {"parts": parts, "from": total.a_ns, "to": total.b_ns, "names": ["A", "B"]}
     for side, runs in (("a", compared.baseline), ("b", compared.candidate)):
         if (timeline := _timeline(runs[0], store)) is not None:
             data[f"timeline-{side}"] = timeline
@@ -60,15 +60,15 @@ def html_comparison(
         data,
         _PARTS,
         None,
-        sentence=f"{compared.other_clocks()}{in_a_sentence(found)}"
-        if found
+        sentence=f"{compared.other_clocks()}{in_a_sentence(total)}"
+        if total
         else conclusion or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
         accounts=accounts,
         account_parts=parts_of_step,
         differing=compared.differing,
         remarks=[
-            *([conclusion] if found and conclusion else []),
+            *([conclusion] if total and conclusion else []),
             *reasons(compared.differences[DIFFERENCES[0]]),
             *dict.fromkeys(loss for table in (compared.table, *differences) for loss in table.losses),
         ],
@@ -95,12 +95,12 @@ def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
 
 def _metrics(compared: Comparison) -> PageTable:
     """Return the table of the metrics, whose sides have the unit of their metric."""
-    found = _table(compared.analysis, compared.table)
-    for column in found.data["columns"] if found.data else ():
+    table = _table(compared.analysis, compared.table)
+    for column in table.data["columns"] if table.data else ():
         if column["name"] in ("a", "b"):
             values = zip(compared.table.rows, column["values"], strict=False)
             column["texts"] = [format_value(row["metric"], value) for row, value in values]
-    return found
+    return table
 
 
 _COLOURS = {
@@ -148,24 +148,24 @@ def side_accounts(steps: Sequence[Row], idle: Sequence[Row]) -> tuple[list[SideB
     whole = next((row for row in steps if row["part"] == STEP), None)
     if whole is None:
         return [], []
-    found: list[_Part] = []
+    parts: list[_Part] = []
     for row in steps:
         if row["part"] == "idle":
-            found += _by_cause(_sides(row), idle)
+            parts += _by_cause(_sides(row), idle)
         elif row is not whole:
-            found.append(_Part(row["part"], _COLOURS.get(row["part"], "uneven"), _sides(row)))
-    found = [part for part in found if any(part.sides)]
-    classes = [*patterned(part.colour for part in found)]
+            parts.append(_Part(row["part"], _COLOURS.get(row["part"], "uneven"), _sides(row)))
+    parts = [part for part in parts if any(part.sides)]
+    classes = [*patterned(part.colour for part in parts)]
     # A part below zero has no length; so the others may be longer than the step.
-    lengths = [sum(max(part.sides[side], 0) for part in found) for side in (0, 1)]
+    lengths = [sum(max(part.sides[side], 0) for part in parts) for side in (0, 1)]
     bars = [
         _bar(
-            name, _sides(whole)[side], [(part, part.sides[side]) for part in found], classes, max(*lengths, 1)
+            name, _sides(whole)[side], [(part, part.sides[side]) for part in parts], classes, max(*lengths, 1)
         )
         for side, name in enumerate(("A", "B"))
     ]
-    found.append(_Part(STEP, "", _sides(whole)))
-    return bars, [_row(part, colour) for part, colour in zip(found, [*classes, ""], strict=True)]
+    parts.append(_Part(STEP, "", _sides(whole)))
+    return bars, [_row(part, colour) for part, colour in zip(parts, [*classes, ""], strict=True)]
 
 
 def _sides(row: Row) -> tuple[int, int]:
@@ -179,12 +179,12 @@ def _by_cause(sides: tuple[int, int], rows: Iterable[Row]) -> list[_Part]:
         a, b = sums[row["cause"]]
         sums[row["cause"]] = a + row["a_ns"], b + row["b_ns"]
     causes = sorted(sums, key=lambda cause: -max(sums[cause]))
-    own = [_shares(sides[side], [sums[cause][side] for cause in causes]) for side in (0, 1)]
-    if not causes or None in own:
+    shares = [_shares(sides[side], [sums[cause][side] for cause in causes]) for side in (0, 1)]
+    if not causes or None in shares:
         return [_Part("idle", "idle", sides)]
     return [
         _Part(IDLE_CAUSES.get(cause, f"idle, {cause}"), "idle", (a, b))
-        for cause, a, b in zip(causes, *(side or () for side in own), strict=True)
+        for cause, a, b in zip(causes, *(side or () for side in shares), strict=True)
     ]
 
 
@@ -206,7 +206,7 @@ def _bar(
         Slice(colour, part.name, format_ns(ns), "", round(100 * ns / length, 3), "")
         for part, ns, colour in drawn
     ]
-    label = ", ".join(f"{one.name} {one.time}" for one in slices)
+    label = ", ".join(f"{part.name} {part.time}" for part in slices)
     return SideBar(name, format_ns(step_ns), slices, label, round(100 * length / longest, 3))
 
 

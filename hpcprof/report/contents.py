@@ -96,8 +96,10 @@ class Contents:
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
-        own = (name for name in names if ANALYSES[name].reads in kinds or _is_beside_profiles(ANALYSES[name]))
-        return {name: self.table(name) for name in own if self._tells(name)}
+        candidates = (
+            name for name in names if ANALYSES[name].reads in kinds or _is_beside_profiles(ANALYSES[name])
+        )
+        return {name: self.table(name) for name in candidates if self._tells(name)}
 
     def _tells(self, name: str) -> bool:
         """Return whether an analysis is about something that the run has.
@@ -222,8 +224,8 @@ def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
     """
     basis = ANALYSES[name].sample_basis if name in ANALYSES else SampleBasis.COLUMNS
     if basis is SampleBasis.RANKS:
-        of_steps = analyses["step_times"].rows_by_rank
-        return f"n: {counted(len(of_steps), 'rank')}" if of_steps else ""
+        timed_ranks = analyses["step_times"].rows_by_rank
+        return f"n: {counted(len(timed_ranks), 'rank')}" if timed_ranks else ""
     ranks: Set[int] = analyses[name].rows_by_rank.keys() if basis is SampleBasis.OPERATIONS else set()
     if not ranks:
         return ""

@@ -76,7 +76,7 @@ def written(explanation: Explanation) -> WrittenExplanation:
             for number, finding in enumerate(explanation.shown(), 1)
         ],
         [hidden_cost(finding, explanation) for finding in explanation.hidden],
-        [f"{visible(what)}: {visible(reason)}" for what, reason in unjudged(explanation)],
+        [f"{visible(analysis)}: {visible(reason)}" for analysis, reason in unjudged(explanation)],
     )
 
 
@@ -84,9 +84,9 @@ def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
     in_conclusion, causes = () if explanation.shown() else (WAITING, CAUSES), cause_names()
     return [
-        (cause_of(one.what).title if one.what in causes else one.what, one.reason)
-        for one in explanation.not_judged
-        if one.what not in in_conclusion
+        (cause_of(reason.what).title if reason.what in causes else reason.what, reason.reason)
+        for reason in explanation.not_judged
+        if reason.what not in in_conclusion
     ]
 
 
@@ -133,14 +133,14 @@ def stall_verdict(explanation: Explanation) -> list[str]:
 
 def _slower(explanation: Explanation) -> list[str]:
     """Return since when steps took longer, with the first finding of the steps recorded after that."""
-    found = explanation.slower
-    if found is None:
+    trend = explanation.slower
+    if trend is None:
         return []
     first = next(iter(explanation.shown()), None)
     because = f", because of {named(first, explanation)} ({saved(first)})" if first is not None else ""
     return [
-        f"Since step {found.since:,}, steps take {found.percent:.0f} % longer ({format_ns(found.after_ns)} "
-        f"instead of {format_ns(found.before_ns)}){because}."
+        f"Since step {trend.since:,}, steps take {trend.percent:.0f} % longer ({format_ns(trend.after_ns)} "
+        f"instead of {format_ns(trend.before_ns)}){because}."
     ]
 
 
@@ -198,7 +198,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
 def _once(step: StepSummary) -> Iterator[str]:
     """Yield a sentence on the steps that took long once, which the time of a step leaves out."""
     if step.once:
-        which = listed([f"step {one.step}: {format_ns(one.extra_ns)} of {one.where}" for one in step.once], 3)
+        which = listed([f"step {row.step}: {format_ns(row.extra_ns)} of {row.where}" for row in step.once], 3)
         yield f"Single long steps are not part of that: {which}."
 
 
@@ -210,19 +210,19 @@ def _measured(step: StepSummary) -> str:
     where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
         return f"median of {where}"
-    some = step.counted_steps is not None and step.counted_steps < step.steps
-    of_some, of_all = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if some else ("", "")
-    return f"elapsed time per step of {of_some}{where}; median{of_all} {format_ns(step.wall_p50_ns)}"
+    partial = step.counted_steps is not None and step.counted_steps < step.steps
+    of_steps, all_steps = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if partial else ("", "")
+    return f"elapsed time per step of {of_steps}{where}; median{all_steps} {format_ns(step.wall_p50_ns)}"
 
 
 def _kinds(step: StepSummary) -> Iterator[str]:
     """Yield a sentence on the kinds of steps, if there are several."""
-    times = [one.wall_p50_ns for one in step.kinds]
+    times = [kind.wall_p50_ns for kind in step.kinds]
     if times and max(times) < _AS_LONG * min(times):
         yield f"The steps are of {len(times)} kinds, which take equally long (--analysis step_kinds)."
     elif times:
-        told = (f"{one.share_pct:.0f} % of them take {format_ns(one.wall_p50_ns)}" for one in step.kinds)
-        yield f"The steps are of {len(step.kinds)} kinds (medians): {', '.join(told)}."
+        kinds = (f"{kind.share_pct:.0f} % of them take {format_ns(kind.wall_p50_ns)}" for kind in step.kinds)
+        yield f"The steps are of {len(step.kinds)} kinds (medians): {', '.join(kinds)}."
 
 
 def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
@@ -252,7 +252,7 @@ def _remedied(finding: Finding, explanation: Explanation) -> str:
 
 def _nothing(explanation: Explanation) -> str:
     """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
-    memory = [named(one, explanation) for one in explanation.shown() if is_a(one.cause, Trait.MEMORY)]
+    memory = [named(cause, explanation) for cause in explanation.shown() if is_a(cause.cause, Trait.MEMORY)]
     if memory:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
@@ -269,7 +269,7 @@ def _nothing(explanation: Explanation) -> str:
             f"{visible(kernel.where) or 'the step'}: submit --profiler ncu --profiler-option "
             f"kernel={visible(kernel.name)} --profiler-option launch-count=3 measures why."
         )
-    waiting = (visible(one.reason) for one in explanation.not_judged if one.what == WAITING)
+    waiting = (visible(reason.reason) for reason in explanation.not_judged if reason.what == WAITING)
     return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
 
 
@@ -287,7 +287,7 @@ def _replayed(error_pct: float, steps: int, of: int) -> str:
 def named(finding: Finding, explanation: Explanation) -> str:
     """Return a finding in a few words: ``host work in data on all ranks``."""
     parts = (
-        f"{cause_of(one.cause).title}{located(one, explanation)}" for one in (finding, *finding.together)
+        f"{cause_of(part.cause).title}{located(part, explanation)}" for part in (finding, *finding.together)
     )
     return " together with ".join(parts)
 
@@ -317,8 +317,8 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
 
     Steps that were not replayed may have it too. A drift is of all steps.
     """
-    first = [one for one in finding.steps if one - 1 not in finding.steps]
-    last = [one for one in finding.steps if one + 1 not in finding.steps]
+    first = [number for number in finding.steps if number - 1 not in finding.steps]
+    last = [number for number in finding.steps if number + 1 not in finding.steps]
     parts = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
     if not parts:
         return ""
@@ -331,12 +331,12 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
 
 def instead(finding: Finding, explanation: Explanation) -> list[str]:
     """Return what would save about as much instead of a finding, each with its price."""
-    return [f"{named(one, explanation)}: {saved(one, explanation)}" for one in finding.alternatives]
+    return [f"{named(other, explanation)}: {saved(other, explanation)}" for other in finding.alternatives]
 
 
 def together(finding: Finding, explanation: Explanation) -> str:
     """Return the causes that have to go too, in a sentence; empty without any."""
-    names = [named(one, explanation) for one in finding.together]
+    names = [named(part, explanation) for part in finding.together]
     return f"Only without {' and '.join(names)} as well; alone it saves little." if names else ""
 
 
@@ -386,7 +386,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
 
 
 def _kind(number: int, step: StepSummary) -> str:
-    share = next((f", {one.share_pct:.0f} % of the steps" for one in step.kinds if one.kind == number), "")
+    share = next((f", {kind.share_pct:.0f} % of the steps" for kind in step.kinds if kind.kind == number), "")
     return f"only steps of kind {number} of {len(step.kinds)}{share}"
 
 
@@ -400,15 +400,15 @@ def written_source(source: Source) -> str:
 
 def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
     """Return what shows a finding by the analysis that has the figures, of each rank the largest."""
-    found: dict[str, list[str]] = {}
+    texts_by_analysis: dict[str, list[str]] = {}
     largest: dict[tuple[str, int | None, str], tuple[str, str]] = {}
     # Explanations of earlier versions have no words.
     texts = finding.evidence_text or map(plain, finding.evidence)
-    for one, text in zip(finding.evidence, texts, strict=True):
-        largest.setdefault((one.analysis, one.rank, one.key), (one.analysis, visible(text)))
+    for cell, text in zip(finding.evidence, texts, strict=True):
+        largest.setdefault((cell.analysis, cell.rank, cell.key), (cell.analysis, visible(text)))
     for analysis, text in largest.values():
-        found.setdefault(analysis, []).append(text)
-    return list(found.items())
+        texts_by_analysis.setdefault(analysis, []).append(text)
+    return list(texts_by_analysis.items())
 
 
 def hidden_cost(finding: Finding, explanation: Explanation) -> str:
@@ -424,14 +424,14 @@ def in_short(explanation: Explanation) -> list[str]:
 
     Before them it says what a step takes alone, if it is known: the account of the report is as recorded.
     """
-    found = []
-    for number, one in enumerate(explanation.shown(), 1):
-        found.append(f"{number}. {named(one, explanation)}: {saved(one, explanation)}")
-        found += [f"or: {other}" for other in instead(one, explanation)]
-        found.append(f"remedy: {visible(one.remedy)}")
+    lines = []
+    for number, finding in enumerate(explanation.shown(), 1):
+        lines.append(f"{number}. {named(finding, explanation)}: {saved(finding, explanation)}")
+        lines += [f"or: {other}" for other in instead(finding, explanation)]
+        lines.append(f"remedy: {visible(finding.remedy)}")
     step = explanation.step
     alone = _takes(step, step.priced_ns) if step.is_alone and step.priced_ns is not None else ()
-    return [*_slower(explanation), *alone, *(found or [_nothing(explanation)])]
+    return [*_slower(explanation), *alone, *(lines or [_nothing(explanation)])]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:
@@ -466,7 +466,7 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
 
 def _elapsed(prediction: Prediction) -> str:
     """Return the elapsed time per step, by which `hpcprof explain` prices causes."""
-    times = (format_ns(one) for one in (prediction.elapsed_ns, prediction.measured_elapsed_ns))
+    times = (format_ns(time) for time in (prediction.elapsed_ns, prediction.measured_elapsed_ns))
     return "Elapsed time per step: {}; measured: {}.".format(*times)
 
 

@@ -98,19 +98,19 @@ def _export_timelines(
     """Write the timelines of the chosen ranks and steps."""
     if form is ExportFormat.CHROME and not steps:
         timelines = find_timelines(run)
-        of_ranks = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
+        rank_paths = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
         collected = store.exists() and bool(store.profiles(run.id))
-        found = run_communication(run, store) if collected else None
-        return export_timelines(replace(timelines, paths=of_ranks), folder, progress, found)
+        communication = run_communication(run, store) if collected else None
+        return export_timelines(replace(timelines, paths=rank_paths), folder, progress, communication)
     windows = RunWindows(run, store)
     if not (store.exists() and windows.profiles):
         if store.exists() and store.profiles(run.id):
             raise HpcprofError(f"{run.id} has no timelines: no profile of it holds one.")
         raise not_collected(run, store)
-    own = _among(ranks, list(windows.profiles), run)
+    members = _among(ranks, list(windows.profiles), run)
     if form is ExportFormat.PERFETTO:
-        return export_trace(run, store, folder, progress, ranks=own, steps=next(iter(steps), None))
-    paths = {rank: run.path / windows.profiles[rank].file for rank in own}
+        return export_trace(run, store, folder, progress, ranks=members, steps=next(iter(steps), None))
+    paths = {rank: run.path / windows.profiles[rank].file for rank in members}
     chosen = _StepTimelines(paths, [], windows=windows, steps=steps[0])
     return export_timelines(chosen, folder, progress, run_communication(run, store))
 
@@ -164,10 +164,10 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         raise not_collected(run, store)
     write = _parquet if form == "parquet" else _csv
     stored = dict(RunTables(run, store))
-    reasons = [(rank, name, why) for name, one in stored.items() for rank, why in one.reasons.items()]
-    losses = [(name, sentence) for name, one in stored.items() for sentence in one.losses]
-    tables = {name: (ANALYSES[name].columns, one.columns) for name, one in stored.items()}
-    steps = {name: str(one.steps) for name, one in stored.items() if one.steps is not None}
+    reasons = [(rank, name, why) for name, table in stored.items() for rank, why in table.reasons.items()]
+    losses = [(name, sentence) for name, table in stored.items() for sentence in table.losses]
+    tables = {name: (ANALYSES[name].columns, table.columns) for name, table in stored.items()}
+    steps = {name: str(table.steps) for name, table in stored.items() if table.steps is not None}
     for name, columns, rows in (("reasons", _REASONS, reasons), ("losses", _LOSSES, losses)):
         tables[name] = columns, {column.name: [row[at] for row in rows] for at, column in enumerate(columns)}
     written = []

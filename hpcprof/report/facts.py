@@ -83,7 +83,7 @@ def _profilers(profiles: Iterable[ProfileRow]) -> str:
     versions: dict[str, set[str]] = {}
     for profile in profiles:
         versions.setdefault(profile.kind, set()).add(profile.profiler_version or "")
-    named = (f"{kind} {' and '.join(sorted(found - {''}))}" for kind, found in sorted(versions.items()))
+    named = (f"{kind} {' and '.join(sorted(numbers - {''}))}" for kind, numbers in sorted(versions.items()))
     return ", ".join(text.rstrip() for text in named)
 
 
@@ -91,10 +91,10 @@ def _gpus_of(contents: Contents) -> str:
     """Return ``4 x NVIDIA H200`` for each model: the GPUs of each rank, shared ones once by their UUIDs."""
     named = [profile.devices.split(", ") for profile in contents.profiles.values() if profile.devices]
     used = Counter(name for names in named for name in names)
-    known = {(gpu.rank, gpu.uuid) for gpu in contents.gpus if gpu.uuid}
+    gpus = {(gpu.rank, gpu.uuid) for gpu in contents.gpus if gpu.uuid}
     models = {gpu.uuid: gpu.name for gpu in contents.gpus}
     # A copy without private data has one UUID for all.
-    present = Counter(models.values()) if len(known) == len(contents.gpus) else used
+    present = Counter(models.values()) if len(gpus) == len(contents.gpus) else used
     return ", ".join(
         f"{min(number, present[name] or number)} x {name}" for name, number in sorted(used.items())
     )
@@ -127,8 +127,7 @@ def _step_time(result: RankResult, profiled: bool) -> str:
     if profiled:
         notes.append("while profiled")
     return _at(
-        result.point,
-        f"p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})",
+        result.point, f"p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})"
     )
 
 
@@ -145,7 +144,10 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
         return []
     wrong = sorted({rank for rank, check in checks if not check.passed})
     # A failed check is the worst, even where its error is NaN, which compares with nothing.
-    worst = max((one for _, one in checks), key=lambda one: (not one.passed, one.relative_error / one.bound))
+    worst = max(
+        (check for _, check in checks),
+        key=lambda check: (not check.passed, check.relative_error / check.bound),
+    )
     verdict = f"wrong on {named_ranks(wrong)}"
     return [
         (
@@ -189,7 +191,7 @@ def trained(training: Training) -> str:
 def _found(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     steps = contents.table("step_times").rows_by_rank
-    found = [
+    facts_of_run = [
         ("steps", step_range(contents.table("step_ranges").rows, contents.collect, steps)),
         ("efficiency", useful_time(contents.table("pop").rows)),
         ("MPI waits", delays(contents.table("mpi_delays").rows)),
@@ -197,14 +199,10 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
         ("bus bandwidth", _bandwidth(contents.table("collectives_summary").rows)),
         (
             "stragglers",
-            stragglers(
-                contents.table("skew_summary").rows,
-                contents.in_full("skew"),
-                contents.threshold,
-            ),
+            stragglers(contents.table("skew_summary").rows, contents.in_full("skew"), contents.threshold),
         ),
     ]
-    return [(label, text) for label, text in found if text]
+    return [(label, text) for label, text in facts_of_run if text]
 
 
 def step_range(
@@ -277,17 +275,17 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
         ]
         more = len(late) - len(named)
         named += [f"and {more} more"] if more else []
-        found = "; ".join([*named, *([cannot_tell] if hidden >= threshold else [])])
-        return found if any(row["verdict"] == "straggler" for row in late) else f"none, but {found}"
+        sentence = "; ".join([*named, *([cannot_tell] if hidden >= threshold else [])])
+        return sentence if any(row["verdict"] == "straggler" for row in late) else f"none, but {sentence}"
     if hidden >= threshold:
         return cannot_tell
-    found = f"none among {len(rows):,} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
-    return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
+    sentence = f"none among {len(rows):,} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
+    return f"{sentence}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else sentence
 
 
 def _clocks(row: Row) -> str:
-    known = row["uncertainty_ns"]
-    return "" if known is None else f", clocks ± {format_ns(known)}"
+    uncertainty = row["uncertainty_ns"]
+    return "" if uncertainty is None else f", clocks ± {format_ns(uncertainty)}"
 
 
 def _most_pct(row: Row) -> float:

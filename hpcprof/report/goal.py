@@ -84,8 +84,8 @@ class _Lines:
                 yield from self._line(f"send {part}b to {to} tag {tag}", waits)
                 yield from self._line(f"recv {part}b from {source} tag {tag}", waits)
                 waits = [self._label - 1, self._label]
-        own = 0 if kind in COMMUNICATION else round(float(graph.own[row, node.column]))
-        yield from self._line(f"calc {own}", waits)
+        own_ns = 0 if kind in COMMUNICATION else round(float(graph.own[row, node.column]))
+        yield from self._line(f"calc {own_ns}", waits)
 
     def _line(self, text: str, waits: Sequence[int]) -> Iterator[str]:
         self._label += 1

@@ -34,12 +34,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BARS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
 
 
-def told_apart(found: Sequence[History]) -> str:
+def told_apart(series: Sequence[History]) -> str:
     """Return a sentence on what tells the histories from each other; empty for a single one."""
-    names = dict.fromkeys(name for history in found for name in history.apart)
-    values = [_values([history.apart[name] for history in found if name in history.apart]) for name in names]
-    differ = "; ".join(f"{visible(name)} ({of_name})" for name, of_name in zip(names, values, strict=True))
-    return f"{len(found)} series, because runs differ in {differ}." if differ else ""
+    names = dict.fromkeys(name for history in series for name in history.apart)
+    values = [_values([history.apart[name] for history in series if name in history.apart]) for name in names]
+    differ = "; ".join(f"{visible(name)} ({texts})" for name, texts in zip(names, values, strict=True))
+    return f"{len(series)} series, because runs differ in {differ}." if differ else ""
 
 
 def left_out(without: Sequence[str], metric: str) -> str:
@@ -75,11 +75,11 @@ def in_words(history: History) -> Iterator[str]:
         yield _BY_CHANCE
 
 
-def regression_sentence(found: Sequence[History]) -> str:
+def regression_sentence(series: Sequence[History]) -> str:
     """Return what became worse in some histories; with other clocks, these come first."""
-    last = [[point for point in history.points if point.change_pct is not None][-1] for history in found]
-    clocks = "".join(dict.fromkeys(_first_said(one.clocks) for one in last))
-    names = ", ".join(f"{one.metric} from {point.run} on" for one, point in zip(found, last, strict=True))
+    last = [[point for point in history.points if point.change_pct is not None][-1] for history in series]
+    clocks = "".join(dict.fromkeys(_first_said(point.clocks) for point in last))
+    names = ", ".join(f"{item.metric} from {point.run} on" for item, point in zip(series, last, strict=True))
     return f"{clocks}Regression: {visible(names)}."
 
 

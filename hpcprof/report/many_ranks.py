@@ -50,12 +50,12 @@ def spread(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row
         return _by_name(analysis, table, keys, kinds)
     names = [name for name in analysis.shown_columns if kinds[name] is not Kind.TEXT and name != "rank"]
     values = {name: sorted(value for value in table.columns[name] if value is not None) for name in names}
-    found = [
+    rows = [
         {"quantile": label, **{name: _quantile(ordered, q) for name, ordered in values.items()}}
         for label, q in _QUANTILES.items()
     ]
     columns = (Column("quantile", Kind.TEXT), *(Column(name, kinds[name]) for name in names))
-    return replace(analysis, columns=columns, main_columns=()), found
+    return replace(analysis, columns=columns, main_columns=()), rows
 
 
 def _by_name(
@@ -89,7 +89,7 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
     """
     column, keys = measure(analysis), _keys(analysis, table)
     values, key_of_row = table.columns[column], _key_of_rows(table, keys)
-    centres = {key: _centre(of_key) for key, of_key in _by_key(key_of_row, values).items()}
+    centres = {key: _centre(cells) for key, cells in _by_key(key_of_row, values).items()}
     furthest: dict[int, tuple[float, int]] = {}
     for number, (rank, key, value) in enumerate(zip(table.columns["rank"], key_of_row, values, strict=True)):
         if value is None:
@@ -98,7 +98,7 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
         far = (value - centre) / unit if unit else 0.0
         if abs(far) >= 1 and (rank not in furthest or abs(far) > abs(furthest[rank][0])):
             furthest[rank] = far, number
-    most = sorted(furthest.items(), key=lambda one: (-abs(one[1][0]), one[0]))[:DEVIATING]
+    most = sorted(furthest.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:DEVIATING]
     rows = [
         {**{name: of[number] for name, of in table.columns.items()}, "deviation": far}
         for _, (far, number) in most
@@ -129,22 +129,22 @@ def _once_a_rank(
     table: AnalysisTable, keys: tuple[str, ...], column: str
 ) -> tuple[list[tuple[Any, ...]], list[float | None]]:
     """Return the keys and the values of a column; the sum where a rank has several rows with the same key."""
-    found: dict[tuple[tuple[Any, ...], int], float | None] = {}
+    sums: dict[tuple[tuple[Any, ...], int], float | None] = {}
     for key, rank, value in zip(
         _key_of_rows(table, keys), table.columns["rank"], table.columns[column], strict=True
     ):
-        known = found.get((key, rank))
-        found[key, rank] = value if known is None else known + (value or 0)
-    return [key for key, _ in found], [*found.values()]
+        value_before = sums.get((key, rank))
+        sums[key, rank] = value if value_before is None else value_before + (value or 0)
+    return [key for key, _ in sums], [*sums.values()]
 
 
 def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[Any, list[float]]:
     """Return the values by key, sorted."""
-    found: dict[Any, list[float]] = {}
+    groups: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         if value is not None:
-            found.setdefault(key, []).append(value)
-    return {key: sorted(of_key) for key, of_key in found.items()}
+            groups.setdefault(key, []).append(value)
+    return {key: sorted(group) for key, group in groups.items()}
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float | None:

@@ -84,10 +84,10 @@ def useful_time(rows: Sequence[Row]) -> str:
     if row.get("device_efficiency_pct") is None:
         return f"{said}useful{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}"
     leaves = tuple(key for key, _, depth in _DEVICE_TREE if depth)
-    of_gpus = _costliest(row, "device_efficiency_pct", _DEVICE_TREE, leaves)
+    costliest = _costliest(row, "device_efficiency_pct", _DEVICE_TREE, leaves)
     return (
         f"{said}outside MPI{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}. "
-        f"{row['device_efficiency_pct']:.1f} % of that of their GPUs computes{of_gpus}"
+        f"{row['device_efficiency_pct']:.1f} % of that of their GPUs computes{costliest}"
     )
 
 
@@ -110,14 +110,14 @@ def delays(rows: Sequence[Row]) -> str:
         return ""
     waits = counted(sum(row["waits"] for row in rows), "wait")
     whole = f"{format_ns(sum(row['wait_ns'] for row in rows))} in {waits} of the whole capture"
-    known = [row for row in rows if row["delaying_rank"] is not None]
+    named_rows = [row for row in rows if row["delaying_rank"] is not None]
     named = [
         f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"
-        for row in known[:_DELAYING]
+        for row in named_rows[:_DELAYING]
         if row["share_pct"] >= _WORTH_NAMING
     ]
-    if not named and known:
-        named = [f"no rank causes more than {known[0]['share_pct']:.1f} % in one place"]
+    if not named and named_rows:
+        named = [f"no rank causes more than {named_rows[0]['share_pct']:.1f} % in one place"]
     return "; ".join([whole, *([", ".join(named)] if named else [])])
 
 

@@ -61,17 +61,17 @@ def _words(part: str) -> str:
 
 def pipeline_text(prediction: PipelinePrediction) -> str:
     """Return the prediction of a pipeline as sentences."""
-    one = prediction
-    chunks = f", {counted(one.chunks, 'chunk')} each" if one.chunks > 1 else ""
-    batches = f"{one.microbatches:,} microbatch{'es' if one.microbatches > 1 else ''}"
+    point = prediction
+    chunks = f", {counted(point.chunks, 'chunk')} each" if point.chunks > 1 else ""
+    batches = f"{point.microbatches:,} microbatch{'es' if point.microbatches > 1 else ''}"
     return (
-        f"{one.schedule} on {counted(one.stages, 'stage')}{chunks}, {batches}"
-        f" ({one.ranks:,} ranks): {format_ns(one.value)} a step, from {format_ns(one.low)} to "
-        f"{format_ns(one.high)} in 90 %.\n"
-        f"Bubbles: {one.bubble_pct:.1f} % of a stage's time between the first and the last block.\n"
-        f"Measured: {format_ns(one.measured_ns)} a step; rebuilt from its blocks with an error of "
-        f"{one.rebuilt_error_pct:+.1f} %.\n"
-        f"Not modelled: {listed(one.not_modelled, len(one.not_modelled), '; ')}."
+        f"{point.schedule} on {counted(point.stages, 'stage')}{chunks}, {batches}"
+        f" ({point.ranks:,} ranks): {format_ns(point.value)} a step, from {format_ns(point.low)} to "
+        f"{format_ns(point.high)} in 90 %.\n"
+        f"Bubbles: {point.bubble_pct:.1f} % of a stage's time between the first and the last block.\n"
+        f"Measured: {format_ns(point.measured_ns)} a step; rebuilt from its blocks with an error of "
+        f"{point.rebuilt_error_pct:+.1f} %.\n"
+        f"Not modelled: {listed(point.not_modelled, len(point.not_modelled), '; ')}."
     )
 
 
@@ -80,7 +80,7 @@ def score_text(checks: Sequence[Kept]) -> str:
     scored = [check for check in checks if check.beats_both is not None]
     if not scored:
         return "No prediction of this run has been checked yet (hpcprof predict --check RUN)."
-    wins = sum(bool(one.beats_both) for one in scored)
+    wins = sum(bool(score.beats_both) for score in scored)
     how = "all" if wins == len(scored) else f"{wins} of {len(scored)}"
     doubt = "" if wins == len(scored) else ": the prediction does not beat both baselines"
     return f"{how.capitalize()} checked predictions of this run were better than both baselines{doubt}."

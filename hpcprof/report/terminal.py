@@ -215,10 +215,10 @@ def titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> I
         yield Text(f"(not shown: {_headers(main[len(layout.keys) :])}; widen the terminal)")
 
 
-def more_rows(what: str, command: str) -> Text:
+def more_rows(rows: str, command: str) -> Text:
     """Return the line that says what is not shown, with the command that shows it."""
     # A wrapped command cannot be copied.
-    return Text(f"… {what}: {command}", no_wrap=True, overflow="ignore")
+    return Text(f"… {rows}: {command}", no_wrap=True, overflow="ignore")
 
 
 _COLOURS = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
@@ -318,8 +318,8 @@ def _end(path: str, width: int) -> str:
 
 def _style(key: str, row: Row) -> str:
     """Return the colour of a cell: that of its grade."""
-    found = grade(key, row.get(key))
-    return _COLOURS[found] if found else ""
+    colour = grade(key, row.get(key))
+    return _COLOURS[colour] if colour else ""
 
 
 def _broken(text: str, width: int) -> str:

@@ -42,11 +42,11 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
 
 
 def message_arrows(
-    found: RankCommunication, rank: int, zero: int, calls: MpiCalls, requests: MpiOperations, track: Ints
+    flows: RankCommunication, rank: int, zero: int, calls: MpiCalls, requests: MpiOperations, track: Ints
 ) -> Iterator[str]:
     """Yield this rank's ends of the arrows from sends to receives of MPI, one JSON object each.
 
-    An arrow begins where its send does, and ends where its receive ends. ``found`` has starts on the clock of
+    An arrow begins where its send does, and ends where its receive ends. ``flows`` has starts on the clock of
     the trace, and ``track`` is that of each request.
     """
     places: dict[tuple[int, int], tuple[int, int]] = {}
@@ -56,7 +56,7 @@ def message_arrows(
     ):
         columns = (table.start.tolist(), table.end.tolist(), tracks.tolist())
         places |= {(carrier.value, start): (end, tid) for start, end, tid in zip(*columns, strict=True)}
-    ends_of = (found.carrier.tolist(), found.start.tolist(), found.way.tolist(), found.number.tolist())
+    ends_of = (flows.carrier.tolist(), flows.start.tolist(), flows.way.tolist(), flows.number.tolist())
     for carrier, start, way, number in zip(*ends_of, strict=True):
         place = places.get((carrier, start))
         if not way or place is None:
@@ -105,10 +105,10 @@ def _drawn(
     common = f'"cat":"{category}","name":"{category}","pid":{rank}'
     columns = (begin - zero, begin_track, end - zero, end_track)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (start, of_start, stop, of_stop) in enumerate(rows, rank * _RANKS_APART):
-        yield f'{{"ph":"s","id":{number},{common},"tid":{of_start},"ts":{start // 1000}.{start % 1000:03d}}}'
+    for number, (start, below, stop, above) in enumerate(rows, rank * _RANKS_APART):
+        yield f'{{"ph":"s","id":{number},{common},"tid":{below},"ts":{start // 1000}.{start % 1000:03d}}}'
         # "bp" binds it to the event around it, not to the next one.
         yield (
-            f'{{"ph":"f","bp":"e","id":{number},{common},"tid":{of_stop},'
+            f'{{"ph":"f","bp":"e","id":{number},{common},"tid":{above},'
             f'"ts":{stop // 1000}.{stop % 1000:03d}}}'
         )

@@ -134,16 +134,16 @@ def _export_aligned(
     utc = None if clocks.start_utc_ns is None else clocks.start_utc_ns + base
     with _trace(path, _base(utc)) as write:
         for rank in zeros:
-            found = communication.of_rank(rank) if communication.mpi else None
-            if found is not None:
-                found = replace(found, start=clocks.to_common(rank, found.start))
-            write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base, found))
+            messages = communication.of_rank(rank) if communication.mpi else None
+            if messages is not None:
+                messages = replace(messages, start=clocks.to_common(rank, messages.start))
+            write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base, messages))
     done.notes.append(f"{path.name}: {clocks.note()}")
 
 
 def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, done: Exported) -> None:
-    known = [zero.utc for zero in zeros.values() if zero.utc is not None]
-    base = min(known) if len(known) == len(zeros) else None
+    stamps = [zero.utc for zero in zeros.values() if zero.utc is not None]
+    base = min(stamps) if len(stamps) == len(zeros) else None
     if base is None:
         unknown = [rank for rank, zero in zeros.items() if zero.utc is None]
         done.notes.append(
@@ -233,14 +233,14 @@ def _events(
     # Kernels and copies of one stream run one after another, so they share its track.
     track = tracks.of_streams(timeline.operations())
     yield from _complete("kernel", kernels, names, rank, zero, track, _kernel_arguments(kernels))
-    of_memory, of_graphs = np.split(track[len(kernels) :], [len(memory)])
-    yield from _complete("gpu_memcpy", memory, names, rank, zero, of_memory, _memory_arguments(memory))
-    yield from _complete("cuda_graph", graphs, names, rank, zero, of_graphs, _arguments(graphs))
+    memory_tracks, graph_tracks = np.split(track[len(kernels) :], [len(memory)])
+    yield from _complete("gpu_memcpy", memory, names, rank, zero, memory_tracks, _memory_arguments(memory))
+    yield from _complete("cuda_graph", graphs, names, rank, zero, graph_tracks, _arguments(graphs))
     waits = timeline.gpu_marks.correlation != NO_CORRELATION
     for category, rows in (("cuda_sync", waits), ("gpu_user_annotation", ~waits)):
         marks = timeline.gpu_marks.take(rows)
-        own = tracks.of_streams(marks, _MARKS[category])
-        yield from _complete(category, marks, names, rank, zero, own, _arguments(marks))
+        mark_tracks = tracks.of_streams(marks, _MARKS[category])
+        yield from _complete(category, marks, names, rank, zero, mark_tracks, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
     yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
     done = timeline.operators
@@ -250,16 +250,16 @@ def _events(
     on_thread = on_one_thread(ranges)
     pushed, free = ranges.take(on_thread), ranges.take(~on_thread)
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
-    of_free = tracks.of_ranges(free)
-    yield from _complete("user_annotation", free, names, rank, zero, of_free, _messages(timeline, free))
+    free_tracks = tracks.of_ranges(free)
+    yield from _complete("user_annotation", free, names, rank, zero, free_tracks, _messages(timeline, free))
     mpi, requests = timeline.mpi_calls, mpi_requests(timeline)
     yield from _complete("mpi", mpi, names, rank, zero, mpi.thread)
-    of_requests = tracks.of_requests(requests)
-    yield from _complete("mpi", requests, names, rank, zero, of_requests)
+    request_tracks = tracks.of_requests(requests)
+    yield from _complete("mpi", requests, names, rank, zero, request_tracks)
     yield from _allocated(timeline.allocations, rank, zero, tracks)
     yield from arrows(timeline, rank, zero, track)
     if messages is not None:
-        yield from message_arrows(messages, rank, zero, mpi, requests, of_requests)
+        yield from message_arrows(messages, rank, zero, mpi, requests, request_tracks)
     threads = (calls.thread, pushed.thread, done.thread, mpi.thread)
     yield from tracks.metadata(np.unique(np.concatenate(threads)))
 
@@ -287,25 +287,25 @@ def _complete(
 
 def _kernel_arguments(kernels: Kernels) -> Iterator[str]:
     columns = (kernels.grid.tolist(), kernels.block.tolist(), _operation_arguments(kernels))
-    for grid, block, known in zip(*columns, strict=True):
-        yield f',"args":{{{known},"grid":{grid},"block":{block}}}'
+    for grid, block, common in zip(*columns, strict=True):
+        yield f',"args":{{{common},"grid":{grid},"block":{block}}}'
 
 
 def _memory_arguments(memory: MemoryOperations) -> Iterator[str]:
-    for size, known in zip(memory.bytes.tolist(), _operation_arguments(memory), strict=True):
-        yield f',"args":{{{known},"bytes":{size}}}' if size >= 0 else f',"args":{{{known}}}'
+    for size, common in zip(memory.bytes.tolist(), _operation_arguments(memory), strict=True):
+        yield f',"args":{{{common},"bytes":{size}}}' if size >= 0 else f',"args":{{{common}}}'
 
 
 def _arguments(table: Operations | GpuMarks) -> Iterator[str]:
-    for known in _operation_arguments(table):
-        yield f',"args":{{{known}}}'
+    for common in _operation_arguments(table):
+        yield f',"args":{{{common}}}'
 
 
 def _operation_arguments(table: Operations | GpuMarks) -> Iterator[str]:
     columns = (table.device.tolist(), table.stream.tolist(), table.correlation.tolist())
     for device, stream, correlation in zip(*columns, strict=True):
-        known = f',"correlation":{correlation}' if correlation != NO_CORRELATION else ""
-        yield f'"device":{device},"stream":{stream}{known}'
+        suffix = f',"correlation":{correlation}' if correlation != NO_CORRELATION else ""
+        yield f'"device":{device},"stream":{stream}{suffix}'
 
 
 def _call_arguments(calls: ApiCalls) -> Iterator[str]:
@@ -318,8 +318,8 @@ def _inputs(timeline: Timeline) -> Iterator[str]:
     table, texts = timeline.operators, [*timeline.strings.tolist(), None]
     columns = (table.dims.tolist(), table.types.tolist(), table.values.tolist())
     for dims, types, values in zip(*columns, strict=True):
-        known = {"Input Dims": texts[dims], "Input type": texts[types], "Concrete Inputs": texts[values]}
-        written = ",".join(f'"{name}":{text}' for name, text in known.items() if text is not None)
+        inputs = {"Input Dims": texts[dims], "Input type": texts[types], "Concrete Inputs": texts[values]}
+        written = ",".join(f'"{name}":{text}' for name, text in inputs.items() if text is not None)
         yield f',"args":{{{written}}}' if written else ""
 
 
@@ -331,8 +331,8 @@ def _messages(timeline: Timeline, ranges: Ranges) -> Iterator[str]:
     places = zip(table.thread.tolist(), table.start.tolist(), table.end.tolist(), strict=True)
     sizes = dict(zip(places, size.tolist(), strict=True))
     for place in zip(ranges.thread.tolist(), ranges.start.tolist(), ranges.end.tolist(), strict=True):
-        known = sizes.get(place, NO_BYTES)
-        yield f',"args":{{"Input Dims":[[{known}]],"Input type":["unsigned char"]}}' if known > 0 else ""
+        length = sizes.get(place, NO_BYTES)
+        yield f',"args":{{"Input Dims":[[{length}]],"Input type":["unsigned char"]}}' if length > 0 else ""
 
 
 def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
@@ -356,16 +356,16 @@ class _Tracks:
         self._rank = rank
         self._names: list[str] = []
 
-    def of_streams(self, operations: Operations | GpuMarks, what: str = "") -> Ints:
+    def of_streams(self, operations: Operations | GpuMarks, suffix: str = "") -> Ints:
         """Return the track of each operation: that of its stream, or an extra one where two overlap.
 
-        ``what`` is appended to the name of the stream on tracks that do not show its work.
+        ``suffix`` is appended to the name of the stream on tracks that do not show its work.
         """
         track = np.empty(len(operations), np.int64)
         keys = np.stack((operations.device, operations.stream), axis=1)
         for (device, stream), rows in rows_by_key(*keys.T):
             lanes = lane(operations.start[rows], operations.end[rows])
-            track[rows] = self._new(f"GPU {device} stream {stream}{what}", lanes)
+            track[rows] = self._new(f"GPU {device} stream {stream}{suffix}", lanes)
         return track
 
     def of_ranges(self, ranges: Ranges) -> Ints:
@@ -398,8 +398,8 @@ class _Tracks:
             yield _named("thread_sort_index", self._rank, tid, {"sort_index": position})
 
 
-def _named(what: str, rank: int, tid: int, values: dict[str, object]) -> str:
-    return json.dumps({"ph": "M", "name": what, "pid": rank, "tid": tid, "args": values})
+def _named(kind: str, rank: int, tid: int, values: dict[str, object]) -> str:
+    return json.dumps({"ph": "M", "name": kind, "pid": rank, "tid": tid, "args": values})
 
 
 def lane(start: Ints, end: Ints) -> Ints:

@@ -56,12 +56,12 @@ def _account(contents: Contents) -> Chart | None:
     if not account:
         return _breakdown(contents)
     steps, means = Counter(account["rank"]), _means(account)
-    own = _own_times(means)
+    times = _own_times(means)
     waits = any(time is not None for time in account["wait_for_peer_ns"])
     drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
-    shown, note = _shown_ranks(own)
+    shown, note = _shown_ranks(times)
     note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
-    if len(own) > 1:
+    if len(times) > 1:
         note += (
             " A late rank waits least, because the others wait for it. "
             f"So compare the ranks' own time: {_own_parts(means)}."
@@ -74,11 +74,11 @@ def _account(contents: Contents) -> Chart | None:
         _of_rank(
             rank,
             [[name, round(means[rank][part])] for part, name in drawn],
-            detail=f"{format_ns(own[rank])} of its own",
+            detail=f"{format_ns(times[rank])} of its own",
         )
         for rank in shown
     ]
-    return bars("account", f"Time of a step by rank: {_said_of_own_time(own)}", note, rows, stacked=True)
+    return bars("account", f"Time of a step by rank: {_said_of_own_time(times)}", note, rows, stacked=True)
 
 
 def _of_rank(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", where: str = "") -> Row:
@@ -88,14 +88,14 @@ def _of_rank(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", whe
 def _has_more_steps(means: Mapping[int, Mapping[str, float]], kinds: Sequence[Row]) -> bool:
     """Return whether, by their means, the account of the run has other steps than those of the ranks."""
     return bool(kinds) and any(
-        abs((kinds[0][f"{part}_ns"] or 0) - sum(one[part] for one in means.values()) / len(means)) > 1
+        abs((kinds[0][f"{part}_ns"] or 0) - sum(mean[part] for mean in means.values()) / len(means)) > 1
         for part, _ in _PARTS
     )
 
 
 def _own_parts(means: Mapping[int, Mapping[str, float]]) -> str:
     """Return what ranks do by themselves; a program without a GPU neither copies nor idles."""
-    idles = any(of_rank[part] for of_rank in means.values() for part in _OWN[1:])
+    idles = any(mean[part] for mean in means.values() for part in _OWN[1:])
     return "compute, copies and idle" if idles else "compute"
 
 
@@ -120,23 +120,23 @@ def _own_times(means: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
     return {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
 
 
-def _busiest(own: Mapping[int, float]) -> tuple[int, float] | None:
+def _busiest(times: Mapping[int, float]) -> tuple[int, float] | None:
     """Return the rank that works longest and how long the median of the others does; None if alike."""
-    if len(own) < 2:
+    if len(times) < 2:
         return None
-    most = max(own, key=lambda rank: own[rank])
-    others = median(time for rank, time in own.items() if rank != most)
-    return None if own[most] < others * (1 + _WORTH_SAYING) else (most, others)
+    most = max(times, key=lambda rank: times[rank])
+    others = median(time for rank, time in times.items() if rank != most)
+    return None if times[most] < others * (1 + _WORTH_SAYING) else (most, others)
 
 
-def _said_of_own_time(own: Mapping[int, float]) -> str:
-    if len(own) == 1:
-        return f"{format_ns(next(iter(own.values())))} of its own"
-    found = _busiest(own)
-    if found is None:
+def _said_of_own_time(times: Mapping[int, float]) -> str:
+    if len(times) == 1:
+        return f"{format_ns(next(iter(times.values())))} of its own"
+    busiest = _busiest(times)
+    if busiest is None:
         return "the ranks work equally long"
-    most, others = found
-    more = own[most] - others
+    most, others = busiest
+    more = times[most] - others
     share = f" ({100 * more / others:.0f} %)" if others else ""
     return f"rank {most} works {format_ns(more)} longer than the median of the others{share}"
 
@@ -188,8 +188,8 @@ def _phases(contents: Contents) -> Chart | None:
     busiest = _busiest(_own_times(_means(account))) if account else None
     late = {row["rank"] for row in contents.table("skew_summary").rows if row["verdict"] in LATE}
     drawn = []
-    for phase, found in by_phase.items():
-        values = {rank: row["p50_ns"] for rank, row in found.items()}
+    for phase, phase_rows in by_phase.items():
+        values = {rank: row["p50_ns"] for rank, row in phase_rows.items()}
         shown, _ = _shown_ranks(values)
         drawn.append(
             {
@@ -197,7 +197,7 @@ def _phases(contents: Contents) -> Chart | None:
                 "median_ns": round(median(values.values())),
                 "low_ns": min(values.values()),
                 "high_ns": max(values.values()),
-                "points": [[rank, values[rank], found[rank]["p95_ns"]] for rank in sorted(shown)],
+                "points": [[rank, values[rank], phase_rows[rank]["p95_ns"]] for rank in sorted(shown)],
             }
         )
     note = (
@@ -220,13 +220,13 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int
     only a culprit is named, if there are some.
     """
     best: tuple[float, str, int, float] | None = None
-    medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
+    medians = {name: median(row["p50_ns"] for row in by_rank.values()) for name, by_rank in by_phase.items()}
     step = sum(medians.values())
-    for name, found in by_phase.items():
-        slowest = max(found, key=lambda one: found[one]["p50_ns"])
-        for rank in (culprits or {slowest}) & found.keys() if len(found) > 1 else ():
-            others = median(other["p50_ns"] for of, other in found.items() if of != rank)
-            more = found[rank]["p50_ns"] - others
+    for name, by_rank in by_phase.items():
+        slowest = max(by_rank, key=lambda number: by_rank[number]["p50_ns"])
+        for rank in (culprits or {slowest}) & by_rank.keys() if len(by_rank) > 1 else ():
+            others = median(other["p50_ns"] for of, other in by_rank.items() if of != rank)
+            more = by_rank[rank]["p50_ns"] - others
             if more > _WORTH_SAYING * step and (best is None or more > best[0]):
                 best = more, name, rank, others
     if best:
@@ -246,7 +246,7 @@ def _idle(contents: Contents) -> Chart | None:
     totals: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         totals[row["cause"], row["range"] or ""][row["rank"]] += row["idle_ns_per_step"]
-    means = {key: sum(found.values()) / len(ranks) for key, found in totals.items()}
+    means = {key: sum(parts.values()) / len(ranks) for key, parts in totals.items()}
     top = sorted(means, key=lambda key: -means[key])[:_TOP_CAUSES]
     if not top or not means[top[0]]:
         return None
@@ -344,21 +344,21 @@ def memory_charts(contents: Contents) -> list[dict[str, Any]]:
     rows = contents.table("memory_over_step").rows
     charts = []
     for place, snapshot in enumerate(shown):
-        own = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
-        if len(own) > 1:
-            charts.append(_chart(contents, snapshot, own, f"gpu-memory-{place}"))
+        kinds = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
+        if len(kinds) > 1:
+            charts.append(_chart(contents, snapshot, kinds, f"gpu-memory-{place}"))
     return charts
 
 
 def _chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dict[str, Any]:
-    begin, of_profile = _begin(contents, snapshot, rows)
+    begin, in_profile = _begin(contents, snapshot, rows)
     when = _SNAPSHOT_EVENTS.get(snapshot["event"], "").format(step=snapshot["step"])
     peak = format_bytes(snapshot["peak_bytes"])
     series = {title: [row[f"{kind}_bytes"] for row in rows] for kind, title in _MEMORY_KINDS.items()}
     note = "Memory of PyTorch's allocator by kind, from its recorded events."
     note += (
         " The time begins with the step in the timeline."
-        if of_profile
+        if in_profile
         else " The time begins with the first event."
     )
     if not snapshot["complete"]:

@@ -101,8 +101,8 @@ class FirstScreen:
 
     def tables(self) -> list[str]:
         """Return the analyses that the first screen refers to."""
-        found = [name for card in self.cards for name, _, _ in card.evidence if name in ANALYSES]
-        return [*found, *(["step_kinds", "step_account"] if self.accounts else [])]
+        analyses = [name for card in self.cards for name, _, _ in card.evidence if name in ANALYSES]
+        return [*analyses, *(["step_kinds", "step_account"] if self.accounts else [])]
 
 
 def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -> FirstScreen:
@@ -128,7 +128,7 @@ def explanation_screen(
         banner=banner,
         conclusion=conclusion(explanation)[len(banner) :],
         cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()],
-        hidden=[hidden_cost(one, explanation) for one in explanation.hidden],
+        hidden=[hidden_cost(finding, explanation) for finding in explanation.hidden],
         not_judged=unjudged(explanation),
     )
 
@@ -142,7 +142,7 @@ def patterned(colours: Iterable[str]) -> Iterator[str]:
 
 def _bar(account: Account) -> Bar:
     slices = _slices(account)
-    label = ", ".join(f"{one.name} {one.share}" for one in slices)
+    label = ", ".join(f"{part.name} {part.share}" for part in slices)
     return Bar(account_title(account), slices, label, account.notes)
 
 

@@ -27,11 +27,7 @@ _PHASES = 8
 
 _ACCOUNT = (
     ("compute", "Compute", "A compute kernel runs."),
-    (
-        "exposed_comm",
-        "Exposed communication",
-        "Communication runs and no compute, and all ranks are there.",
-    ),
+    ("exposed_comm", "Exposed communication", "Communication runs and no compute, and all ranks are there."),
     ("wait_for_peer", "Waiting for peers", "Communication waits for its last rank; no compute runs."),
     ("exposed_mem", "Copies", "Only copies and sets run."),
     ("idle", "Idle", "Nothing runs on the GPU."),
@@ -53,14 +49,14 @@ class _Grid(msgspec.Struct, frozen=True):
 
     def cells(self, columns: Mapping[str, Sequence[Any] | Ints], name: str) -> Floats:
         """Return a column as one line a step with one cell a rank; NaN where a rank has no such row."""
-        found = np.full((len(self.steps), len(self.ranks)), np.nan)
+        cells = np.full((len(self.steps), len(self.ranks)), np.nan)
         rank = np.asarray(columns["rank"], np.int64)
         step = np.asarray(columns["step"], np.int64)
         row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
         shown = self.steps[row] == step
         values = np.array(columns[name], np.float64)
-        found[row[shown], np.searchsorted(self.ranks, rank[shown])] = values[shown]
-        return found
+        cells[row[shown], np.searchsorted(self.ranks, rank[shown])] = values[shown]
+        return cells
 
 
 class _Quantity(msgspec.Struct, frozen=True):
@@ -127,8 +123,8 @@ def _slowest_of_each_block(walls: Floats) -> Ints:
 
 def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
     times = contents.table("step_times").columns
-    found = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
-    return [*found, *_of_account(contents, grid), *_of_phases(contents, grid)]
+    quantities = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
+    return [*quantities, *_of_account(contents, grid), *_of_phases(contents, grid)]
 
 
 def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
@@ -139,13 +135,13 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
         return quantities
     parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT}
     waiting = parts["wait_for_peer"]
-    if known := not np.isnan(waiting).all():
+    if measured := not np.isnan(waiting).all():
         late = _lateness(waiting)
     else:
         late = _lateness(parts["exposed_comm"])
         del parts["wait_for_peer"]
     if len(grid.ranks) > 1 and np.nanmax(late, initial=0.0) > 0:
-        quantities.append(_Quantity("lateness", "Lateness", _LATE if known else _LATE_ALL, late))
+        quantities.append(_Quantity("lateness", "Lateness", _LATE if measured else _LATE_ALL, late))
     return quantities + [
         _Quantity(id, label, meaning, parts[id])
         for id, label, meaning in _ACCOUNT
@@ -196,11 +192,11 @@ def _lateness(waiting: Floats) -> Floats:
 def _whole(cells: Floats, unit: int, digits: int) -> list[int | None]:
     """Return the cells as multiples of the unit, rounded to ``digits`` significant digits."""
     flat = cells.ravel() / unit
-    known = ~np.isnan(flat)
-    values = np.where(known, flat, 0.0)
+    measured = ~np.isnan(flat)
+    values = np.where(measured, flat, 0.0)
     size = 10 ** np.maximum(np.floor(np.log10(np.maximum(np.abs(values), 1))) - digits + 1, 0)
     whole: list[int | None] = (np.rint(values / size) * size).astype(np.int64).tolist()
-    for place in np.flatnonzero(~known).tolist():
+    for place in np.flatnonzero(~measured).tolist():
         whole[place] = None
     return whole
 
@@ -217,9 +213,9 @@ def _hosts(contents: Contents, ranks: Ints) -> tuple[list[str], list[int]]:
 
 def _first(quantities: Sequence[_Quantity], late: Mapping[int, Mapping[str, Any]]) -> str:
     """Return the quantity to begin with: ranks that wait for a late one take as long as it."""
-    known = {quantity.id for quantity in quantities}
+    ids = {quantity.id for quantity in quantities}
     named = any(row["verdict"] in LATE for row in late.values())
-    return "lateness" if named and "lateness" in known else "wall"
+    return "lateness" if named and "lateness" in ids else "wall"
 
 
 def _title(verdicts: Sequence[Mapping[str, Any]]) -> str:

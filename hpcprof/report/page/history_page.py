@@ -16,7 +16,7 @@ _COLUMNS = [Column(name, Kind.FLOAT if name in _NUMBERS else Kind.TEXT) for name
 
 
 def html_history(
-    found: Sequence[History],
+    series: Sequence[History],
     skipped: Sequence[str] = (),
     template: str = "report/history.html.j2",
     run_page: Callable[[str], str] | None = None,
@@ -27,13 +27,13 @@ def html_history(
     ``skipped`` has a sentence for each run that cannot be read. ``template`` extends that of the histories.
     ``run_page`` returns the address of the page of a run, by its id; without it, runs are no links.
     """
-    charts = history_charts(found)
-    several = [history for history in found if len(history.points) > 1] or found[:1]
+    charts = history_charts(series)
+    several = [history for history in series if len(history.points) > 1] or series[:1]
     tables = [
         _table([history], history.setup, f"history-{number}", run_page)
         for number, history in enumerate(several, 1)
     ]
-    if single := [history for history in found if history not in several]:
+    if single := [history for history in series if history not in several]:
         tables.append(_table(single, "Series of one run", "history-single", run_page))
     return render_page(
         template,
@@ -41,18 +41,18 @@ def html_history(
         {"history": charts} if charts else {},
         (("history", "History"),),
         None,
-        **{"metric": visible(found[0].metric), **values},
+        **{"metric": visible(series[0].metric), **values},
         sentences=[
-            *filter(None, [told_apart(found)]),
+            *filter(None, [told_apart(series)]),
             *(s for history in several for s in in_words(history)),
         ],
         skipped=skipped,
     )
 
 
-def history_charts(found: Sequence[History]) -> list[dict[str, Any]]:
+def history_charts(series: Sequence[History]) -> list[dict[str, Any]]:
     """Return the data of a chart for the longest history, and for each other one of several runs."""
-    dated = [(history, [point for point in history.points if point.time]) for history in found]
+    dated = [(history, [point for point in history.points if point.time]) for history in series]
     return [
         _chart(history, points)
         for place, (history, points) in enumerate(dated)
@@ -67,17 +67,17 @@ def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
         "note": f"{counted(left, 'run')} of unknown time left out" if left else "",
         "unit": history.metric.rpartition("_")[2],
         "points": [
-            {"time": _seconds(one), "value": one.value, "label": " ".join(map(visible, (one.run, *one.tags)))}
-            for one in points
+            {"time": _seconds(row), "value": row.value, "label": " ".join(map(visible, (row.run, *row.tags)))}
+            for row in points
         ],
         "changes": [
             {
-                "time": _seconds(one),
-                "probability": min(one.change_probability, MOST_CERTAIN),
-                "label": f"{one.change_pct:+.1f} %",
+                "time": _seconds(row),
+                "probability": min(row.change_probability, MOST_CERTAIN),
+                "label": f"{row.change_pct:+.1f} %",
             }
-            for one in points
-            if one.change_probability is not None
+            for row in points
+            if row.change_probability is not None
         ],
     }
 
@@ -94,12 +94,12 @@ def _table(
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
     headers = [header(column) for column in COLUMNS]
     rest = "hpcprof history --format csv"
-    found = page_table(name, visible(title), _COLUMNS, headers, rows, rest)
-    for column in found.data["columns"] if found.data else ():
+    table = page_table(name, visible(title), _COLUMNS, headers, rows, rest)
+    for column in table.data["columns"] if table.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]
         elif column["name"] == "run" and run_page is not None:
             column["links"] = [run_page(str(row["run"])) for row in rows[: len(column["values"])]]
         elif column["name"] == "change_probability":
             column["texts"] = ["–" if value is None else in_percent(value) for value in column["values"]]
-    return found
+    return table

@@ -120,7 +120,7 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_name[named(row["name"])].append(row)
-    lost = {name: sum(map(_lost, found)) for name, found in by_name.items()}
+    lost = {name: sum(map(_lost, sums)) for name, sums in by_name.items()}
     names = sorted(lost, key=lambda name: -lost[name])[:TOP_KERNELS]
     shown = labels(names, LABEL)
     several = any(len(by_name[name]) > _POINTS for name in names)

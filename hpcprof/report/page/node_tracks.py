@@ -27,10 +27,7 @@ class _Metric(msgspec.Struct, frozen=True):
 
 
 _OF_GPU = (_Metric("sm_mhz", "GPU clock", "MHz"), _Metric("power_w", "GPU power", "W"))
-_OF_RANK = (
-    _Metric("cpu_s", "CPU", "cores"),
-    _Metric("blocked_pct", "File waits", "%", seldom=True),
-)
+_OF_RANK = (_Metric("cpu_s", "CPU", "cores"), _Metric("blocked_pct", "File waits", "%", seldom=True))
 _OF_NODE = (
     _Metric("busy_s", "Node CPU", "cores"),
     _Metric("memory_pressure_s", "Memory waits", "%", 100.0, seldom=True),
@@ -58,19 +55,19 @@ def node_tracks(
     nodes: Sequence[NodeTelemetry], ranks: Sequence[int], begin: float, end: float
 ) -> dict[int, list[NodeTrack]]:
     """Return the tracks of each rank between two moments; those of a node are with the first of its ranks."""
-    found = {}
+    tracks = {}
     for node in nodes:
-        for place, rank in enumerate(one for one in ranks if one in node.ranks):
-            own = [f"gpu{gpu}" for gpu in range(len(node.gpus)) if node.rank_of_gpu(gpu) == rank]
-            devices = [*((gpu, _OF_GPU) for gpu in own), (f"rank{rank}", _OF_RANK)]
+        for place, rank in enumerate(number for number in ranks if number in node.ranks):
+            gpus = [f"gpu{gpu}" for gpu in range(len(node.gpus)) if node.rank_of_gpu(gpu) == rank]
+            devices = [*((gpu, _OF_GPU) for gpu in gpus), (f"rank{rank}", _OF_RANK)]
             devices += [("node", _OF_NODE)] if place == 0 else []
-            found[rank] = [
+            tracks[rank] = [
                 track
                 for device, metrics in devices
                 for metric in metrics
                 for track in _tracks(node, device, metric, begin, end)
             ]
-    return found
+    return tracks
 
 
 def _tracks(

@@ -75,7 +75,7 @@ def html_report(
         scrub_note=SAID if scrub else "",
         explained=contents.explanation is not None,
         prediction_columns=KEPT_COLUMNS[1:],
-        predictions=[kept_cells(one)[1:] for one in _predictions(contents.run)],
+        predictions=[kept_cells(kept)[1:] for kept in _predictions(contents.run)],
         hidden_title=HIDDEN,
         lacking_title=LACKING,
         **values,
@@ -85,7 +85,7 @@ def html_report(
 def _predictions(run: Run) -> list[Kept]:
     """Return the predictions that were made from a run; none if they cannot be read."""
     try:
-        return [one for one in kept_predictions(run.path.parent) if one.run == run.id]
+        return [kept for kept in kept_predictions(run.path.parent) if kept.run == run.id]
     except HpcprofError:
         return []
 
@@ -193,8 +193,8 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
         return None
 
     def cleaned(finding: Finding) -> Finding:
-        sources = finding.source and tuple(replace(one, file=None) for one in finding.source)
-        others, with_it = (tuple(map(cleaned, one)) for one in (finding.alternatives, finding.together))
+        sources = finding.source and tuple(replace(frame, file=None) for frame in finding.source)
+        others, with_it = (tuple(map(cleaned, side)) for side in (finding.alternatives, finding.together))
         return replace(finding, source=sources, alternatives=others, together=with_it)
 
     return replace(
@@ -207,11 +207,11 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
 def _users(contents: Contents) -> set[str]:
     """Return the user who makes the page, and those whose homes the run's folder is in."""
     parts = contents.run.path.absolute().parts
-    of_homes = {name for home, name in pairwise(parts) if home in _HOMES}
+    users = {name for home, name in pairwise(parts) if home in _HOMES}
     try:
-        return {*of_homes, getpass.getuser()}
+        return {*users, getpass.getuser()}
     except (KeyError, OSError):  # In some containers nobody has a name.
-        return of_homes
+        return users
 
 
 def _cleaned(value: Any, names: Names) -> Any:
@@ -220,7 +220,7 @@ def _cleaned(value: Any, names: Names) -> Any:
     if isinstance(value, str):
         return names.cleaned(value)
     if isinstance(value, Mapping):
-        return {_cleaned(key, names): _cleaned(one, names) for key, one in value.items()}
+        return {_cleaned(key, names): _cleaned(item, names) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(one, names) for one in value]
+        return [_cleaned(item, names) for item in value]
     return names.cleaned(str(value)) if isinstance(value, RankFailure) else value

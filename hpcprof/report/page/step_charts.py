@@ -61,8 +61,8 @@ def modes_chart(result: RankResult) -> Chart:
     title = f"Step time by mode, {result.point}" if result.point else "Step time by mode"
     if len(steps) > 1:
         fastest = min(zip(result.modes, steps, strict=True), key=lambda pair: pair[1].p50_ns)
-        of_bound = f", {100 * bound / fastest[1].p50_ns:.1f} % of the bound" if bound else ""
-        title += f": {fastest[0]} is the fastest with {format_ns(fastest[1].p50_ns)}{of_bound}"
+        share = f", {100 * bound / fastest[1].p50_ns:.1f} % of the bound" if bound else ""
+        title += f": {fastest[0]} is the fastest with {format_ns(fastest[1].p50_ns)}{share}"
     return {
         "kind": "modes",
         "title": title,
@@ -104,11 +104,11 @@ def steps_chart(contents: Contents) -> Chart | None:
         "title": f"Step time: {_said_of_steps(named, middle, [wall for wall, _ in slowest])}",
         "note": note,
         "ranks": ranks,
-        "step": [steps[one[0]] for one in blocks],
-        "min_ns": [min(ordered[i][0][0] for i in one) for one in blocks],
-        "p50_ns": [round(median(median(wall for wall, _ in ordered[i]) for i in one)) for one in blocks],
-        "p95_ns": [max(_quantile(ordered[i], 0.95) for i in one) for one in blocks],
-        "max_ns": [max(ordered[i][-1][0] for i in one) for one in blocks],
+        "step": [steps[rows[0]] for rows in blocks],
+        "min_ns": [min(ordered[i][0][0] for i in rows) for rows in blocks],
+        "p50_ns": [round(median(median(wall for wall, _ in ordered[i]) for i in rows)) for rows in blocks],
+        "p95_ns": [max(_quantile(ordered[i], 0.95) for i in rows) for rows in blocks],
+        "max_ns": [max(ordered[i][-1][0] for i in rows) for rows in blocks],
         "outliers": named,
     }
 

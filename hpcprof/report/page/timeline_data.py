@@ -121,24 +121,24 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     communication = run_communication(run, store)
     clocks = communication.clocks
     steps = median_and_worst(windows)
-    known = [rank for rank in clocks.clocks if rank in windows and len(windows[rank].only(steps))]
-    ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
+    candidates = [rank for rank in clocks.clocks if rank in windows and len(windows[rank].only(steps))]
+    ranks, note = chosen_ranks(candidates, deviations(store, run.id, windows))
     whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MOST_EVENTS
-    found, missing = [], []
+    ranks_shown, missing = [], []
     for rank in ranks:
         shown = windows[rank] if whole else windows[rank].only(steps)
         try:
             timelines = [reader.read_steps(rank, first, last) for first, last in spans(shown.number.tolist())]
-            found.append(_rank(rank, shown, timelines, communication.of_rank(rank)))
+            ranks_shown.append(_rank(rank, shown, timelines, communication.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
-    if not found:
+    if not ranks_shown:
         return _nothing(missing[0])
     notes = [clocks.note(), *note, *missing]
     if not whole:
         notes.append(_ONLY_CHOSEN)
     nodes = read_telemetry(run.path) if clocks.start_utc_ns is not None else []
-    return _assembled(found, clocks, steps, notes, budget, nodes)
+    return _assembled(ranks_shown, clocks, steps, notes, budget, nodes)
 
 
 def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[str, Any]:
@@ -148,18 +148,18 @@ def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[s
     if not shown:
         return _nothing("No steps were found, and there is no capture small enough to show whole.")
     communication = run_communication(run, store)
-    found = [
+    tracks = [
         _rank(rank, window, [timeline], communication.of_rank(rank))
         for rank in shown
         for window, timeline in [reader.read_capture(rank)]
         if window.start[0] < window.end[0]
     ]
-    if not found:
+    if not tracks:
         return _nothing("No steps were found, and the capture has no events.")
     notes = ["No steps were found: the whole capture is shown."]
     if len(shown) < len(reader.profiles):
         notes.append(f"To keep this page small, it has {named_ranks(shown)} only.")
-    return _assembled(found, communication.clocks, ShownSteps(0, 0), notes, budget, [])
+    return _assembled(tracks, communication.clocks, ShownSteps(0, 0), notes, budget, [])
 
 
 def median_and_worst(windows: Windows) -> ShownSteps:
@@ -211,7 +211,7 @@ def _assembled(
     kept, shown, more = _fit(ranks, steps, budget, lambda rank: _encoded(rank, clocks, zero, texts))
     utc = zero + (clocks.start_utc_ns or 0)
     end = max(int(clocks.to_common(rank.rank, rank.windows.end).max()) for rank in ranks) - zero
-    of_nodes = node_tracks(nodes, sorted(kept), utc / 1e9, (utc + end) / 1e9)
+    tracks_of_rank = node_tracks(nodes, sorted(kept), utc / 1e9, (utc + end) / 1e9)
     return {
         "notes": [*notes, *more],
         "median": steps.median,
@@ -222,7 +222,7 @@ def _assembled(
                 "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
                 "steps": shown[of.rank].on_common_clock(of.rank, clocks).rows(zero),
                 "tracks": kept[of.rank]
-                + [_encoded_samples(track, utc, texts) for track in of_nodes.get(of.rank, ())],
+                + [_encoded_samples(track, utc, texts) for track in tracks_of_rank.get(of.rank, ())],
             }
             for of in sorted(ranks, key=lambda of: of.rank)
             if of.rank in kept
@@ -257,13 +257,13 @@ def _rank(
 
 def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and the last step of each run of neighbours."""
-    found: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for step in sorted(steps):
-        if found and step <= found[-1][1] + 1:
-            found[-1] = found[-1][0], step
+        if blocks and step <= blocks[-1][1] + 1:
+            blocks[-1] = blocks[-1][0], step
         else:
-            found.append((step, step))
-    return found
+            blocks.append((step, step))
+    return blocks
 
 
 def _fit(
@@ -273,7 +273,7 @@ def _fit(
     for detail in _DETAILS:
         reduced = [_reduced(rank, steps, detail) for rank in ranks]
         encoded = [encode(rank) for rank in reduced]
-        sizes = [len(zlib.compress(msgspec.json.encode(one), 1)) for one in encoded]
+        sizes = [len(zlib.compress(msgspec.json.encode(rank), 1)) for rank in encoded]
         if sum(sizes) <= budget:
             break
     pixel_ns = max(rank.pixel_ns for rank in ranks)
@@ -286,7 +286,7 @@ def _fit(
         notes.append(
             f"Left out, to keep this page small: {named_ranks(sorted(out))}. hpcprof serve shows all."
         )
-    kept = {rank.rank: one for rank, one in zip(reduced[:fitting], encoded, strict=False)}
+    kept = {rank.rank: data for rank, data in zip(reduced[:fitting], encoded, strict=False)}
     return kept, {rank.rank: rank.windows for rank in reduced}, notes
 
 
@@ -354,13 +354,13 @@ def _encoded_track(
     start = clocks.to_common(rank.rank, slices.start) - zero
     on_gpu = track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION)
     names, number = np.unique(slices.name, return_inverse=True)
-    known = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
+    numbers = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
     info = infos[slices.info]
     links = links_of(slices, rank.communication)
     for row, text in links.texts.items():
         info[row] = texts.add(text)
     slices = replace(slices, start=start, end=start + slices.end - slices.start, info=info)
-    slices = replace(slices, name=np.array(known)[number.reshape(-1)])
+    slices = replace(slices, name=np.array(numbers)[number.reshape(-1)])
     return encoded_slices(replace(track, slices=slices), links)
 
 

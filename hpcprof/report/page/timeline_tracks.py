@@ -146,16 +146,16 @@ def joined(parts: Sequence[RankTracks]) -> RankTracks:
     launches = 0
     for part in parts:
         for track in part.tracks:
-            own = track.slices
+            shifted = track.slices
             moved = replace(
-                own,
-                launch=np.where(own.launch == NONE, NONE, own.launch + launches),
-                info=np.where(own.info == NONE, NONE, own.info + len(infos)),
+                shifted,
+                launch=np.where(shifted.launch == NONE, NONE, shifted.launch + launches),
+                info=np.where(shifted.info == NONE, NONE, shifted.info + len(infos)),
             )
             slices.setdefault((track.kind, track.label), []).append(moved)
         infos += part.infos
         launches += max((int(track.slices.launch.max()) + 1 for track in part.tracks), default=0)
-    tracks = [Track(*key, _distinct(concatenate(TrackSlices, own))) for key, own in slices.items()]
+    tracks = [Track(*key, _distinct(concatenate(TrackSlices, group))) for key, group in slices.items()]
     return RankTracks(_in_order(tracks), infos)
 
 
@@ -163,9 +163,9 @@ def _distinct(slices: TrackSlices) -> TrackSlices:
     """Return slices without those that have the same extent and name as an earlier one of another window."""
     rows = np.column_stack((slices.start, slices.end, slices.name, slices.depth))
     _, first = np.unique(rows, axis=0, return_index=True)
-    own = slices.take(np.sort(first))
-    own = replace(own, depth=_depth(own.start, own.end))
-    return own.take(_by_start(own.start, own.end))
+    kept = slices.take(np.sort(first))
+    kept = replace(kept, depth=_depth(kept.start, kept.end))
+    return kept.take(_by_start(kept.start, kept.end))
 
 
 def _in_order(tracks: Sequence[Track]) -> list[Track]:
@@ -181,20 +181,20 @@ def merge_short(slices: TrackSlices, shortest: int | Ints) -> TrackSlices:
     one that takes most of the time, its name is that of the first one, and it has no launch.
     """
     order = np.lexsort((slices.start, slices.depth))
-    own = slices.take(order)
-    limit = np.broadcast_to(shortest, own.start.shape)[order]
-    short = own.end - own.start < limit
-    apart = own.start[1:] - own.end[:-1] >= limit[1:]
-    begins = np.append(True, ~short[1:] | ~short[:-1] | apart | (np.diff(own.depth) != 0))[: len(own)]
+    part = slices.take(order)
+    limit = np.broadcast_to(shortest, part.start.shape)[order]
+    short = part.end - part.start < limit
+    apart = part.start[1:] - part.end[:-1] >= limit[1:]
+    begins = np.append(True, ~short[1:] | ~short[:-1] | apart | (np.diff(part.depth) != 0))[: len(part)]
     first = np.flatnonzero(begins)
-    count = np.diff(np.append(first, len(own)))
+    count = np.diff(np.append(first, len(part)))
     last = first + count - 1
-    merged = own.take(first)
+    merged = part.take(first)
     several = count > 1
     merged = replace(
         merged,
-        end=np.where(several, own.end[last], merged.end),
-        kind=np.where(several, int(SliceKind.MERGED) | _prevailing_kinds(own, first, count), merged.kind),
+        end=np.where(several, part.end[last], merged.end),
+        kind=np.where(several, int(SliceKind.MERGED) | _prevailing_kinds(part, first, count), merged.kind),
         launch=np.where(several, NONE, merged.launch),
         info=np.where(several, NONE, merged.info),
     )
@@ -331,13 +331,13 @@ def _depth(start: Ints, end: Ints) -> Ints:
 def _infos(timeline: Timeline) -> tuple[Ints, list[str]]:
     """Return the texts on the work of the GPU, and for each operation the number of its text."""
     kernels, memory = timeline.kernels, timeline.memops
-    launches, of_kernel = numbered_rows(*kernels.grid.T, *kernels.block.T)
+    launches, kernel_shape = numbered_rows(*kernels.grid.T, *kernels.block.T)
     texts = [f"grid ({x}, {y}, {z}), block ({i}, {j}, {k})" for x, y, z, i, j, k in launches.tolist()]
-    sizes, of_size = np.unique(memory.bytes, return_inverse=True)
+    sizes, size_number = np.unique(memory.bytes, return_inverse=True)
     texts += [f"{size:,} bytes ({format_bytes(size)})" for size in sizes.tolist()]
-    of_memory = np.where(memory.bytes < 0, NONE, of_size.reshape(-1) + len(launches))
+    memory_size = np.where(memory.bytes < 0, NONE, size_number.reshape(-1) + len(launches))
     none = np.full(len(timeline.graphs), NONE)
-    return np.concatenate((of_kernel, of_memory, none)), texts
+    return np.concatenate((kernel_shape, memory_size, none)), texts
 
 
 _KINDS = {
@@ -367,22 +367,22 @@ def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLink
     collective = np.full(len(slices), NONE)
     slice_links = SliceLinks(collective, [], [], {})
     place: dict[tuple[int, int], int] = {}
-    known = np.zeros(len(communication.start), bool)
+    is_sent = np.zeros(len(communication.start), bool)
     for carrier, kind in _KINDS.items():
         rows = np.flatnonzero(slices.kind == kind)
         place |= {
             (int(carrier), start): row
             for row, start in zip(rows.tolist(), slices.start[rows].tolist(), strict=True)
         }
-        known |= (communication.carrier == carrier) & np.isin(communication.start, slices.start[rows])
-    for one in np.flatnonzero(known).tolist():
-        row = place[int(communication.carrier[one]), int(communication.start[one])]
-        number = int(communication.number[one])
-        if way := int(communication.way[one]):
+        is_sent |= (communication.carrier == carrier) & np.isin(communication.start, slices.start[rows])
+    for row_number in np.flatnonzero(is_sent).tolist():
+        row = place[int(communication.carrier[row_number]), int(communication.start[row_number])]
+        number = int(communication.number[row_number])
+        if way := int(communication.way[row_number]):
             slice_links.message_rows.append(row)
             slice_links.messages.append(way * (number + 1))
         else:
             collective[row] = number
-        said = communication.texts[one]
+        said = communication.texts[row_number]
         slice_links.texts[row] = f"{slice_links.texts[row]}; {said}" if row in slice_links.texts else said
     return slice_links

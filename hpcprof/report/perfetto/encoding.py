@@ -102,13 +102,7 @@ def nothing(count: int) -> Encoded:
     return Encoded(np.empty(0, np.uint8), np.zeros(count, np.int64))
 
 
-def _tagged(
-    field: int,
-    kind: int,
-    content: NDArray[np.uint8],
-    used: Mask,
-    present: Mask | None,
-) -> Encoded:
+def _tagged(field: int, kind: int, content: NDArray[np.uint8], used: Mask, present: Mask | None) -> Encoded:
     """Put the tag of a field before the used bytes of each row."""
     tag = np.frombuffer(_tag(field, kind), np.uint8)
     whole = np.hstack([np.tile(tag, (len(content), 1)), content])
@@ -119,8 +113,8 @@ def _tagged(
 
 
 def _tag(field: int, kind: int) -> bytes:
-    number, found = field << 3 | kind, bytearray()
+    number, digits = field << 3 | kind, bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        digits.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes(found) + bytes([number])
+    return bytes(digits) + bytes([number])

@@ -72,8 +72,8 @@ class Texts:
 
     def numbers(self, values: Sequence[str]) -> Ints:
         """Return the numbers of texts, shape (n,); new ones are added."""
-        found = (self.number.setdefault(value, len(self.number) + 1) for value in values)
-        return np.fromiter(found, np.int64, len(values))
+        numbers = (self.number.setdefault(value, len(self.number) + 1) for value in values)
+        return np.fromiter(numbers, np.int64, len(values))
 
 
 class SliceColumns(msgspec.Struct):
@@ -148,15 +148,15 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
         marks = timeline.gpu_marks.take(rows)
         add(category, marks, _streams(marks, f" {category}s"))
     ranges = timeline.ranges
-    own = on_one_thread(ranges)
-    add("range", ranges.take(own), _threads(ranges.take(own)))
+    in_thread = on_one_thread(ranges)
+    add("range", ranges.take(in_thread), _threads(ranges.take(in_thread)))
     add("module", timeline.modules, _threads(timeline.modules))
     operators = add("operator", timeline.operators, _threads(timeline.operators), _inputs(slices, timeline))
     calls = add("api", timeline.calls, _threads(timeline.calls))
     projected = ranges_on_gpu(timeline) if whole else Ranges.empty()
     rows = {"ranges on the GPU": np.arange(len(projected))} if len(projected) else {}
     add("projection", projected, rows)
-    free = ranges.take(~own)
+    free = ranges.take(~in_thread)
     tracks = {"ranges across threads": np.arange(len(free))} if len(free) else {}
     own_ranges = add("range", free, tracks)
     mpi_calls = add("mpi", timeline.mpi_calls, _threads(timeline.mpi_calls))
@@ -168,9 +168,9 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
     return Firsts(work, calls, operators, own_ranges, mpi_calls, begun)
 
 
-def _streams(table: GpuSpans, what: str = "") -> dict[str, Ints]:
+def _streams(table: GpuSpans, suffix: str = "") -> dict[str, Ints]:
     keys = rows_by_key(table.device, table.stream)
-    return {f"GPU {device} stream {stream}{what}": rows for (device, stream), rows in keys}
+    return {f"GPU {device} stream {stream}{suffix}": rows for (device, stream), rows in keys}
 
 
 def _threads(table: NamedSpans) -> dict[str, Ints]:
@@ -200,8 +200,8 @@ def _text_note(name: str, numbers: Ints) -> Encoded:
     return _annotation(name, varints(_TEXT_IID, numbers), numbers > 0)
 
 
-def _note(name: str, values: Ints, known: Mask) -> Encoded:
-    return _annotation(name, varints(_UNSIGNED, np.where(known, values, 0)), known)
+def _note(name: str, values: Ints, mask: Mask) -> Encoded:
+    return _annotation(name, varints(_UNSIGNED, np.where(mask, values, 0)), mask)
 
 
 def _annotation(name: str, value: Encoded, present: Mask) -> Encoded:
@@ -289,11 +289,11 @@ def rank_packets(
             in_lanes(np.concatenate(slices.start)[rows], np.concatenate(slices.end)[rows])
         )
     ]
-    of_counters = [(tracks.add(name, 0, counter=True), *values) for name, values in counters.items()]
+    counter_tracks = [(tracks.add(name, 0, counter=True), *values) for name, values in counters.items()]
     yield _texts_packet(rank, slices)
     yield from tracks.packets()
     yield from _events(rank, slices, lanes, _flows(rank, timeline, slices.count, firsts, matched))
-    for track, time, value in of_counters:
+    for track, time, value in counter_tracks:
         kind = _constant(_TYPE, _COUNTER, len(time))
         event = join(kind, _constant(_TRACK_ID, track, len(time)), varints(_COUNT, value))
         yield _of_sequence(rank, time, event)
@@ -327,8 +327,8 @@ class _Tracks:
         rank = np.array([self._rank])
         # Viewers treat process 0 as the idle one.
         process = join(varints(1, rank + 1), texts(6, [f"rank {self._rank}"]), varints(3, rank))
-        own = join(varints(1, np.array([self._own])), nested(3, process), varints(11, np.array([_IN_ORDER])))
-        for track in (own, *self._found):
+        main = join(varints(1, np.array([self._own])), nested(3, process), varints(11, np.array([_IN_ORDER])))
+        for track in (main, *self._found):
             yield _packet(nested(_TRACK, track))
 
 
@@ -362,14 +362,11 @@ def _flows(
     for carrier, (rows, start) in carriers.items():
         order = np.argsort(start, kind="stable")
         rows, start = rows[order], start[order]
-        known = (matched.carrier == carrier) & np.isin(matched.start, start)
-        slices.append(rows[np.searchsorted(start, matched.start[known])])
-        shared.append(_SHARED + matched.number[known].astype(np.uint64))
+        same = (matched.carrier == carrier) & np.isin(matched.start, start)
+        slices.append(rows[np.searchsorted(start, matched.start[same])])
+        shared.append(_SHARED + matched.number[same].astype(np.uint64))
     on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
-    return (
-        gathered(on, np.concatenate(slices), count),
-        gathered(fixed64(_LAST_FLOW, number), end, count),
-    )
+    return (gathered(on, np.concatenate(slices), count), gathered(fixed64(_LAST_FLOW, number), end, count))
 
 
 def _numbered(first: int, start: Ints) -> tuple[Ints, Ints]:
@@ -403,9 +400,9 @@ def _events(
             ends = part >= count
             row = part % count
             kind = varints(_TYPE, np.where(ends, _END, _BEGIN))
-            known = (varints(_NAME, name[row], ~ends), varints(_CATEGORY, category[row], ~ends))
+            fixed = (varints(_NAME, name[row], ~ends), varints(_CATEGORY, category[row], ~ends))
             rest = (piece.take(np.where(ends, count, part)) for piece in pieces)
-            event = join(kind, _constant(_TRACK_ID, track, len(part)), *known, *rest)
+            event = join(kind, _constant(_TRACK_ID, track, len(part)), *fixed, *rest)
             yield _of_sequence(rank, np.where(ends, end[row], start[row]), event)
 
 
@@ -415,8 +412,8 @@ def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
     for (device,), rows in rows_by_key(table.device):
         where = "on the host" if device == HOST else f"on GPU {device}"
         rows = rows[np.argsort(table.time[rows], kind="stable")]
-        for what in ("allocated", "reserved"):
-            yield f"{what} {where}", table.time[rows], np.maximum(getattr(table, what)[rows], 0)
+        for kind in ("allocated", "reserved"):
+            yield f"{kind} {where}", table.time[rows], np.maximum(getattr(table, kind)[rows], 0)
     call, operation = launches(timeline)
     if not len(call):
         return
@@ -437,8 +434,8 @@ def _of_sequence(rank: int, time: Ints, event: Encoded) -> bytes:
 
 
 def _constant(field: int, value: int, count: int) -> Encoded:
-    one = varints(field, np.array([value], np.uint64))
-    return Encoded(np.tile(one.data, count), np.repeat(one.length, count))
+    record = varints(field, np.array([value], np.uint64))
+    return Encoded(np.tile(record.data, count), np.repeat(record.length, count))
 
 
 def _interned(field: int, values: Sequence[str]) -> Encoded:
@@ -506,9 +503,9 @@ class _Source:
         """Have the trace begin at 0 where no UTC times are known, because no time stamp may be negative."""
         if self.clocks.start_utc_ns is None:
             firsts = [
-                self.clocks.stamp_on_common(rank, min([first_event(timeline), *own.start.tolist()]))
+                self.clocks.stamp_on_common(rank, min([first_event(timeline), *marks.start.tolist()]))
                 for rank, timeline in self.timelines(ranks, steps, [])
-                for own in [self._steps(rank, steps)]
+                for marks in [self._steps(rank, steps)]
             ]
             self._begin = -min(firsts, default=0)
 
@@ -527,14 +524,14 @@ class _Source:
 
     def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
         """Yield the packets of a rank."""
-        own = self._steps(rank, steps)
+        marks = self._steps(rank, steps)
         matched, in_trace = self._communication.of_rank(rank), partial(self._in_trace, rank)
-        yield from rank_packets(rank, timeline, own, matched, in_trace, whole=steps is None)
+        yield from rank_packets(rank, timeline, marks, matched, in_trace, whole=steps is None)
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
-        found = self._windows.steps(rank)
+        marks = self._windows.steps(rank)
         first, last = steps or _EVER
-        return found.take((found.number >= first) & (found.number <= last))
+        return marks.take((marks.number >= first) & (marks.number <= last))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
         return self.clocks.to_common(rank, stamps) + self._begin
