@@ -163,13 +163,13 @@ class Submitting:
         cost = f"{prepared.node_hours:.3g} of the {left:.3g} node-hours that"
         job = prepared.job
         size = f"{counted(job.nodes, 'node')} x {counted(job.ranks_per_node, 'rank')}"
-        asked = f"{size} for {format_walltime(job.walltime)}"
+        extent = f"{size} for {format_walltime(job.walltime)}"
         if not confirm:
             self._budget.check(prepared.node_hours)
             draft = draft_directory(prepared.site, self._runs_dir)
             typed = ["hpcprof", "mcp"]
             texts = render_masked(prepared.site, job, draft, typed, template=prepared.spec.template)
-            head = f"Dry run of {name(job_file)}: {asked}, {cost} are left. To submit it: confirm={token}"
+            head = f"Dry run of {name(job_file)}: {extent}, {cost} are left. To submit it: confirm={token}"
             script = texts[JOB_SCRIPT].splitlines()
             # The program comes last in the script: it must not be what is cut.
             lines = [f"Program: {masked_command(job.words)}", *script[:_SCRIPT_LINES]]
@@ -184,7 +184,7 @@ class Submitting:
             command_line = ["hpcprof", "submit", *prepared.spec.to_arguments()]
             made.append(submit(prepared.site, job, self._runs_dir, command_line, prepared.spec.template))
         return answer(
-            [f"Submitted {made[0].id}: {asked}, {cost} were left. Follow it with find_runs and log_excerpt."]
+            [f"Submitted {made[0].id}: {extent}, {cost} were left. Follow it with find_runs and log_excerpt."]
         )
 
     def capture(self, run: str, steps: int = 5) -> str:
@@ -197,9 +197,9 @@ class Submitting:
             raise UsageError(f"{run!r} was not submitted by an agent, so agents cannot capture it.")
         if not 0 < steps <= _MOST_STEPS:
             raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
-        request, asked = request_capture(charged, steps)
+        request, ranks_recording = request_capture(charged, steps)
         last = request.first + request.steps - 1
-        ranks = counted(len(asked), "rank")
+        ranks = counted(len(ranks_recording), "rank")
         return answer([f"{name(charged.id)} records steps {request.first} to {last} on {ranks}."])
 
     def _prepare(self, job_file: str, parameters: dict[str, str]) -> _Prepared:

@@ -72,12 +72,12 @@ class Tools:
         listing = self._catalogue.listing()
         chosen = listing.chosen(Filters(search=search, program=program, state=state, since=since))
         lines = ["run | state | program | ranks | profiler | time per step | collected | submitted"]
-        for known in chosen[:_MOST_RUNS]:
-            one = known.listed
-            step = format_ns(one.step_ns) if one.step_ns else "-"
-            when = f"{known.when:%Y-%m-%d %H:%M}" if known.when else "-"
-            about = (one.run, one.state, known.program, one.ranks, one.profiler)
-            values = (*about, step, one.collected.value, when)
+        for listed_run in chosen[:_MOST_RUNS]:
+            row = listed_run.listed
+            step = format_ns(row.step_ns) if row.step_ns else "-"
+            when = f"{listed_run.when:%Y-%m-%d %H:%M}" if listed_run.when else "-"
+            about = (row.run, row.state, listed_run.program, row.ranks, row.profiler)
+            values = (*about, step, row.collected.value, when)
             lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
         shown = min(len(chosen), _MOST_RUNS)
         every = counted(len(listing.runs), "run")
@@ -93,8 +93,8 @@ class Tools:
         from hpcprof.results.ask.explanation import explain
         from hpcprof.results.ask.tables import on_all_cpus
 
-        found = self._collected(run)
-        explanation = explain(found, self._store, None, on_all_cpus)
+        collected = self._collected(run)
+        explanation = explain(collected, self._store, None, on_all_cpus)
         step, shown = explanation.step, explanation.shown()
         steps = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
         takes = "no step was found"
@@ -104,16 +104,16 @@ class Tools:
                 f"; savings are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
             )
             takes = f"a step takes {format_ns(recorded)} ({steps}{other})"
-        head = [f"{name(found.id)}: {takes}; {counted(len(shown), 'finding')}."]
-        for number, one in enumerate(shown, 1):
-            place = f" in {name(one.where)}" if one.where else ""
-            ranks = f" on {named_ranks(one.ranks, 8)}" if one.ranks else ""
-            cost = saved(one, explanation)
-            head.append(f"{number}. {one.cause}{place}{ranks}: {cost}; {one.confidence} confidence.")
-        text = explanation_text(explanation, _WIDTH, partial(self._report, found))
+        head = [f"{name(collected.id)}: {takes}; {counted(len(shown), 'finding')}."]
+        for number, finding in enumerate(shown, 1):
+            place = f" in {name(finding.where)}" if finding.where else ""
+            ranks = f" on {named_ranks(finding.ranks, 8)}" if finding.ranks else ""
+            cost = saved(finding, explanation)
+            head.append(f"{number}. {finding.cause}{place}{ranks}: {cost}; {finding.confidence} confidence.")
+        text = explanation_text(explanation, _WIDTH, partial(self._report, collected))
         rest = [
             "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "
-            f"#table-NAME. Page: {self._typed('report', typed_run(found), '--html', 'report.html')}"
+            f"#table-NAME. Page: {self._typed('report', typed_run(collected), '--html', 'report.html')}"
         ]
         return answer(head, _rendered(text), "the profiles of the run", rest)
 
@@ -127,10 +127,10 @@ class Tools:
         from hpcprof.results.ask.explanation import what_if
 
         parse_changes(changes)
-        found = self._collected(run)
-        said = predicted(what_if(found, self._store, changes), bool(changes))
+        collected = self._collected(run)
+        said = predicted(what_if(collected, self._store, changes), bool(changes))
         words = [word for change in changes for word in ("--set", change)]
-        return answer(said, rest=[f"The same: {self._typed('whatif', typed_run(found), *words)}"])
+        return answer(said, rest=[f"The same: {self._typed('whatif', typed_run(collected), *words)}"])
 
     def compare(self, run: str, baselines: list[str], repeats: list[str] | None = None) -> str:
         """Compare a run (the candidate) with one or more baseline runs: is it slower, and what explains it.
@@ -142,7 +142,7 @@ class Tools:
 
         if not baselines:
             raise UsageError("baselines: name at least one run to compare with.")
-        candidates = [self._collected(one) for one in (run, *(repeats or []))]
+        candidates = [self._collected(typed) for typed in (run, *(repeats or []))]
         before = [*map(self._collected, baselines)]
         compared = compare_runs(before, candidates, self._store)
         row = compared.table.rows[0] if compared.table.rows else None
@@ -154,9 +154,9 @@ class Tools:
 
             head.append(in_a_sentence(compared.waterfall))
         lines = ["metric | " + " | ".join(key for key in row if key != "metric")] if row else []
-        lines += [" | ".join(map(str, one.values())) for one in compared.table.rows[:6]]
+        lines += [" | ".join(map(str, cells.values())) for cells in compared.table.rows[:6]]
         lines += _rendered(compared.explanation(self._store, _WIDTH))
-        words = [word for one in before for word in ("--a", typed_run(one))]
+        words = [word for candidate in before for word in ("--a", typed_run(candidate))]
         words += [word for candidate in candidates for word in ("--b", typed_run(candidate))]
         rest = [f"All metrics: {self._typed('compare', *words)}"]
         return answer(head, lines, "the profiles of the runs", rest)
@@ -169,18 +169,18 @@ class Tools:
         from hpcprof.report.history import in_words, table
         from hpcprof.results.across.history import histories
 
-        found = self._found(run)
-        row = self._store.run(found.id) if self._store.exists() else None
-        program = (row.program if row else None) or (found.manifest.job.program if found.manifest else None)
+        match = self._found(run)
+        row = self._store.run(match.id) if self._store.exists() else None
+        program = (row.program if row else None) or (match.manifest.job.program if match.manifest else None)
         series = histories(self._store, self._runs_dir, program, metric)
-        own = next((one for one in series if any(point.run == found.id for point in one.points)), None)
-        if own is None:
-            raise HpcprofError(f"{found.id} has no {metric}: explain it first.")
-        said = [*in_words(own)]
-        columns = table(own)
+        trend = next((item for item in series if any(point.run == match.id for point in item.points)), None)
+        if trend is None:
+            raise HpcprofError(f"{match.id} has no {metric}: explain it first.")
+        said = [*in_words(trend)]
+        columns = table(trend)
         rows = [" | ".join(values) for values in zip(*columns.values(), strict=True)]
-        changed = sum(point.change_probability is not None for point in own.points)
-        head = f"{counted(len(own.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
+        changed = sum(point.change_probability is not None for point in trend.points)
+        head = f"{counted(len(trend.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
         lines = [*said, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
         words = ["--program", program] if program else []
         rest = [f"All: {self._typed('history', *words, '--metric', metric)}"]
@@ -193,15 +193,15 @@ class Tools:
         facts, losses, reasons. Events (DuckDB): kernels, api, ranges, collectives, steps, memory_operations
         and others, with columns run and rank, times in nanoseconds. how_to("query-events") has examples.
         """
-        found = self._collected(run) if events else self._found(run)
-        reply = await self._desk.ask(sql, [found] if events else None)
-        results = f"results of all runs; run_id of {name(run)}: {name(found.id)}"
-        origin = f"events of {name(found.id)}" if events else results
+        named = self._collected(run) if events else self._found(run)
+        reply = await self._desk.ask(sql, [named] if events else None)
+        results = f"results of all runs; run_id of {name(run)}: {name(named.id)}"
+        origin = f"events of {name(named.id)}" if events else results
         more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
         head = [f"{counted(len(reply.rows), 'row')}{more} from the {origin}."]
         rows = (" | ".join(map(_value, row)) for row in reply.rows)
         lines = [*reply.notes, " | ".join(reply.columns), *rows]
-        words = ["--events", sql, typed_run(found)] if events else [sql]
+        words = ["--events", sql, typed_run(named)] if events else [sql]
         rest = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
         return answer(head, lines, "profiles", rest)
 
@@ -213,7 +213,7 @@ class Tools:
         Kernels, memory operations, ranges, API calls and collectives, by name, the longest first: how many,
         their time, the longest one and when it began in the window.
         """
-        found = self._collected(run)
+        collected = self._collected(run)
         place = f"SELECT start_ns, end_ns FROM steps WHERE rank = {rank:d}"
         where = "the longest step" if step is None else f"step {step}"
         if range_name:
@@ -223,12 +223,12 @@ class Tools:
         elif step is not None:
             place += f" AND step = {step:d}"
         place += " ORDER BY end_ns - start_ns DESC LIMIT 1"
-        reply = await self._desk.ask(_AROUND.format(place=place, rank=rank), [found])
+        reply = await self._desk.ask(_AROUND.format(place=place, rank=rank), [collected])
         if not reply.rows:
-            raise HpcprofError(f"rank {rank} of {found.id} has no {where.removeprefix('the longest ')}.")
+            raise HpcprofError(f"rank {rank} of {collected.id} has no {where.removeprefix('the longest ')}.")
         start, end = reply.rows[0][-2:]
         window_ns = f"{format_ns(end - start)}, {start} to {end} ns"
-        head = f"{name(found.id)}, rank {rank}, {where}: {window_ns}; times in ms."
+        head = f"{name(collected.id)}, rank {rank}, {where}: {window_ns}; times in ms."
         lines = [" | ".join(reply.columns[:-2]), *(" | ".join(map(_value, row[:-2])) for row in reply.rows)]
         rest = [
             "Names may nest, so times do not add up. More: the tool query with events=true and this window."
@@ -242,17 +242,17 @@ class Tools:
 
         rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
         """
-        found = self._found(run)
-        shown = refresh(found)
-        files = log_files(found, rank)
+        named = self._found(run)
+        shown = refresh(named)
+        files = log_files(named, rank)
         each = max(1, min(lines, 400) // len(files))
         for path in files:
             text, _ = last_lines(path, _MOST_LOG_BYTES)
             picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
             shown.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
             shown += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
-        head = [f"Output of {name(found.id)}: {', '.join(path.name for path in files)}."]
-        words = [typed_name(found.path), *(["--rank", str(rank)] if rank is not None else [])]
+        head = [f"Output of {name(named.id)}: {', '.join(path.name for path in files)}."]
+        words = [typed_name(named.path), *(["--rank", str(rank)] if rank is not None else [])]
         return answer(head, shown, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
 
     def how_to(self, topic: str) -> str:
@@ -316,9 +316,9 @@ def _value(value: object) -> str:
 
 
 def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
-    found = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
+    hits_unmasked = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
     # A line that contains the text in a secret alone would reveal it.
-    hits = [number for number in found if text.lower() in masked(lines[number]).lower()]
+    hits = [number for number in hits_unmasked if text.lower() in masked(lines[number]).lower()]
     near = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
     yield from ((at + 1, lines[at]) for at in near if 0 <= at < len(lines))
 

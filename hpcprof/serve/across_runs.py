@@ -29,28 +29,28 @@ MOST_RUNS = 16
 def history_page(request: Request) -> Response:
     """Show the history of a metric of a program, with a form that chooses both."""
     here = served(request)
-    asked = _asked_history(request.query_params, here.catalogue.listing())
+    options = _asked_history(request.query_params, here.catalogue.listing())
     form: dict[str, Any] = {
-        **asked,
+        **options,
         "form": "serve/history_form.html.j2",
         "programs": here.catalogue.listing().values("program"),
         "metrics": METRICS,
     }
     try:
-        found, skipped = _histories(here.catalogue, **asked)
+        series, skipped = _histories(here.catalogue, **options)
     except UsageError as error:
         # With the form, so that the reader can choose again; who has chosen nothing has made no mistake.
         status = 400 if request.query_params else 200
         return here.page("error", status, title="History", sentence=str(error), **form)
     values = {**form, "parent": "report/history.html.j2", "run_page": run_address}
-    return as_html(html_history(found, skipped, "serve/report.html.j2", **values))
+    return as_html(html_history(series, skipped, "serve/report.html.j2", **values))
 
 
 def history(request: Request) -> Response:
     """Return the histories of a metric of a program."""
     catalogue = served(request).catalogue
-    found, skipped = _histories(catalogue, **_asked_history(request.query_params, catalogue.listing()))
-    return as_json({"histories": msgspec.to_builtins(found), "skipped": skipped})
+    series, skipped = _histories(catalogue, **_asked_history(request.query_params, catalogue.listing()))
+    return as_json({"histories": msgspec.to_builtins(series), "skipped": skipped})
 
 
 def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:

@@ -28,7 +28,7 @@ from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, serve
 from hpcprof.serve.tiles import chosen_ranks, is_rank
 
 MOST_RUNS = 16
-"""The most runs whose events a query may read."""
+"""Maximum number of runs whose events a query reads."""
 
 
 def list_runs(request: Request) -> Response:
@@ -76,7 +76,7 @@ def timeline(request: Request) -> Response:
 
 
 def timeline_tiles(request: Request) -> Response:
-    """Return a tile of some ranks."""
+    """Return the tiles of the chosen ranks at one level and index."""
     here = served(request)
     run = here.catalogue.find(request.path_params["run"])
     place = [request.path_params[name] for name in ("level", "index")]
@@ -119,16 +119,16 @@ class _Query(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def ask_sql(request: Request) -> Response:
-    """Execute a SELECT; others may wait for their turn, but no other request does."""
+    """Execute a SELECT; other queries may queue behind it, other requests do not."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise UsageError("send the query as application/json.")
     try:
-        asked = from_json(await request.body(), _Query)
+        query = from_json(await request.body(), _Query)
     except msgspec.MsgspecError as error:
         raise UsageError(f"the query is not valid: {error}.") from None
     here = served(request)
-    runs = [await run_in_threadpool(here.catalogue.find, run) for run in asked.runs[:MOST_RUNS]]
-    reply = await here.desk.ask(asked.sql, runs or None, reader_of(request))
+    runs = [await run_in_threadpool(here.catalogue.find, run) for run in query.runs[:MOST_RUNS]]
+    reply = await here.desk.ask(query.sql, runs or None, reader_of(request))
     if request.query_params.get("format") == "csv":
         return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)
     return _encoded(msgspec.json.encode(reply))
@@ -161,7 +161,7 @@ def live_state(
     """Return logs and steps of a run, with warnings while it is ``running``; ``now`` is in s since 1970."""
     steps = read_live_steps(run)
     return {
-        "steps": {str(number): [asdict(line) for line in of_rank] for number, of_rank in steps.items()},
+        "steps": {str(number): [asdict(line) for line in lines] for number, lines in steps.items()},
         "warnings": [
             *([stall[:1].upper() + stall[1:]] if running and (stall := stall_sentence(run)) else []),
             *step_warnings(steps, (now or time.time()) if running else 0.0),

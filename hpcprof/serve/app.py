@@ -120,8 +120,8 @@ def _explain(request: Request, error: Exception) -> Response:
 
 def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = {404: "page not found.", 405: "method not allowed."}
-    return answer(request, what.get(error.status_code, f"{error.detail}"), error.status_code)
+    sentences = {404: "page not found.", 405: "method not allowed."}
+    return answer(request, sentences.get(error.status_code, f"{error.detail}"), error.status_code)
 
 
 def _fail(request: Request, error: Exception) -> Response:

@@ -153,13 +153,13 @@ class Listing(msgspec.Struct, frozen=True):
 
     def values(self, name: str) -> list[str]:
         """Return the values that a filter may have."""
-        found: set[str | None] = set()
+        values: set[str | None] = set()
         for run in self.runs:
             if name == "tag":
-                found.update(run.listed.tags)
+                values.update(run.listed.tags)
             else:
-                found.add(run.program if name == "program" else getattr(run.listed, name))
-        return sorted(value for value in found if value)
+                values.add(run.program if name == "program" else getattr(run.listed, name))
+        return sorted(value for value in values if value)
 
     def sweep(self, sweep: str) -> list[KnownRun]:
         """Return the members of a sweep, in its order."""
@@ -243,9 +243,9 @@ class Catalogue:
         """Return the state of a run as the list has it; None for profiles of another tool."""
         if run.manifest is None:
             return None
-        for known in self.listing().runs:
-            if known.listed.run == run.id and known.listed.state in _JOB_STATES:
-                return JobStatus(JobState(known.listed.state), known.listed.reason)
+        for listed_run in self.listing().runs:
+            if listed_run.listed.run == run.id and listed_run.listed.state in _JOB_STATES:
+                return JobStatus(JobState(listed_run.listed.state), listed_run.listed.reason)
         return None
 
     def open(self, listed: ListedRun) -> Run:

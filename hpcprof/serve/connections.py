@@ -62,10 +62,10 @@ class Connections:
 
     def add(self, made: TimedProtocol) -> None:
         """Add a connection; another one may be closed for it, or itself."""
-        of_address = self._open.setdefault(made.address, {})
-        of_address[made] = None
-        if len(of_address) > self._most_of(made.address):
-            self._make_room(of_address, made)
+        same_address = self._open.setdefault(made.address, {})
+        same_address[made] = None
+        if len(same_address) > self._most_of(made.address):
+            self._make_room(same_address, made)
         elif sum(map(len, self._open.values())) > self.most:
             self._make_room(max(self._open.values(), key=len), made)
         if not self._looking:
@@ -74,33 +74,33 @@ class Connections:
 
     def remove(self, lost: TimedProtocol) -> None:
         """Remove a connection that has ended."""
-        of_address = self._open.get(lost.address, {})
-        of_address.pop(lost, None)
-        if not of_address:
+        same_address = self._open.get(lost.address, {})
+        same_address.pop(lost, None)
+        if not same_address:
             self._open.pop(lost.address, None)
 
     def hear(self, client: TimedProtocol) -> None:
         """Note that a client has sent or read something."""
-        of_address = self._open.get(client.address, {})
-        if of_address.pop(client, self) is None:
-            of_address[client] = None
+        same_address = self._open.get(client.address, {})
+        if same_address.pop(client, self) is None:
+            same_address[client] = None
 
     def limit_unread(self, latest: TimedProtocol) -> None:
         """Close the connections that are unread for longest, but the ``latest``, while answers pile up."""
-        unread = [one for of_address in self._open.values() for one in of_address if one.unread_since]
-        held = sum(one.transport.get_write_buffer_size() for one in unread)
-        for one in sorted(unread, key=lambda one: one.unread_since):
-            if held <= _UNREAD_BYTES or one is latest:
+        unread = [client for clients in self._open.values() for client in clients if client.unread_since]
+        held = sum(client.transport.get_write_buffer_size() for client in unread)
+        for client in sorted(unread, key=lambda client: client.unread_since):
+            if held <= _UNREAD_BYTES or client is latest:
                 return
-            held -= one.transport.get_write_buffer_size()
-            self._close(one)
+            held -= client.transport.get_write_buffer_size()
+            self._close(client)
 
     def _most_of(self, address: str) -> int:
         local = address in ("", "::1") or address.startswith("127.")
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
     def _make_room(self, among: dict[TimedProtocol, None], made: TimedProtocol) -> None:
-        self._close(next((one for one in among if one.awaits_client and one is not made), made))
+        self._close(next((client for client in among if client.awaits_client and client is not made), made))
 
     def _close(self, lost: TimedProtocol) -> None:
         self.remove(lost)
@@ -108,9 +108,9 @@ class Connections:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for one in [one for of_address in self._open.values() for one in of_address]:
-            if one.is_late(now):
-                self._close(one)
+        for client in [client for clients in self._open.values() for client in clients]:
+            if client.is_late(now):
+                self._close(client)
         self._looking = bool(self._open)
         if self._looking:
             loop.call_later(_LOOK_S, self._look, loop)

@@ -37,8 +37,8 @@ class Served(msgspec.Struct, frozen=True):
 
 def served(request: Request) -> Served:
     """Return what the application of a request reads."""
-    found: Served = request.app.state.served
-    return found
+    state: Served = request.app.state.served
+    return state
 
 
 def reader_of(request: Request) -> str:

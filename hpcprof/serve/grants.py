@@ -71,7 +71,7 @@ def create_grant(
     expires = (now + timedelta(days=days)).isoformat(timespec="seconds") if days else ""
     grant = Grant(name, project, may, _hashed(token) if token else "", created, quota_bytes, expires)
     with _changing(folder) as grants:
-        if any(one.name == name for one in grants):
+        if any(other.name == name for other in grants):
             raise UsageError(f"there is a token {name!r} already: hpcprof serve token rm {name} removes it.")
         grants.append(grant)
     return token
@@ -113,12 +113,12 @@ class Grants:
 
     def of_hash(self, sha256: str) -> Grant | None:
         """Return the grant of the token with a SHA-256."""
-        match = next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
+        match = next((grant for grant in self._now() if secrets.compare_digest(grant.sha256, sha256)), None)
         return match if match and match.counts else None
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
-        match = next((one for one in self._now() if one.name == name and not one.sha256), None)
+        match = next((grant for grant in self._now() if grant.name == name and not grant.sha256), None)
         return match if match and match.counts else None
 
     def _now(self) -> list[Grant]:

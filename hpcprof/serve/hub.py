@@ -77,7 +77,7 @@ class Sessions(msgspec.Struct):
     def begin(self, sha256: str) -> str:
         """Return the cookie of a new session."""
         now = time.monotonic()
-        self._known = {cookie: one for cookie, one in self._known.items() if one[1] > now}
+        self._known = {cookie: session for cookie, session in self._known.items() if session[1] > now}
         if len(self._known) >= _MOST_SESSIONS:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)
@@ -504,7 +504,9 @@ class Uploads:
     def _room(self, grant: Grant, path: Path, length: int) -> int:
         kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
         begun = [
-            one for one in self._parts.iterdir() if one.name.rpartition("-")[0] == grant.name and one != path
+            part
+            for part in self._parts.iterdir()
+            if part.name.rpartition("-")[0] == grant.name and part != path
         ]
         if len(begun) >= _MOST_BEGUN:
             raise PushRefused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")

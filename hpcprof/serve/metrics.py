@@ -55,7 +55,7 @@ class RunningEnergy:
             self._known = {
                 name: self._known.get(name) or EnergySoFar(Path(running[name])) for name in running
             }
-            return {name: known.joules() for name, known in self._known.items()}
+            return {name: meter.joules() for name, meter in self._known.items()}
 
 
 class _Families:
@@ -108,11 +108,11 @@ class _Families:
 
 
 def _groups(runs: Iterable[KnownRun]) -> Iterator[tuple[tuple[str, str], list[KnownRun]]]:
-    found: dict[tuple[str, str], list[KnownRun]] = {}
+    groups: dict[tuple[str, str], list[KnownRun]] = {}
     for run in runs:
         if run.program:  # profiles of another tool have none, and nothing else in common
-            found.setdefault((visible(run.program), visible(run.listed.site or "")), []).append(run)
-    yield from found.items()
+            groups.setdefault((visible(run.program), visible(run.listed.site or "")), []).append(run)
+    yield from groups.items()
 
 
 def _savings(catalogue: Catalogue, names: Sequence[str]) -> Iterator[tuple[str, float]]:

@@ -203,11 +203,11 @@ def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) 
 def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
         return ""
-    found = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
-    first = next(iter(found.findings), None) if found else None
-    if found is None or first is None:
+    kept = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
+    first = next(iter(kept.findings), None) if kept else None
+    if kept is None or first is None:
         return ""
-    return f"{named(first, found)}, {format_ns(first.saving_ns)}" if first.saving_ns else named(first, found)
+    return f"{named(first, kept)}, {format_ns(first.saving_ns)}" if first.saving_ns else named(first, kept)
 
 
 def run_page(request: Request) -> Response:
@@ -290,9 +290,9 @@ def sql_page(request: Request) -> Response:
     )
 
 
-def _named_runs(texts: Sequence[str], known: Set[str]) -> Iterator[str]:
+def _named_runs(texts: Sequence[str], run_ids: Set[str]) -> Iterator[str]:
     for text in texts:
-        yield from [text] if text in known else text.split()
+        yield from [text] if text in run_ids else text.split()
 
 
 def _columns_by_table(schema: query.QueryResult) -> dict[str, list[str]]:

@@ -63,17 +63,17 @@ class Reply(msgspec.Struct, frozen=True):
 def answer(question: Question) -> Reply:
     """Return the answer to a query."""
     try:
-        found = _results(question) if question.runs is None else _events(question, question.runs)
+        result = _results(question) if question.runs is None else _events(question, question.runs)
     except HpcprofError as error:
         return Reply(error=_of_events(str(error)) if question.runs is None else str(error))
     except UnicodeEncodeError:
         return Reply(error="the SQL is not valid UTF-8.")
     except MemoryError:
         return Reply(error="the query needs more memory than the server gives it.")
-    rows = found.rows[: question.most_rows]
+    rows = result.rows[: question.most_rows]
     while len(msgspec.json.encode(rows)) > question.most_bytes:
         rows = rows[: len(rows) // 2]
-    return Reply(found.columns, rows, len(rows) < len(found.rows), found.notes)
+    return Reply(result.columns, rows, len(rows) < len(result.rows), result.notes)
 
 
 def limit(seconds: int) -> None:
@@ -106,17 +106,17 @@ def _of_events(error: str) -> str:
 def _events(question: Question, runs: list[AskedRun]) -> Reply:
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
     events = find_kept_events([(_opened(run), Path(run.spare), run.missing) for run in runs], store)
-    with asking(question.sql, events, _EVENTS_MEMORY) as asked:
-        return Reply(asked.columns, list(islice(asked.rows, question.most_rows + 1)), notes=events.missing)
+    with asking(question.sql, events, _EVENTS_MEMORY) as result:
+        return Reply(result.columns, list(islice(result.rows, question.most_rows + 1)), notes=events.missing)
 
 
-def _opened(asked: AskedRun) -> Run:
-    path = Path(asked.path)
-    return open_run(path) if (path / MANIFEST).is_file() else Run(asked.run, path)
+def _opened(question: AskedRun) -> Run:
+    path = Path(question.path)
+    return open_run(path) if (path / MANIFEST).is_file() else Run(question.run, path)
 
 
 def main() -> None:
     """Answer the question on standard input."""
-    asked = from_json(sys.stdin.buffer.read(), Question)
-    limit(asked.seconds)
-    sys.stdout.buffer.write(msgspec.json.encode(answer(asked)))
+    question = from_json(sys.stdin.buffer.read(), Question)
+    limit(question.seconds)
+    sys.stdout.buffer.write(msgspec.json.encode(answer(question)))

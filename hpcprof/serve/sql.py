@@ -74,10 +74,10 @@ class SqlDesk:
                 times.popleft()
             if not times:
                 del self._asked[name]
-        asked = self._asked.setdefault(reader, deque())
-        if len(asked) >= _A_MINUTE:
+        moments = self._asked.setdefault(reader, deque())
+        if len(moments) >= _A_MINUTE:
             raise AskAgain(f"too many queries: at most {_A_MINUTE} a minute; ask again.")
-        asked.append(now)
+        moments.append(now)
 
     def _execute(self, sql: str, runs: Sequence[Run] | None) -> Reply:
         named = None if runs is None else [self._with_events(run) for run in runs]

@@ -106,9 +106,9 @@ class RunTiles:
 
     @cached_property
     def _steps(self) -> dict[int, RankSteps]:
-        found = steps_of_ranks(self._store.rank_events(self._run.id).values())
+        steps = steps_of_ranks(self._store.rank_events(self._run.id).values())
         clocks = self._clocks
-        return {r: own.on_common_clock(r, clocks) for r, own in found.items() if r in clocks.clocks}
+        return {r: marks.on_common_clock(r, clocks) for r, marks in steps.items() if r in clocks.clocks}
 
     @cached_property
     def _extent(self) -> Extent:
@@ -379,15 +379,15 @@ def part_of(
     Only the slices that begin in ``window``, on that clock, are kept; None keeps all. If it ``projects``, the
     timeline is whole, so that ranges are also drawn where their work is on the GPU.
     """
-    found = rank_tracks(timeline, projects)
+    rank = rank_tracks(timeline, projects)
     tracks = []
-    for track in found.tracks:
-        own = replace(track.slices, start=to_zero(track.slices.start), end=to_zero(track.slices.end))
+    for track in rank.tracks:
+        part = replace(track.slices, start=to_zero(track.slices.start), end=to_zero(track.slices.end))
         if window is not None:
-            own = own.take((own.start >= window[0]) & (own.start < window[1]))
-        if len(own):
-            tracks.append(replace(track, slices=own))
-    return RankPart(RankTracks(tracks, found.infos), timeline.strings.tolist())
+            part = part.take((part.start >= window[0]) & (part.start < window[1]))
+        if len(part):
+            tracks.append(replace(track, slices=part))
+    return RankPart(RankTracks(tracks, rank.infos), timeline.strings.tolist())
 
 
 def encoded_tile(
@@ -406,7 +406,7 @@ def encoded_tile(
     neighbours.
     """
     number: dict[str, int] = {}
-    found: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
+    groups: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
     short: dict[int, str] = {}
     families: dict[int, str] = {}
     labels: dict[tuple[str, str], None] = {}
@@ -419,9 +419,9 @@ def encoded_tile(
                 name=_renumbered(slices.name, part.strings, number),
                 info=_renumbered(slices.info, part.tracks.infos, number),
             )
-            found.setdefault((track.kind, track.label), []).append(slices)
-    keys = sorted(found, key=lambda key: key[0].place)
-    tracks = [Track(*key, concatenate(TrackSlices, found[key])) for key in keys]
+            groups.setdefault((track.kind, track.label), []).append(slices)
+    keys = sorted(groups, key=lambda key: key[0].place)
+    tracks = [Track(*key, concatenate(TrackSlices, groups[key])) for key in keys]
     encoded = [_encoded(track, communication, number) for track in tracks]
     texts = [*number]
     for track in tracks:
@@ -455,8 +455,8 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
         count: dict[tuple[TrackKind, str], int] = {}
         for track in part.tracks.tracks:
             label = track.label
-            of_thread = track.kind in (TrackKind.RANGES, TrackKind.CALLS) or label.startswith(MPI_CALLS)
-            if of_thread and label != ON_GPU and len(parts) > 1:
+            on_thread = track.kind in (TrackKind.RANGES, TrackKind.CALLS) or label.startswith(MPI_CALLS)
+            if on_thread and label != ON_GPU and len(parts) > 1:
                 general = label.partition(",")[0]
                 count[track.kind, general] = count.get((track.kind, general), 0) + 1
                 label = f"{general}, thread {count[track.kind, general]}"
