@@ -37,8 +37,8 @@ def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> No
     from hpcprof.results.across.named_baselines import set_baseline
     from hpcprof.results.store.store import open_store
 
-    found = set_baseline(name, runs, open_store(db, runs_dir), runs_dir)
-    echo(f"{found.name}: {', '.join(found.runs)}")
+    baseline = set_baseline(name, runs, open_store(db, runs_dir), runs_dir)
+    echo(f"{baseline.name}: {', '.join(baseline.runs)}")
 
 
 @command.command("list", epilog=examples("hpcprof baseline list --format json"))
@@ -49,11 +49,11 @@ def list_(runs_dir: Path, db: str | None, form: str) -> None:
     from hpcprof.results.across.named_baselines import named_baselines
     from hpcprof.results.store.store import open_store
 
-    found = named_baselines(open_store(db, runs_dir))
-    if not found and form == "table":
+    kept = named_baselines(open_store(db, runs_dir))
+    if not kept and form == "table":
         echo("no baselines: name one with hpcprof baseline set NAME RUN")
         return
-    write_rows(form, ("name", "runs", "set"), [(one.name, " ".join(one.runs), one.created) for one in found])
+    write_rows(form, ("name", "runs", "set"), [(row.name, " ".join(row.runs), row.created) for row in kept])
 
 
 @command.command("rm", epilog=examples("hpcprof baseline rm main"))

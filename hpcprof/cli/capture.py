@@ -29,11 +29,11 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     jobs = find_jobs((run,), runs_dir)
     if len(jobs) != 1:
         raise UsageError(f"{run} means {counted(len(jobs), 'run')}: name one.")
-    request, asked = request_capture(jobs[0], steps, ranks)
+    request, recording = request_capture(jobs[0], steps, ranks)
     last = request.first + request.steps - 1
-    echo(f"recording steps {request.first} to {last} on {counted(len(asked), 'rank')}", err=True)
-    answers = await_capture(jobs[0], request, asked)
+    echo(f"recording steps {request.first} to {last} on {counted(len(recording), 'rank')}", err=True)
+    answers = await_capture(jobs[0], request, recording)
     last = min(answer.last for answer in answers.values())
     name = typed_name(jobs[0].path)
-    echo(f"recorded steps {request.first} to {last} on {counted(len(asked), 'rank')}")
+    echo(f"recorded steps {request.first} to {last} on {counted(len(recording), 'rank')}")
     echo(f"hpcprof collect {name} && hpcprof explain {name}")

@@ -149,11 +149,11 @@ def command(
 
     store = open_store(db, runs_dir)
     if submit:  # without the database, which only the job needs
-        found = [run for name in runs or ("last",) for run in find_runs(name, runs_dir)]
-        found = [one for run in found for one in runs_to_collect(run)]
+        candidates = [run for name in runs or ("last",) for run in find_runs(name, runs_dir)]
+        candidates = [member for run in candidates for member in runs_to_collect(run)]
     else:
-        found = find_runs_to_collect(runs or ("last",), runs_dir, store)
-    for sentence in told_apart(found):
+        candidates = find_runs_to_collect(runs or ("last",), runs_dir, store)
+    for sentence in told_apart(candidates):
         echo(f"hpcprof: {sentence}", err=True)
     if submit:
         from hpcprof.results.collect.host_collect import submit_there
@@ -161,24 +161,24 @@ def command(
         from hpcprof.submit.remote.mirror import host_of
 
         where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
-        for run in found:
+        for run in candidates:
             if (host := host_of(run)) is not None:
                 submit_there(run, host, where.options())
                 name = typed_name(run.path)
                 echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
-        if here := [run for run in found if host_of(run) is None]:
+        if here := [run for run in candidates if host_of(run) is None]:
             started = submit_collect(here, store.url, where, typed_command())
             echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     store.prepare()
     if executor == "dask":
-        pool = _on_dask(_cluster(found, dask_address, jobs, placed if given else None, runs_dir))
+        pool = _on_dask(_cluster(candidates, dask_address, jobs, placed if given else None, runs_dir))
     else:
         pool = _started(executor, jobs, workers)
     with pool as (executing, cpus):
         read = partial(collect_and_tell, cpus=cpus, executor=executing, step_range=step_range)
-        complete = for_each(found, partial(read, store=store, program=program))
-    pushed = address is None or push_each(address, found, store)
+        complete = for_each(candidates, partial(read, store=store, program=program))
+    pushed = address is None or push_each(address, candidates, store)
     if not (complete and pushed):
         sys.exit(1)
 
@@ -219,8 +219,8 @@ def _expect(here: Processes, runs: Sequence[Run]) -> None:
     new: list[ProfileTask] = []
     for run in runs:
         files = profiles_of(run)
-        known = {*unchanged_files(files)} if run.files is None else set()
-        new += [ProfileTask(file, 0) for file in files if file not in known]
+        unchanged = {*unchanged_files(files)} if run.files is None else set()
+        new += [ProfileTask(file, 0) for file in files if file not in unchanged]
     here.expect(new)
 
 
@@ -274,10 +274,10 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
         if name == "last" and not (runs_dir / EVENTS).is_dir():  # else a run from elsewhere may be the last
             name = next(reversed(submitted_ids(runs_dir)), name)
         places = (runs_dir / name, Path(name))
-        there = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
-        if not there[0].is_dir():  # The store may know the name.
+        existing = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
+        if not existing[0].is_dir():  # The store may know the name.
             return None
-        named.append(open_run(there[0]))
+        named.append(open_run(existing[0]))
         if host_of(named[-1]) is not None:
             return None
     return [run for sweep in named for run in runs_to_collect(sweep)]
@@ -294,17 +294,17 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
     store = database_file(db or default_database(), runs_dir)
     if store is None:
         return False
-    found = []
+    collected = []
     for run in runs:
         # The site may have new logs of the job.
         if run.files is not None or (run.manifest is not None and run.manifest.site.darshan_logs):
             return False
         files = profiles_of(run)
-        known = settled(run.id, files, store)
-        if known is None:
+        stored = settled(run.id, files, store)
+        if stored is None:
             return False
-        found.append((run, [files[0].with_name(name) for name in known.read], known.losses))
-    for run, read, losses in found:
+        collected.append((run, [files[0].with_name(name) for name in stored.read], stored.losses))
+    for run, read, losses in collected:
         with ProgressBar() as progress:
             for done, path in enumerate(read, 1):
                 progress(done, len(read), path)
@@ -366,12 +366,12 @@ def collect_and_tell(
     if is_unprofiled(run, store):
         collect(run, store, program=program)
         live_steps = describe_live_steps(run) or "no step times were noted"
-        there = (
+        remark = (
             "only its nodes, memory and files were collected"
             if store.has_run(run.id)
             else "there is nothing to collect"
         )
-        echo(f"{run.id}: not profiled, so {there}; {live_steps}", err=aside)
+        echo(f"{run.id}: not profiled, so {remark}; {live_steps}", err=aside)
         return True
     jobs = cpus or usable_cpus()
     with (
@@ -385,7 +385,7 @@ def collect_and_tell(
         with ProgressBar(unpacked.named) as progress:
             summary = collect(run_to_read, store, progress, reading, jobs, step_range, program)
     skipped = [*unpacked.skipped, *summary.skipped]
-    for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {one}" for one in skipped)):
+    for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {name}" for name in skipped)):
         echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
         echo("".join(summary.tracebacks), err=True, nl=False)

@@ -138,11 +138,11 @@ def run(
     if detach and program:
         raise UsageError("--detach takes no command: run it with hpcprof container exec -- COMMAND.")
     setup = ContainerSetup(**options, terminal=_terminal())
-    found = find_engine(engine)
+    tool = find_engine(engine)
     if detach:
-        _call(engines.start(found, image, setup), dry_run)
+        _call(engines.start(tool, image, setup), dry_run)
     else:
-        _call(engines.run(found, image, program or ["bash"], setup), dry_run)
+        _call(engines.run(tool, image, program or ["bash"], setup), dry_run)
 
 
 @command.command("exec", epilog=examples("hpcprof container exec -- nvidia-smi"))
@@ -163,11 +163,11 @@ def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]
 @click.argument("image")
 def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
     """Check that the profilers, MPI, PyTorch and GPUs work in IMAGE; exit 1 unless all do."""
-    found, setup = find_engine(engine), ContainerSetup(**options)
+    tool, setup = find_engine(engine), ContainerSetup(**options)
     if not dry_run:
-        engines.run_checks(found, image, setup)
+        engines.run_checks(tool, image, setup)
         return
-    for argv in engines.checks(found, image, setup).values():
+    for argv in engines.checks(tool, image, setup).values():
         echo(masked_command(argv))
 
 

@@ -147,8 +147,8 @@ def main() -> None:
         part = error.object[max(0, error.start - 20) : error.end + 20]
         _fail(error, f"{part!r} is not valid UTF-8.", 2, debug)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        sentence = f"internal error: {what}. Run hpcprof --debug … and report the traceback."
+        cause = f"{type(error).__name__}: {error}"
+        sentence = f"internal error: {cause}. Run hpcprof --debug … and report the traceback."
         _fail(error, sentence, 1, debug)
 
 

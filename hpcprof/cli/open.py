@@ -153,10 +153,10 @@ def _commands() -> Iterator[list[str]]:
             words = [word for word in shlex.split(text) if word not in ("%s", "&")]
         except ValueError:
             continue
-        found = shutil.which(words[0]) if words else None
+        program = shutil.which(words[0]) if words else None
         # A name such as x-www-browser may be a link to any browser.
-        if found and not {Path(found).name, Path(found).resolve().name} & _IN_TERMINAL:
-            yield [found, *words[1:]]
+        if program and not {Path(program).name, Path(program).resolve().name} & _IN_TERMINAL:
+            yield [program, *words[1:]]
 
 
 def _starts(command: list[str]) -> bool:

@@ -124,12 +124,12 @@ def command(
     )
     if listed or check:
         of = find(runs[0]).id if runs else None
-        found = (
+        predicted = (
             predictions.check(runs_dir, find(check), store, of, scaling)
             if check
             else predictions.kept_predictions(runs_dir)
         )
-        _show_kept([one for one in found if of in (None, one.run)], form)
+        _show_kept([prediction for prediction in predicted if of in (None, prediction.run)], form)
         return
     if pipeline is None and (microbatches or chunks or schedule != "1f1b"):
         raise UsageError("--microbatches, --schedule and --chunks need --pipeline STAGES.")
@@ -144,12 +144,12 @@ def command(
     curve = predictions.predict_runs(
         named, store, numbers, scaling or "weak", nodes, keep_size, _ranks_per_node(site), changes, site
     )
-    checks = [one for one in predictions.kept_predictions(runs_dir) if one.run == named[0].id and one.actual]
-    curve = [predictions.calibrated(one, checks) for one in curve]
+    checks = [row for row in predictions.kept_predictions(runs_dir) if row.run == named[0].id and row.actual]
+    curve = [predictions.calibrated(point, checks) for point in curve]
     if not changes:
         predictions.keep(runs_dir, named[0], curve)
     if form == "json":
-        values = [one.as_json() for one in curve]
+        values = [point.as_json() for point in curve]
         echo(json.dumps(values[0] if len(values) == 1 else values, indent=1))
         return
     from hpcprof.analysis.predict.scale import curve_notes
@@ -191,13 +191,13 @@ def _show_pipeline(
     echo(text)
 
 
-def _show_kept(found: list[Kept], form: str) -> None:
+def _show_kept(kept: list[Kept], form: str) -> None:
     import msgspec
 
     if form == "json":
-        echo(json.dumps(msgspec.to_builtins(found), indent=1))
+        echo(json.dumps(msgspec.to_builtins(kept), indent=1))
         return
     from hpcprof.cli.tables import console
     from hpcprof.report.scale_prediction import kept_table
 
-    console().print(kept_table(found) if found else "No predictions have been made here.", crop=False)
+    console().print(kept_table(kept) if kept else "No predictions have been made here.", crop=False)

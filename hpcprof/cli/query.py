@@ -104,5 +104,5 @@ def _ask_events(
         events = find_events(runs, store, Processes(len(os.sched_getaffinity(0)), PRELOAD), progress)
     for sentence in events.missing:
         echo(f"hpcprof: {sentence}", err=True)
-    with asking(sql, events, limit) as asked:
-        write_rows(form, asked.columns, asked.rows)
+    with asking(sql, events, limit) as reply:
+        write_rows(form, reply.columns, reply.rows)

@@ -143,14 +143,14 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     from hpcprof.report.exports import write_csv
     from hpcprof.study import training_table as merging
 
-    of_slowdown = merging.find_table(slowdown, "slowdown_pairs.csv", runs_dir)
-    of_metrics = merging.find_table(metrics, "ncu_kernels.csv", runs_dir)
-    table = merging.training_table(merging.read_slowdown(of_slowdown), merging.read_metrics(of_metrics))
-    file = output or of_slowdown.with_name("training.csv")
+    pairs_file = merging.find_table(slowdown, "slowdown_pairs.csv", runs_dir)
+    metrics_file = merging.find_table(metrics, "ncu_kernels.csv", runs_dir)
+    table = merging.training_table(merging.read_slowdown(pairs_file), merging.read_metrics(metrics_file))
+    file = output or pairs_file.with_name("training.csv")
     write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
     echo(merging.what_is_in(table))
     if kernels := merging.kernels_to_measure(table):
-        again = merging.measuring_command(of_metrics, kernels)
+        again = merging.measuring_command(metrics_file, kernels)
         option = (
             f"repeat the study of kernel metrics with --profiler-option {shlex.quote(f'kernel={kernels}')}"
         )

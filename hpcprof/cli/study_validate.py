@@ -97,7 +97,7 @@ def _show(study: ValidationStudy) -> None:
     from hpcprof.report.formatting import cell, header
     from hpcprof.study.validation_table import COLUMNS, summary
 
-    rows = [one.row() for one in study.found]
+    rows = [validation.row() for validation in study.found]
     names = [column.name for column in COLUMNS]
     write_csv(study.folder / "validation.csv", names, rows)
     echo("")

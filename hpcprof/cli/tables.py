@@ -87,16 +87,16 @@ def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     values = [list(row) for row in rows]
     by_column = [[row[at] for row in values] for at in range(len(columns))]
-    cells = [[_cell(one) for one in of_column] for of_column in by_column]
-    texts = [any(isinstance(one, str) for one in of_column) for of_column in by_column]
+    cells = [[_cell(value) for value in column] for column in by_column]
+    texts = [any(isinstance(value, str) for value in column) for column in by_column]
     out = console()
-    needed = [max(map(len, (name, *of_column))) for name, of_column in zip(columns, cells, strict=True)]
+    needed = [max(map(len, (name, *column))) for name, column in zip(columns, cells, strict=True)]
     whole = sum(needed) + _GAP * len(needed)
     if not (out.is_terminal or "COLUMNS" in os.environ) or whole - _GAP <= out.width:
         out, room = console(max(whole, 1)), whole
     else:
         room = out.width + _GAP
-    varied = [len(values) < 2 or len(set(of_column)) > 1 for of_column in cells]
+    varied = [len(values) < 2 or len(set(column)) > 1 for column in cells]
     kept = _columns_that_fit(needed, texts, varied, room)
     left = room - sum(needed[at] + _GAP for at in kept if not texts[at])
     widths = dict(zip(kept, (needed[at] for at in kept), strict=True))

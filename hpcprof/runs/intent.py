@@ -56,8 +56,8 @@ def read_intent(run: Run) -> Intent | None:
         if identity is None:
             return None
         # The account on a host.
-        there = run.manifest.site.user if run.manifest and run.manifest.site.host else ""
-        return Intent(there or _owner(path), datetime.fromisoformat(since), host, identity, error)
+        user = run.manifest.site.user if run.manifest and run.manifest.site.host else ""
+        return Intent(user or _owner(path), datetime.fromisoformat(since), host, identity, error)
     except (ValueError, OSError):
         return None
 

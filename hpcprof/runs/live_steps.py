@@ -111,15 +111,15 @@ def step_lines(run: Run, ranks: Iterable[int] | None = None) -> dict[int, tuple[
     """Return the lines of some ranks, or all, the oldest first, up to 4 MiB of the newest of a rank."""
     files, since = _files(run), _since(run)
     chosen = files if ranks is None else [rank for rank in ranks if rank in files]
-    found = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in chosen}
-    return {rank: lines for rank, lines in found.items() if lines}
+    lines_of_ranks = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in chosen}
+    return {rank: lines for rank, lines in lines_of_ranks.items() if lines}
 
 
 def _files(run: Run) -> dict[int, Path]:
-    found = {}
+    files = {}
     with suppress(OSError), os.scandir(run.path / "state" / "steps") as entries:
-        found = {int(name[1]): Path(one.path) for one in entries if (name := _FILE.fullmatch(one.name))}
-    return dict(sorted(found.items()))
+        files = {int(name[1]): Path(entry.path) for entry in entries if (name := _FILE.fullmatch(entry.name))}
+    return dict(sorted(files.items()))
 
 
 def _since(run: Run) -> float:
@@ -133,7 +133,7 @@ def _since(run: Run) -> float:
 def describe_live_steps(run: Run, now: float | None = None) -> str:
     """Return how far ranks are and what looks wrong; without ``now`` (s since 1970) the job has ended."""
     steps = read_live_steps(run)
-    last = [of_rank[-1] for of_rank in steps.values()]
+    last = [lines[-1] for lines in steps.values()]
     if not last:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
@@ -142,7 +142,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     if now is None and (whole := noted_step_time(run)):
         takes = f"{format_ns(whole.elapsed_ns)} a step (median {format_ns(whole.p50_ns)})"
     else:
-        wall = typical_step_ns(line for of_rank in steps.values() for line in of_rank)
+        wall = typical_step_ns(line for lines in steps.values() for line in lines)
         takes = f"now {format_ns(wall)} a step"
     progress = f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
     warnings = [] if now is None else step_warnings(steps, now)
@@ -191,34 +191,34 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     """
     if not steps:
         return []
-    median = typical_step_ns(line for of_rank in steps.values() for line in of_rank)
+    median = typical_step_ns(line for lines in steps.values() for line in lines)
     every = steps.values()
-    pause = statistics.median((own[-1].time - own[0].time) / max(1, len(own) - 1) for own in every)
+    pause = statistics.median((lines[-1].time - lines[0].time) / max(1, len(lines) - 1) for lines in every)
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
-    newest = max(of_rank[-1].time for of_rank in steps.values())
-    stopped = [rank for rank, of_rank in steps.items() if newest - of_rank[-1].time > patience]
-    found = []
+    newest = max(lines[-1].time for lines in steps.values())
+    stopped = [rank for rank, lines in steps.items() if newest - lines[-1].time > patience]
+    warnings = []
     if now - newest > _HANGING_FACTOR * patience:
-        found.append(f"No rank has ended a step for {now - newest:.0f} s.")
+        warnings.append(f"No rank has ended a step for {now - newest:.0f} s.")
     if stopped:
         behind = max(newest - steps[rank][-1].time for rank in stopped)
         verb = "has" if len(stopped) == 1 else "have"
         which = named_ranks(stopped, shown=8)
-        found.append(
+        warnings.append(
             f"{which[:1].upper()}{which[1:]} {verb} ended no step for {behind:.0f} s, while others go on."
         )
     slow = {
-        rank: of_rank[-1].max_ns
-        for rank, of_rank in steps.items()
-        if median and of_rank[-1].max_ns >= _SLOW_FACTOR * median
+        rank: lines[-1].max_ns
+        for rank, lines in steps.items()
+        if median and lines[-1].max_ns >= _SLOW_FACTOR * median
     }
     if slow:
         longest = max(slow.values())
-        found.append(
+        warnings.append(
             f"A step of {counted(len(slow), 'rank')} ({named_ranks(sorted(slow), shown=4)}) took up to "
             f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
         )
-    return found
+    return warnings
 
 
 def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:
@@ -234,29 +234,32 @@ def parsed_line(line: str | bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
         values = from_json(line)
-        found = [values[one.name] if one.default is MISSING else values.get(one.name, 0) for one in _NUMBERS]
+        ordered = [
+            values[field.name] if field.default is MISSING else values.get(field.name, 0)
+            for field in _NUMBERS
+        ]
         item = str(values.get("item", ""))[:_LONGEST_ITEM]
     except (ValueError, KeyError, TypeError):
         return None
-    time, *numbers = found
+    time, *numbers = ordered
     if type(time) not in (int, float) or not 0 <= time < _MOST:
         return None
     if not all(_is_count(number) for number in numbers):
         return None
-    known = StepLine(float(time), *numbers)
-    long = _long_steps(values.get("long"), known)
-    return replace(known, item=item, long=long) if item or long else known
+    step_line = StepLine(float(time), *numbers)
+    long = _long_steps(values.get("long"), step_line)
+    return replace(step_line, item=item, long=long) if item or long else step_line
 
 
-def _long_steps(found: object, line: StepLine) -> tuple[tuple[int, int], ...]:
-    pairs = found if isinstance(found, list) else []
+def _long_steps(value: object, line: StepLine) -> tuple[tuple[int, int], ...]:
+    pairs = value if isinstance(value, list) else []
     long = [
-        (one[0], one[1])
-        for one in pairs
-        if isinstance(one, list) and len(one) == 2 and all(map(_is_count, one))
+        (pair[0], pair[1])
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(map(_is_count, pair))
     ]
     numbers = [line.step - line.steps, *(step for step, _ in long), line.step + 1]
-    return tuple(long) if all(one < two for one, two in pairwise(numbers)) else ()
+    return tuple(long) if all(number < two for number, two in pairwise(numbers)) else ()
 
 
 def _is_count(value: object) -> bool:
