@@ -92,8 +92,8 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
     path = folder / RECORD
     try:
         text = read_file(path)
-        if (found := from_json(text, _Name).study) != study:
-            raise UsageError(f"{folder} belongs to hpcprof study {found}, not to hpcprof study {study}.")
+        if (owner := from_json(text, _Name).study) != study:
+            raise UsageError(f"{folder} belongs to hpcprof study {owner}, not to hpcprof study {study}.")
         record = from_json(text, form)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} has no {RECORD}: name a folder of hpcprof study {study}.") from None

@@ -142,10 +142,10 @@ class StudyRuns:
         if self._progress is not None:
             self._progress(Message(text, kind))
 
-    def begin(self, number: int, what: str) -> None:
+    def begin(self, number: int, label: str) -> None:
         """Tell that run ``number`` of the study begins, from 1, with the time spent and left."""
         self._run_began, self._waited = time.monotonic(), False
-        text, left = f"run {number} of {self._count}: {what}".rstrip(), None
+        text, left = f"run {number} of {self._count}: {label}".rstrip(), None
         if self._durations:
             left = (self._count - number + 1) * sum(self._durations) / len(self._durations)
             elapsed = format_duration(self._run_began - self._began)

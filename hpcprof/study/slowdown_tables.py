@@ -72,12 +72,12 @@ class SlowdownTables:
 
     def parts(self) -> list[StudyTable]:
         """Return the tables, the points of the sweep first."""
-        of_sweep = [Column(key, Kind.TEXT) for key in self.keys]
+        parameters = [Column(key, Kind.TEXT) for key in self.keys]
         title = "Points of the sweep" if self.keys else "Runs with and without communication"
-        parts = [StudyTable("by_point", title, [*of_sweep, *COLUMNS], self.by_point)]
+        parts = [StudyTable("by_point", title, [*parameters, *COLUMNS], self.by_point)]
         for name, rows in (("slowdown_by_overlap", self.by_overlap), ("slowdown_pairs", self.pairs)):
             analysis = ACROSS_RUNS[name]
-            parts.append(StudyTable(name, analysis.title, [*of_sweep, *analysis.columns], rows))
+            parts.append(StudyTable(name, analysis.title, [*parameters, *analysis.columns], rows))
         return parts
 
 
@@ -94,8 +94,8 @@ def slowdown_tables(
         name=name,
         keys=keys,
         by_point=rows,
-        pairs=[{**found.point, **row} for found in comparisons for row in found.pairs.rows],
-        by_overlap=[{**found.point, **row} for found in comparisons for row in found.by_overlap.rows],
+        pairs=[{**pair.point, **row} for pair in comparisons for row in pair.pairs.rows],
+        by_overlap=[{**pair.point, **row} for pair in comparisons for row in pair.by_overlap.rows],
         sentence=best(rows, keys),
     )
 
@@ -112,21 +112,21 @@ def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
     rows: list[Row] = []
     for point, runs in _points(made):
         ids = {arm: [planned.run for planned in runs if planned.arm is arm] for arm in Arm}
-        own = ids[Arm.COMMUNICATING]
-        steps = [value for run in own if (value := _step(store, run)) is not None]
+        runs_of_arm = ids[Arm.COMMUNICATING]
+        steps = [value for run in runs_of_arm if (value := _step(store, run)) is not None]
         rows.append(
             {
                 **point,
-                "runs": len(own),
+                "runs": len(runs_of_arm),
                 "alone_step_p50_ns": _median([_step(store, run) for run in ids[Arm.ALONE]]),
                 "step_p50_ns": _median(steps),
                 "step_min_ns": min(steps, default=None),
                 "step_max_ns": max(steps, default=None),
                 "exposed_comm_pct": _median(
-                    [_mean_over_ranks(store, run, "breakdown", "exposed_comm_pct") for run in own], 2
+                    [_mean_over_ranks(store, run, "breakdown", "exposed_comm_pct") for run in runs_of_arm], 2
                 ),
                 "slowdown_within": _median(
-                    [_mean_over_ranks(store, run, "slowdown", "slowdown", TOTAL) for run in own], 4
+                    [_mean_over_ranks(store, run, "slowdown", "slowdown", TOTAL) for run in runs_of_arm], 4
                 ),
             }
         )
@@ -147,12 +147,12 @@ def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> li
 
 def _points(made: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
     """Return each point with its runs: in ascending order if all values are numbers, else as given."""
-    found: dict[str, list[PlannedRun]] = {}
+    groups: dict[str, list[PlannedRun]] = {}
     for planned in made:
-        found.setdefault(json.dumps(planned.point), []).append(planned)
-    points = [(runs[0].point, runs) for runs in found.values()]
+        groups.setdefault(json.dumps(planned.point), []).append(planned)
+    points = [(runs[0].point, runs) for runs in groups.values()]
     try:
-        return sorted(points, key=lambda found: [float(value) for value in found[0].values()])
+        return sorted(points, key=lambda point: [float(value) for value in point[0].values()])
     except ValueError:
         return points
 
@@ -183,5 +183,5 @@ def _mean_over_ranks(store: Store, run: str, analysis: str, column: str, name: s
 
 
 def _median(values: Sequence[float | None], digits: int | None = None) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(median(known), digits) if known else None
+    numbers = [value for value in values if value is not None]
+    return round(median(numbers), digits) if numbers else None

@@ -53,11 +53,11 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     used: set[int] = set()
     rows: list[dict[str, Any]] = []
     for row in compared.to_dict("records"):
-        found = kernel_lookup.find(row["name"], row["grid"], row["block"])
-        if found is not None:
-            used.add(found)
+        number = kernel_lookup.find(row["name"], row["grid"], row["block"])
+        if number is not None:
+            used.add(number)
         rows.append(
-            {str(key): value for key, value in row.items()} | (launches[found] if found is not None else {})
+            {str(key): value for key, value in row.items()} | (launches[number] if number is not None else {})
         )
     rows += [
         dict(zip(_KERNEL, kernel, strict=True)) | launches[i] for *kernel, i in measured if i not in used
@@ -158,7 +158,7 @@ def read_metrics(path: Path) -> pd.DataFrame:
     return _read(path, "metrics", ANALYSES["ncu_kernels"].columns)
 
 
-def _read(path: Path, what: str, columns: Sequence[Column]) -> pd.DataFrame:
+def _read(path: Path, kind: str, columns: Sequence[Column]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except OSError as error:
@@ -168,7 +168,7 @@ def _read(path: Path, what: str, columns: Sequence[Column]) -> pd.DataFrame:
     missing = [c.name for c in columns if c.name not in table and c.name not in _OPTIONAL]
     if missing:
         more = f" and lacks {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UsageError(f"{path} is not a table of {what}: it has no column {missing[0]}{more}.")
+        raise UsageError(f"{path} is not a table of {kind}: it has no column {missing[0]}{more}.")
     for column in columns:
         if column.name in table and column.kind is not Kind.TEXT:
             table[column.name] = _numbers(table[column.name], column, path)

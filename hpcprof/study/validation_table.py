@@ -1,4 +1,4 @@
-"""The table of a study that validates explanations: what each fault costs, and what was found.
+"""The table of a study that validates explanations: the cost of each fault, and the first finding.
 
 Costs are measured by unprofiled blocks of steps with and without the fault.
 """
@@ -57,16 +57,16 @@ class Validation:
     @property
     def named(self) -> bool:
         """True if the first finding has the cause, the range and the ranks of the fault."""
-        fault, found = self.injected.fault, self.first
-        if found is None or found.cause != fault.cause:
+        fault, finding = self.injected.fault, self.first
+        if finding is None or finding.cause != fault.cause:
             return False
         ranks = self.injected.ranks or tuple(range(self.ranks))
-        parts = re.split(r"\s*[/>]\s*", found.where)
-        return sorted(found.ranks) == list(ranks) and (not fault.where or fault.where in parts)
+        parts = re.split(r"\s*[/>]\s*", finding.where)
+        return sorted(finding.ranks) == list(ranks) and (not fault.where or fault.where in parts)
 
     @property
     def right(self) -> bool:
-        """True if the fault is named if it costs enough, and nothing is if it does not."""
+        """True if an expensive fault is named, and a cheap one has no finding; either will do in between."""
         if self.explanation is None:
             return False
         quiet = self.first is None
@@ -74,9 +74,9 @@ class Validation:
 
     def row(self) -> Row:
         """Return the row of the table."""
-        fault, found, cost = self.injected.fault, self.first, self.cost
+        fault, finding, cost = self.injected.fault, self.first, self.cost
         expected = fault.cause is not None and self.certain is not False
-        saving = found.saving_ns if found else None
+        saving = finding.saving_ns if finding else None
         return {
             "fault": self.injected.text,
             "clean_step_ns": cost.clean_ns,
@@ -86,12 +86,12 @@ class Validation:
             "expected": fault.cause if expected else NOTHING,
             "expected_range": fault.where if expected else "",
             "expected_ranks": _listed(self.injected.ranks, self.ranks) if expected else "",
-            "first_finding": found.cause if found else NOTHING if self.explanation else "no explanation",
-            "finding_range": found.where if found else "",
-            "finding_ranks": _listed(found.ranks, self.ranks) if found else "",
+            "first_finding": finding.cause if finding else NOTHING if self.explanation else "no explanation",
+            "finding_range": finding.where if finding else "",
+            "finding_ranks": _listed(finding.ranks, self.ranks) if finding else "",
             "saving_ns": saving,
-            "saving_low_ns": found.saving_low_ns if found else None,
-            "saving_high_ns": found.saving_high_ns if found else None,
+            "saving_low_ns": finding.saving_low_ns if finding else None,
+            "saving_high_ns": finding.saving_high_ns if finding else None,
             "error_ns": saving - cost.cost_ns if saving is not None and self.named else None,
             "right": "yes" if self.right else "no",
         }
@@ -104,11 +104,11 @@ def _listed(ranks: Sequence[int], world_size: int) -> str:
     return ",".join(map(str, sorted(ranks)))
 
 
-def summary(found: Sequence[Validation]) -> str:
+def summary(cases: Sequence[Validation]) -> str:
     """Return the sentence under the table: how many first findings are right, and the usual error."""
-    right = sum(validation.right for validation in found)
-    text = f"{right} of {counted(len(found), 'first finding')} {'is' if len(found) == 1 else 'are'} right"
-    rows = [validation.row() for validation in found]
+    right = sum(validation.right for validation in cases)
+    text = f"{right} of {counted(len(cases), 'first finding')} {'is' if len(cases) == 1 else 'are'} right"
+    rows = [validation.row() for validation in cases]
     named = [row for row in rows if row["error_ns"] is not None and row["cost_ns"] > 0]
     errors = [abs(row["error_ns"]) / row["cost_ns"] for row in named]
     if errors:
@@ -117,7 +117,7 @@ def summary(found: Sequence[Validation]) -> str:
 
 
 _SETTLING = 4
-"""Inverse share of steps at the start of a block with work of the block before it in their queue."""
+"""One in this many steps of a block, its first ones, may still run work of the block before it."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def fault_costs(result: RankResult) -> dict[str, Cost]:
         figures = [
             figure for epoch in epochs[number :: len(faults)] for figure in _blocks(epoch, injected.period)
         ]
-        with_it = np.array([figure for on, figure in figures if on])
-        without = np.array([figure for on, figure in figures if not on])
-        low, high = welch_interval(with_it, without, CONFIDENCE)
-        cost = float(with_it.mean() - without.mean())
+        injected_ns = np.array([figure for has_fault, figure in figures if has_fault])
+        without = np.array([figure for has_fault, figure in figures if not has_fault])
+        low, high = welch_interval(injected_ns, without, CONFIDENCE)
+        cost = float(injected_ns.mean() - without.mean())
         costs[injected.text] = Cost(round(float(without.mean())), round(cost), round(low), round(high))
     return costs
 

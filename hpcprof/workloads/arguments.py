@@ -55,7 +55,7 @@ class WorkloadParser(argparse.ArgumentParser):
             argument_default=argparse.SUPPRESS,
         )
         self.add_argument("-h", "--help", action=_RaiseHelp, nargs=0, help="show this help and exit")
-        self._declared = {one.name: one for one in fields(options) if one.metadata}
+        self._declared = {entry.name: entry for entry in fields(options) if entry.metadata}
         self._gone: dict[str, str] = {}
 
     def add(self, *names: str) -> None:

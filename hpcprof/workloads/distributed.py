@@ -32,7 +32,7 @@ _reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or di
 
 _LOOPBACK = "127.0.0.1"
 # The default of torch.
-_PATIENCE = timedelta(minutes=5)
+_STORE_TIMEOUT = timedelta(minutes=5)
 GLOO_NOTE = (
     "gloo implements reduce_scatter as an all-reduce, so the time of that phase says nothing about the "
     "bandwidth of a reduce-scatter."
@@ -116,7 +116,7 @@ def run_workload(
 
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:
-    """Check that MPI agrees with the wrapper: with a foreign MPI, each rank would be rank 0 of 1."""
+    """Raise UsageError if MPI and the wrapper disagree: with a foreign MPI, each rank is rank 0 of 1."""
     expected = environment.world_size
     if expected is not None and comm.size != expected:
         raise UsageError(environment.wrong_library(comm.size, library_version()))
@@ -210,7 +210,7 @@ def _use_cpu(node: Any) -> torch.device:
 
 def _store(comm: Any, host: str) -> Any:
     """Return the store through which the ranks find each other; it runs on ``host``, rank 0's node."""
-    store_at = partial(dist.TCPStore, world_size=comm.size, wait_for_workers=False, timeout=_PATIENCE)
+    store_at = partial(dist.TCPStore, world_size=comm.size, wait_for_workers=False, timeout=_STORE_TIMEOUT)
     if comm.rank != 0:
         host, port = comm.bcast(None)
         return store_at(host, port, is_master=False)

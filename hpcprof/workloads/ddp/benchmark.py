@@ -71,13 +71,13 @@ def _run(wanted: TrainingParameters, environment: RankEnvironment, comm: Any) ->
     return print_once(comm, wrong, 1) if wrong else 0
 
 
-def check_cuda_version(wanted: str | None, found: str | None) -> None:
+def check_cuda_version(wanted: str | None, version: str | None) -> None:
     """Check that PyTorch was built with the CUDA version ``wanted``; ``12`` matches every ``12.x``."""
-    if wanted is None or found is None:
+    if wanted is None or version is None:
         return
     parts = wanted.split(".")
-    if found.split(".")[: len(parts)] != parts:
-        raise UsageError(f"cuda_version_check is {wanted}, but PyTorch was built with CUDA {found}.")
+    if version.split(".")[: len(parts)] != parts:
+        raise UsageError(f"cuda_version_check is {wanted}, but PyTorch was built with CUDA {version}.")
 
 
 class _Benchmark:
@@ -139,8 +139,8 @@ class _Benchmark:
     def _scheduled(self) -> bool:
         """Return whether the PyTorch profiler of any rank selects the steps: all pass the same barriers."""
         environment = self._environment
-        own = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))
-        return any(self._world.comm.allgather(own))
+        records = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))
+        return any(self._world.comm.allgather(records))
 
     def _warm_up(self) -> int:
         """Train the epochs before the measured ones; return the slowest rank's median step, 0 without any."""
@@ -231,11 +231,11 @@ def _seed(seed: int) -> None:
 def _steps(loader: Any, world: World) -> int:
     """Return the batches in an epoch, the fewest on any rank; UsageError without a length, or without any."""
     try:
-        own = len(loader)
+        length = len(loader)
     except TypeError:
-        own = -1
-    least: int = min(world.comm.allgather(own))
-    if own < 0:
+        length = -1
+    least: int = min(world.comm.allgather(length))
+    if length < 0:
         raise UsageError(
             f"get_dataloader returned a {type(loader).__name__} without a length: return a list or a "
             "DataLoader of a data set with a known length."

@@ -54,7 +54,7 @@ class LateSums:
         self._held.append((bucket, result))
         if bucket.is_last():
             held, self._held = self._held, []
-            started = [self._hook(state, one) for one, _ in held]
+            started = [self._hook(state, item) for item, _ in held]
             for total, (_, waiting) in zip(started, held, strict=True):
                 waiting.set_result(total.wait())
         return result

@@ -33,10 +33,10 @@ def check_model_file(path: Path) -> None:
         if name in defined:
             _check_parameters(path, defined[name], parameters)
         elif name not in others:
-            found = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
+            functions = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
             raise UsageError(
                 f"{path} does not define {name}({', '.join(parameters)}); it defines "
-                f"{', '.join(found) or 'none of ' + ', '.join(FUNCTIONS)}."
+                f"{', '.join(functions) or 'none of ' + ', '.join(FUNCTIONS)}."
             )
 
 

@@ -37,8 +37,8 @@ class Program:
     file: Path | None = None
 
     @contextlib.contextmanager
-    def errors_in(self, what: str) -> Iterator[None]:
-        """Turn exceptions raised inside into an `HpcprofError` with ``what``, the error and its line."""
+    def errors_in(self, place: str) -> Iterator[None]:
+        """Turn exceptions raised inside into an `HpcprofError` with ``place``, the error and its line."""
         try:
             yield
         except HpcprofError:
@@ -46,7 +46,7 @@ class Program:
         except Exception as error:
             lines = str(error).strip().splitlines()
             detail = f": {lines[0].rstrip('.')}" if lines else ""
-            raise HpcprofError(f"{what}: {type(error).__name__}{detail}{self._where(error)}.") from error
+            raise HpcprofError(f"{place}: {type(error).__name__}{detail}{self._where(error)}.") from error
 
     def _where(self, error: Exception) -> str:
         frames = traceback.extract_tb(error.__traceback__)

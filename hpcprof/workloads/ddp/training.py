@@ -135,9 +135,9 @@ def batches(loader: Any, steps: int) -> Iterator[Any]:
 def bucket_sizes(ddp: Any) -> tuple[list[int], bool]:
     """Return the sizes of DDP's buckets in bytes, and whether it has rebuilt them since its first step."""
     # DDP exposes these only through the data for its log.
-    told = ddp._get_ddp_logging_data()
-    rebuilt = bool(told.get("has_rebuilt_buckets"))
-    sizes = (rebuilt and told.get("rebuilt_bucket_sizes")) or told.get("bucket_sizes", "")
+    logged = ddp._get_ddp_logging_data()
+    rebuilt = bool(logged.get("has_rebuilt_buckets"))
+    sizes = (rebuilt and logged.get("rebuilt_bucket_sizes")) or logged.get("bucket_sizes", "")
     return [int(size) for size in sizes.split(",") if size.strip()], rebuilt
 
 

@@ -258,9 +258,9 @@ def _result(
 
 def _unseen(modes: dict[str, ModeResult]) -> list[str]:
     """Return a note for each mode that should overlap but does not, or that is faster than the bound."""
-    known = {name: mode.figures for name, mode in modes.items() if mode.figures is not None}
+    measured = {name: mode.figures for name, mode in modes.items() if mode.figures is not None}
     checks = (efficiency.no_overlap, efficiency.beyond_bound)
-    notes = [said(name, figures) for said in checks for name, figures in known.items()]
+    notes = [said(name, figures) for said in checks for name, figures in measured.items()]
     return [note for note in notes if note]
 
 

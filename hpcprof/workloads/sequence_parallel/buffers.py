@@ -194,8 +194,8 @@ def allocate(
 
     def rotating() -> torch.Tensor:
         made = empty_input(turns.inputs, shard, hidden, device=device, dtype=dtype)
-        for one in made:
-            fill(one)
+        for tensor in made:
+            fill(tensor)
         return made
 
     turns = rotation_on(parameters, size, device)
@@ -239,22 +239,22 @@ def check_device(parameters: PointParameters, size: int, device: torch.device) -
         _check_float8(device)
     needed = sum(memory(parameters, size, rotation_on(parameters, size, device)).values())
     if device.type == "cuda":
-        there, which = torch.cuda.mem_get_info(device)[0], "free"
+        available, which = torch.cuda.mem_get_info(device)[0], "free"
     else:
         # Free memory of a host is not known, since the kernel can drop its caches: compare with all of it.
-        there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in total"
-    if needed > there:
+        available, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in total"
+    if needed > available:
         raise HpcprofError(
-            f"a rank needs {needed / 2**30:.1f} GiB, but {device} has {there / 2**30:.1f} GiB {which}: "
+            f"a rank needs {needed / 2**30:.1f} GiB, but {device} has {available / 2**30:.1f} GiB {which}: "
             "use a smaller shape, more ranks, or fewer modes (--plan RANKS lists what needs the memory)."
         )
 
 
 def _check_float8(device: torch.device) -> None:
-    one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
+    ones = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=device)
     try:
-        torch._scaled_mm(one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+        torch._scaled_mm(ones, ones.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     except (RuntimeError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise HpcprofError(f"--dtype float8: {device} has no scaled matmul ({reason}).") from None

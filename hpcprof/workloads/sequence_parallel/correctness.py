@@ -73,15 +73,15 @@ class _Reference:
         return self._error_of_rows(output, self._input, first * self._scales[0], second * self._scales[1])
 
     def _error_of_rows(
-        self, found: torch.Tensor, source: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+        self, result: torch.Tensor, source: torch.Tensor, first: torch.Tensor, second: torch.Tensor
     ) -> float:
         rows = self.rows.to(self._device)
         everyone = self._everyones(_rows(source, rows))
         expected = self._summed((everyone.flatten(0, 1) @ first @ second).view_as(everyone))
-        return relative_error(_rows(found, rows).cpu(), expected)
+        return relative_error(_rows(result, rows).cpu(), expected)
 
     def errors_of_gradients(
-        self, found: torch.Tensor, found_1: torch.Tensor, found_2: torch.Tensor
+        self, result: torch.Tensor, found_1: torch.Tensor, found_2: torch.Tensor
     ) -> list[float]:
         """Return the relative errors of the gradients of the input, in sampled rows, and of each weight.
 
@@ -101,7 +101,7 @@ class _Reference:
         first = source[:, hidden].t() @ (gradient @ rows.transpose(1, 2))
         second = (source @ columns.transpose(1, 2)).transpose(1, 2) @ gradient[:, hidden]
         return [
-            self._error_of_rows(found, self._gradient, *back),
+            self._error_of_rows(result, self._gradient, *back),
             relative_error(found_1[hidden][:, inner].double().cpu(), self._summed(first)),
             relative_error(found_2[inner][:, hidden].double().cpu(), self._summed(second)),
         ]
@@ -132,9 +132,9 @@ def sample_rows(count: int, ranks: int, seed: int) -> torch.Tensor:
     return torch.randperm(count, generator=generator)[:wanted].sort().values
 
 
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
     """Return ``norm(found - expected) / norm(expected)``; NaN if the reference is all zeros."""
-    return float(torch.linalg.norm(found - expected) / torch.linalg.norm(expected))
+    return float(torch.linalg.norm(result - expected) / torch.linalg.norm(expected))
 
 
 def worst(checks: Sequence[Correctness]) -> Correctness:

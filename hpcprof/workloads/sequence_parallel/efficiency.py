@@ -51,7 +51,7 @@ def step_bound(
     ``probes`` are the latencies of each probe in each round and ``parts`` the median times of the phases of
     the serial mode, in nanoseconds; ``moved`` are the bytes that each collective moves, from `link_bytes`.
     """
-    of_directions: list[list[int]] = []
+    bounds: list[list[int]] = []
     medians: dict[str, int] = {}
     copied = next((name for name in moved if name in ("allgather", "grad_allgather")), "")
     for direction, names in DIRECTIONS.items():
@@ -65,8 +65,8 @@ def step_bound(
             rate = summarize(probes[LINKS]).p50_ns / moved[copied]
             links = min(links, round(rate * sum(moved[name] for name in mine)))
         medians |= {MATMULS[direction]: summarize(matmuls).p50_ns, f"{LINKS} {direction}": links}
-        of_directions.append([max(time, links) for time in matmuls])
-    return Bound([sum(times) for times in zip(*of_directions, strict=True)], medians)
+        bounds.append([max(time, links) for time in matmuls])
+    return Bound([sum(times) for times in zip(*bounds, strict=True)], medians)
 
 
 def alone_bound_ns(parts: Mapping[str, int]) -> int:
@@ -88,12 +88,12 @@ def part_rates(
 ) -> dict[str, float]:
     """Return the TFLOP/s of matmuls and, but for gloo, the GB/s over the links of a rank of collectives."""
     matmul = 2 * parameters.rows * parameters.hidden_size * parameters.inner_size / ranks
-    found = {name: matmul / time / 1e3 for name, time in parts.items() if time and is_matmul(name)}
+    rates = {name: matmul / time / 1e3 for name, time in parts.items() if time and is_matmul(name)}
     if backend == "nccl" and ranks > 1:
         moved = link_bytes(parameters, ranks)
         # Bytes per nanosecond are GB/s.
-        found |= {name: moved[name] / time for name, time in parts.items() if time and not is_matmul(name)}
-    return found
+        rates |= {name: moved[name] / time for name, time in parts.items() if time and not is_matmul(name)}
+    return rates
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:
@@ -139,24 +139,24 @@ def overlapped(
     return interval[0] > _SEEN_PCT
 
 
-def no_overlap(mode: str, found: Figures) -> str | None:
+def no_overlap(mode: str, stats: Figures) -> str | None:
     """Return a note if a mode that should overlap does not, else None."""
-    if found.overlapped is not False:
+    if stats.overlapped is not False:
         return None
     return (
         f"{mode} did not overlap here, or gained nothing from it: its median step hides "
-        f"{found.hidden_low_pct:.0f} to {found.hidden_high_pct:.0f} % (95 % interval) of the communication "
+        f"{stats.hidden_low_pct:.0f} to {stats.hidden_high_pct:.0f} % (95 % interval) of the communication "
         "that perfect overlap would hide."
     )
 
 
-def beyond_bound(mode: str, found: Figures) -> str | None:
+def beyond_bound(mode: str, stats: Figures) -> str | None:
     """Return a warning if a mode is faster than the bound, beyond its interval, else None."""
-    if found.of_bound_low_pct is None or found.of_bound_low_pct <= 100:
+    if stats.of_bound_low_pct is None or stats.of_bound_low_pct <= 100:
         return None
     return (
-        f"WARNING: {mode} is faster than the bound, at {found.of_bound_low_pct:.1f} to "
-        f"{found.of_bound_high_pct:.1f} % of it (95 % interval): its matmuls ran at a higher clock, or as no "
+        f"WARNING: {mode} is faster than the bound, at {stats.of_bound_low_pct:.1f} to "
+        f"{stats.of_bound_high_pct:.1f} % of it (95 % interval): its matmuls ran at a higher clock, or as no "
         "probe groups them"
     )
 
@@ -189,9 +189,9 @@ def mode_figures(
     tflops = cost_model.step_flops(parameters, ranks) / p50 / 1e3
     peak = peak_tflops(device, parameters.dtype)
     serial = None if serial_ns is None else summarize(serial_ns).p50_ns
-    hidden_pct, hidden, did, of_bound = None, None, None, None
+    hidden_pct, hidden, did, share = None, None, None, None
     if bound is not None and bound.parts_ns:
-        of_bound = median_interval(
+        share = median_interval(
             [100 * b / max(t, 1) for b, t in zip(bound.rounds_ns, latencies, strict=True)]
         )
     if serial_ns is not None and serial is not None and bound is not None:
@@ -214,7 +214,7 @@ def mode_figures(
         hidden_high_pct=hidden[1] if hidden else None,
         marked=summarize(marked_ns) if marked_ns else None,
         overlapped=did,
-        of_bound_low_pct=of_bound[0] if of_bound else None,
-        of_bound_high_pct=of_bound[1] if of_bound else None,
+        of_bound_low_pct=share[0] if share else None,
+        of_bound_high_pct=share[1] if share else None,
         of_alone_pct=None if alone is None else 100 * alone / p50,
     )

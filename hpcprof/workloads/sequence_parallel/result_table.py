@@ -22,7 +22,7 @@ class ResultFormatter:
         """Return the lines of the next point; the other arguments are as in `result_table`."""
         if not self._sweep.swept:
             return result_table(result, parameters, nodes, worst)
-        check, known = _check(result), _figures(result)
+        check, modes = _check(result), _figures(result)
         lines = []
         if self._head:
             self._head = False
@@ -32,8 +32,8 @@ class ResultFormatter:
         notes = [note for note in result.notes if note not in self._notes or note.startswith("WARNING")]
         self._notes |= set(notes)
         lines += ["", f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}"]
-        lines += [*(_mode(name, figures) for name, figures in known.items()), _fastest(known)]
-        lines += _bounds(result, known)[:1] if result.bound_ns is not None else []
+        lines += [*(_mode(name, figures) for name, figures in modes.items()), _fastest(modes)]
+        lines += _bounds(result, modes)[:1] if result.bound_ns is not None else []
         lines += [_correct(name, error, check) for name, error in worst.items()]
         return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 
@@ -75,21 +75,21 @@ def _of_one(result: RankResult, parameters: PointParameters) -> list[str]:
 
 def _of_modes(result: RankResult) -> list[str]:
     """Return a line per mode: its step time, and how close it is to perfect overlap."""
-    known = _figures(result)
-    lines = [_columns(result), *(_mode(name, figures) for name, figures in known.items())]
-    lines += ["", _fastest(known)]
+    modes = _figures(result)
+    lines = [_columns(result), *(_mode(name, figures) for name, figures in modes.items())]
+    lines += ["", _fastest(modes)]
     if result.bound_ns is not None:
-        lines += [*_bounds(result, known), f"phases of serial, ms, slowest rank: {_times(result.parts_ns)}"]
+        lines += [*_bounds(result, modes), f"phases of serial, ms, slowest rank: {_times(result.parts_ns)}"]
     parts = []
     for name, rate in result.rates.items():
         digits = f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
         parts.append(f"{name} {digits} {'TFLOP/s' if is_matmul(name) else 'GB/s'}")
     if parts:
         lines.append(f"rates of the phases: {', '.join(parts)}")
-    return lines + _conditions(result, known)
+    return lines + _conditions(result, modes)
 
 
-def _bounds(result: RankResult, known: dict[str, Figures]) -> list[str]:
+def _bounds(result: RankResult, modes: dict[str, Figures]) -> list[str]:
     """Define the bounds and the percentages."""
     assert result.bound_ns is not None
     bound = f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the"
@@ -101,12 +101,12 @@ def _bounds(result: RankResult, known: dict[str, Figures]) -> list[str]:
     )
     intervals = [
         f"{name} {figures.of_bound_low_pct:.1f} to {figures.of_bound_high_pct:.1f}"
-        for name, figures in known.items()
+        for name, figures in modes.items()
         if figures.of_bound_low_pct is not None and figures.of_bound_high_pct is not None
     ]
     lines = [f"{bound} {parts}", *legend, f"of bound, 95 % interval: {', '.join(intervals)}"]
     if result.alone_bound_ns is not None:
-        shares = {name: figures.of_alone_pct for name, figures in known.items() if figures.of_alone_pct}
+        shares = {name: figures.of_alone_pct for name, figures in modes.items() if figures.of_alone_pct}
         lines.append(
             f"of {result.alone_bound_ns / 1e6:.3f} ms, the larger of the serial mode's matmuls and "
             f"collectives, %: {_listed(shares, 1)}"
@@ -136,8 +136,8 @@ def _shape(parameters: PointParameters) -> str:
 
 def _figures(result: RankResult) -> dict[str, Figures]:
     """Return the figures of each mode, also if there is only one."""
-    found = {name: mode.figures for name, mode in result.modes.items()} or {result.mode: result.figures}
-    return {name: figures for name, figures in found.items() if figures is not None}
+    by_mode = {name: mode.figures for name, mode in result.modes.items()} or {result.mode: result.figures}
+    return {name: figures for name, figures in by_mode.items() if figures is not None}
 
 
 def _columns(result: RankResult) -> str:
@@ -146,12 +146,12 @@ def _columns(result: RankResult) -> str:
     return f"{'ms, slowest rank':<17}{times}{unit:>13}{'GB/s':>6}{'of bound':>9}{'hidden':>8}"
 
 
-def _mode(name: str, found: Figures) -> str:
-    step = found.step
+def _mode(name: str, figures: Figures) -> str:
+    step = figures.step
     times = "".join(f"{time / 1e6:>8.3f}" for time in (step.p50_ns, step.p95_ns, step.p99_ns))
     return (
-        f"{name:<17}{times}{found.tflops:>13.1f}{_number(found.bus_gbps, 6, 0)}"
-        f"{_number(found.of_bound_pct, 9, 1)}{_number(found.hidden_pct, 8, 1)}"
+        f"{name:<17}{times}{figures.tflops:>13.1f}{_number(figures.bus_gbps, 6, 0)}"
+        f"{_number(figures.of_bound_pct, 9, 1)}{_number(figures.hidden_pct, 8, 1)}"
     )
 
 
@@ -162,30 +162,30 @@ def _check(result: RankResult) -> Correctness:
     return check
 
 
-def _fastest(known: dict[str, Figures]) -> str:
-    steps = next(iter(known.values())).step.n
-    if len(known) == 1:
+def _fastest(modes: dict[str, Figures]) -> str:
+    steps = next(iter(modes.values())).step.n
+    if len(modes) == 1:
         return f"n = {steps} steps"
-    fastest = min(known, key=lambda name: known[name].step.p50_ns)
+    fastest = min(modes, key=lambda name: modes[name].step.p50_ns)
     return f"fastest: {fastest}; n = {steps} steps per mode, in turns"
 
 
-def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
+def _conditions(result: RankResult, modes: dict[str, Figures]) -> list[str]:
     lines = [
         f"{name}: p50 {figures.marked.p50_ns / 1e6:.3f} ms with marked phases, "
         f"{figures.step.p50_ns / 1e6:.3f} without"
-        for name, figures in known.items()
+        for name, figures in modes.items()
         if figures.marked is not None
     ]
-    spread = {name: figures.spread_pct for name, figures in known.items()}
-    skew = {name: figures.skew_p50_ns / 1e3 for name, figures in known.items()}
-    marks = {name: figures.marks_pct for name, figures in known.items()}
+    spread = {name: figures.spread_pct for name, figures in modes.items()}
+    skew = {name: figures.skew_p50_ns / 1e3 for name, figures in modes.items()}
+    marks = {name: figures.marks_pct for name, figures in modes.items()}
     lines += [
         f"spread (standard deviation), % of the mean: {_listed(spread, 1)}",
         f"skew (slowest minus fastest rank), us, p50: {_listed(skew, 0)}",
         f"cost of the time marks, % of a step: {_listed(marks, 2)}",
     ]
-    peaks = {name: figures.of_peak_pct for name, figures in known.items() if figures.of_peak_pct is not None}
+    peaks = {name: figures.of_peak_pct for name, figures in modes.items() if figures.of_peak_pct is not None}
     if peaks:
         lines.append(f"of the peak in the data sheet, %: {_listed(peaks, 1)}")
     counts = {name: mode.peak_bytes for name, mode in result.modes.items()}

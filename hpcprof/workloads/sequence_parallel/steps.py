@@ -44,8 +44,8 @@ class Block(torch.autograd.Function):
         call: Call = ctx.call
         if call.gradient is None or gradient.data_ptr() != call.gradient.data_ptr():
             raise RuntimeError("the gradient is not in the memory that the peers read")
-        found = call.mode.backward(call.index, call.timer)
-        return (*(tensor.detach() for tensor in found), None)
+        gradients = call.mode.backward(call.index, call.timer)
+        return (*(tensor.detach() for tensor in gradients), None)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Step:
             weights = zip(buffers.weights.first, buffers.weights.second, strict=True)
             copies = [[tensor.detach().requires_grad_() for tensor in copy] for copy in weights]
             self._inputs = [
-                [one.detach().requires_grad_(), *copies[index % len(copies)]]
-                for index, one in enumerate(buffers.inputs)
+                [tensor.detach().requires_grad_(), *copies[index % len(copies)]]
+                for index, tensor in enumerate(buffers.inputs)
             ]
             self._call = Call(mode, 0, UntimedPhases())
             if not self._forward:

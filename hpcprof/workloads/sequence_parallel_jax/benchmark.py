@@ -210,7 +210,7 @@ def _flops(parameters: Parameters) -> int:
 
 def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
     # JAX keeps 32 bits of a number.
-    parts = np.array([divmod(one, _SECOND) for one in times], np.int32)
+    parts = np.array([divmod(moment, _SECOND) for moment in times], np.int32)
     everyone = np.asarray(multihost_utils.process_allgather(parts)).reshape(size, -1, 2)
     return [[seconds * _SECOND + rest for seconds, rest in rank] for rank in everyone.tolist()]
 

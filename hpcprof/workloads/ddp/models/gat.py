@@ -84,8 +84,8 @@ def batch(parameters: TrainingParameters, device: Any) -> Any:
 def loss(model: Any, inputs: Any) -> Any:
     """Return the retrieval loss: the cross entropy of the answer of each query among all other nodes."""
     queries = inputs["queries"]
-    found = model(inputs["samples"], inputs["edges"])
-    scores = found[:queries] @ found[queries:].T / _TEMPERATURE
+    embeddings = model(inputs["samples"], inputs["edges"])
+    scores = embeddings[:queries] @ embeddings[queries:].T / _TEMPERATURE
     return nn.functional.cross_entropy(scores, torch.arange(queries, device=scores.device))
 
 

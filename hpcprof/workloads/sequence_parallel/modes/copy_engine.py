@@ -218,7 +218,7 @@ class CopyEngine(Mode):
         if self._buffers.scales is not None or world.size == 1:
             return best
         adding = row_groups.adding_schedules(best, rows)
-        return fastest(world, trial, [one for one in adding if late or one.head == rows])
+        return fastest(world, trial, [schedule for schedule in adding if late or schedule.head == rows])
 
 
 def _fastest_sum() -> Sum:

@@ -74,12 +74,12 @@ class _Matmul:
         )
 
     def _arguments(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> tuple[int, ...]:
-        of_a, of_b, of_d = self.matrices
-        one, zero = ctypes.addressof(self.one), ctypes.addressof(self.zero)
+        layout_a, layout_b, layout_d = self.matrices
+        alpha, zero = ctypes.addressof(self.one), ctypes.addressof(self.zero)
         return (
-            *(self.handle, self.descriptor, *self.shape, one),
-            *(a.data_ptr(), 1, 1, of_a, b.data_ptr(), 1, 1, of_b, zero),
-            *(0, 1, 1, of_d, d.data_ptr(), 1, 1, of_d),
+            *(self.handle, self.descriptor, *self.shape, alpha),
+            *(a.data_ptr(), 1, 1, layout_a, b.data_ptr(), 1, 1, layout_b, zero),
+            *(0, 1, 1, layout_d, d.data_ptr(), 1, 1, layout_d),
         )
 
 
@@ -115,14 +115,14 @@ class CublasMp(Mode):
         compute = _COMPUTE_32F_FAST_TF32 if parameters.dtype == "tf32" else _COMPUTE_32F
 
         def variants(shape: tuple[int, int, int], matrices: tuple[int, int, int]) -> list[_Matmul]:
-            found = []
+            matmuls = []
             for name in _ALGORITHMS:
                 made = library.matmul_descriptor_create(compute)
                 matmul = _Matmul(library, self._handle, made, name, shape, matrices)
                 matmul.set("ALGO_TYPE", library.MatmulAlgoType[name])
                 matmul.set("COMMUNICATION_TYPE", kind)
-                found.append(matmul)
-            return found
+                matmuls.append(matmul)
+            return matmuls
 
         first = variants((inner, rows, hidden), (weight_1, sharded, between))
         second = variants((hidden, rows, inner), (weight_2, between, sharded))
@@ -183,8 +183,8 @@ class CublasMp(Mode):
     def _reserve(self, first: list[_Matmul], second: list[_Matmul]) -> _Workspace:
         """Allocate a workspace that is large enough for all calls, where the peers can write."""
         buffers = self._buffers
-        sizes = [one.workspace(buffers.weight_1, buffers.input(0), buffers.inner) for one in first]
-        sizes += [one.workspace(buffers.weight_2, buffers.inner, buffers.output) for one in second]
+        sizes = [matmul.workspace(buffers.weight_1, buffers.input(0), buffers.inner) for matmul in first]
+        sizes += [matmul.workspace(buffers.weight_2, buffers.inner, buffers.output) for matmul in second]
         device, host = (max(size) for size in zip(*sizes, strict=True))
         by_rows, by_columns = self._grids
         pointer = self._library.malloc(by_rows, device)
@@ -223,10 +223,10 @@ def _load() -> tuple[Any, str | None]:
         library = import_module("nvmath.bindings.cublasMp")
     except ImportError:
         return None, f"it needs {packages}"
-    found = nccl_version()
-    if found < _NCCL:
-        there, needed = (".".join(map(str, version)) for version in (found, _NCCL))
-        return None, f"cuBLASMp needs NCCL {needed} or newer, but PyTorch loaded {there}"
+    current = nccl_version()
+    if current < _NCCL:
+        loaded, needed = (".".join(map(str, version)) for version in (current, _NCCL))
+        return None, f"cuBLASMp needs NCCL {needed} or newer, but PyTorch loaded {loaded}"
     try:
         _version(library)
     except RuntimeError as error:

@@ -88,11 +88,11 @@ def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]
 
 def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
     """Divide rows of all peers into those of each: the peer, its own numbers of rows, and those over all."""
-    found = []
+    parts = []
     start = part.start
     while start < part.stop:
         peer = start // rows
         stop = min(part.stop, (peer + 1) * rows)
-        found.append((peer, slice(start - peer * rows, stop - peer * rows), slice(start, stop)))
+        parts.append((peer, slice(start - peer * rows, stop - peer * rows), slice(start, stop)))
         start = stop
-    return found
+    return parts

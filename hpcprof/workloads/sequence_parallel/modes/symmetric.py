@@ -78,9 +78,9 @@ class Symmetric(Mode):
         gathered, (inner,) = self._all_gather_matmul(
             backward.source(index), [buffers.weight_2.t()], 0, self._group, return_A=True
         )
-        found = self._matmul_reduce_scatter(inner, buffers.weight_1.t(), "sum", 0, self._group)
+        gradient = self._matmul_reduce_scatter(inner, buffers.weight_1.t(), "sum", 0, self._group)
         torch.mm(self._inner.t(), gathered, out=backward.gradients.weight_2)
         if self._regather:
             again.wait()
         torch.mm(self._gathered.t(), inner, out=backward.gradients.weight_1)
-        return Gradients(found, backward.gradients.weight_1, backward.gradients.weight_2)
+        return Gradients(gradient, backward.gradients.weight_1, backward.gradients.weight_2)

@@ -37,7 +37,7 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
             kept = [which for which, time in enumerate(times) if time <= allowed]
             left, times = [left[which] for which in kept], [times[which] for which in kept]
     limit = (1 + _NOISE) * min(times)
-    return next(one for one, time in zip(left, times, strict=True) if time <= limit)
+    return next(candidate for candidate, time in zip(left, times, strict=True) if time <= limit)
 
 
 def _slowest(
