@@ -99,10 +99,10 @@ def masked_words(command: Sequence[str]) -> list[str]:
     words: list[str] = []
     flags: tuple[str, ...] = ()
     for word in without_targets(command):
-        after = words[-1] if words else ""
+        previous = words[-1] if words else ""
         flags = _PASSWORD_FLAGS.get(PurePath(word).name, flags)
         name, equals, _ = word.partition("=")
-        if not word.startswith("-") and (after in flags or _names_the_next(after)):
+        if not word.startswith("-") and (previous in flags or _precedes_secret(previous)):
             words.append(MASK)
         elif equals and not re.search(r"[\s:/]", name) and is_secret(name):
             words.append(f"{name}={MASK}")
@@ -113,7 +113,7 @@ def masked_words(command: Sequence[str]) -> list[str]:
     return words
 
 
-def _names_the_next(word: str) -> bool:
+def _precedes_secret(word: str) -> bool:
     named = (word.startswith("-") and "=" not in word) or _BARE_NAME.fullmatch(word) is not None
     return named and is_secret(word)
 
@@ -133,8 +133,8 @@ def without_targets(command: Sequence[str]) -> list[str]:
 
 def masked(text: str, mask: Callable[[str], str] = lambda secret: MASK) -> str:
     """Return a text in which ``mask`` replaces values of secret names, passwords and tokens, by ``***``."""
-    for secret in (*_UNNAMED, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
-        text = secret.sub(lambda match: match[1] + mask(match[2]), text)
+    for pattern in (*_UNNAMED, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
+        text = pattern.sub(lambda match: match[1] + mask(match[2]), text)
     for names in (_NAMED_VALUE, _ASSIGNED, _FOLLOWED):
         text = _masked_values(text, names, mask)
     return text
