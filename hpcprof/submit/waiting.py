@@ -26,13 +26,13 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
 _CANCEL_SECONDS = 60.0
-"""The most seconds that a scheduler may take to end cancelled jobs; a batch system takes some."""
+"""Maximum seconds that a scheduler may take to end cancelled jobs."""
 
 _REPEAT_SECONDS = 5.0
-"""The seconds after which a deletion is repeated for the jobs that have not ended."""
+"""Seconds after which the cancellation of jobs that still run is repeated."""
 
 _LONGEST_LINE = 500
-"""The most characters of a line of a log that is shown with a failure."""
+"""Maximum characters of a line of a log that is shown with a failure."""
 
 
 def poll_seconds() -> Iterator[float]:
@@ -112,24 +112,24 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
     """End the jobs of submitted runs, and return the status of each by run id once all have ended.
 
     A deletion that the scheduler accepts may still not happen, so it is repeated: OpenPBS 23.06 leaves the
-    last member of an array running if another member was deleted before. After a minute the runs that are
-    left are an error.
+    last member of an array running if another member was deleted before. Raises SchedulerError if runs have
+    not ended after a minute.
     """
     cancel(runs)
-    began = asked = time.monotonic()
+    began = requested = time.monotonic()
     for pause in poll_seconds():
         states = poll(runs, _CANCEL_SECONDS)
-        left = [run for run in runs if not states[run.id].state.ended]
-        if not left:
+        remaining = [run for run in runs if not states[run.id].state.ended]
+        if not remaining:
             return states
         now = time.monotonic()
         if now - began > _CANCEL_SECONDS:
             break
-        if now - asked > _REPEAT_SECONDS:
-            cancel(left)
-            asked = time.monotonic()
+        if now - requested > _REPEAT_SECONDS:
+            cancel(remaining)
+            requested = time.monotonic()
         time.sleep(min(pause, _REPEAT_SECONDS))
-    named = ", ".join(f"{run.id} is {states[run.id].state.value}" for run in left)
+    named = ", ".join(f"{run.id} is {states[run.id].state.value}" for run in remaining)
     sentence = f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
     raise SchedulerError(sentence)
 
@@ -168,7 +168,9 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
     lines = [f"{run.id} {status}", *preparation_failures(run)]
-    logs = [line for name, said in last_output(run) for line in (f"{name}:", *_indented(said))]
+    logs = [
+        line for name, lines_of_log in last_output(run) for line in (f"{name}:", *_indented(lines_of_log))
+    ]
     if status.state is JobState.ENDED:
         return lines + logs
     unstarted = launch_failure(run)

@@ -20,7 +20,7 @@ from hpcprof.submit.profilers.base import (
 )
 
 _SIZE = re.compile(r"[1-9]\d*[KMG]?")
-_LARGEST = 4 << 30
+_LARGEST_MEMORY = 4 << 30
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", re.MULTILINE)
 
@@ -28,7 +28,7 @@ _COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", r
 def _check(target: Target, settings: Settings) -> None:
     check_one_archive(target, "Score-P", "use SCOREP_RECORDING_OFF() and SCOREP_RECORDING_ON() in it")
     size = settings["total-memory"]
-    if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST:
+    if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST_MEMORY:
         sentence = f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M."
         raise UsageError(sentence, "profiler_options.total-memory")
 
@@ -45,8 +45,8 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
 
 
 def _complaint(text: str) -> str:
-    said = _COMPLAINT.search(text)
-    return f": Score-P says {said[1].rstrip('.')!r}" if said else ""
+    match = _COMPLAINT.search(text)
+    return f": Score-P says {match[1].rstrip('.')!r}" if match else ""
 
 
 SCOREP = Profiler(
