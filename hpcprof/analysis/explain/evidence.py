@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # a report of kept findings needs no pandas
 Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
 Row = Mapping[str, Any]
 
-_MOST = 3
-_TELLING = 0.05
-"""Minimum share of a cause's own time of idle time that shows it."""
+_MAX_EVIDENCE = 3
+_MIN_IDLE_SHARE = 0.05
+"""Minimum share of a cause's own time that idle time has to take to be evidence of it."""
 
 _LONGEST_NAME = 60
 
@@ -39,13 +39,13 @@ def evidence_of(
         if not len(table) or (figures.analysis.startswith("mpi_") and not of_mpi):
             continue
         rows = table[figures.rows(table, inner)]
-        whose = "delaying_rank" if "delaying_rank" in rows else "rank"
-        own = rows[rows[whose].isin(ranks)] if whose in rows else rows
-        shown = own if len(own) or candidate.has(Trait.LATE_RANK) else rows
+        rank_column = "delaying_rank" if "delaying_rank" in rows else "rank"
+        rows_of_ranks = rows[rows[rank_column].isin(ranks)] if rank_column in rows else rows
+        shown = rows_of_ranks if len(rows_of_ranks) or candidate.has(Trait.LATE_RANK) else rows
         if figures.analysis == "idle_causes":
-            shown = shown[shown[figures.key] >= _TELLING * candidate.own_ns]
+            shown = shown[shown[figures.key] >= _MIN_IDLE_SHARE * candidate.own_ns]
         evidence += largest(figures.analysis, figures.key, shown)
-    return tuple(evidence[:_MOST])
+    return tuple(evidence[:_MAX_EVIDENCE])
 
 
 def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -57,9 +57,9 @@ def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...
 
 def largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
     """Return the two largest values of a column of an analysis, as cells that can be looked up."""
-    known = rows[rows[key].notna()]
-    values = known[key].astype(float)
-    top = known.loc[values.sort_values(ascending=False, kind="stable").index[:2]]
+    filled = rows[rows[key].notna()]
+    values = filled[key].astype(float)
+    top = filled.loc[values.sort_values(ascending=False, kind="stable").index[:2]]
     return [
         Evidence(analysis, int(row["rank"]) if "rank" in row else None, key, _plain(row[key]))
         for _, row in top.iterrows()
@@ -118,9 +118,10 @@ def in_words(
     ``on_host`` is of programs without work on a GPU; ``cause`` may have a sentence of its own.
     """
     row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
-    of = (evidence.analysis, evidence.key)
-    own = (one.sentence for one in (cause.figures if cause else ()) if (one.analysis, one.key) == of)
-    say = next((one for one in own if one), None) or (on_host and _ON_HOST.get(of)) or _SENTENCES.get(of)
+    figure = (evidence.analysis, evidence.key)
+    figures = cause.figures if cause else ()
+    sentences = (entry.sentence for entry in figures if (entry.analysis, entry.key) == figure)
+    say = next(filter(None, sentences), None) or (on_host and _ON_HOST.get(figure)) or _SENTENCES.get(figure)
     if row is None or say is None:
         return plain(evidence)
     sentence = say(row)
@@ -160,8 +161,8 @@ def _calls(row: Row) -> str:
 
 
 def _copies(row: Row) -> str:
-    of = f"{_several(row['count'], 'operation')} {row['operation']}"
-    return f"{of} take {format_ns(row['total_ns'])} in all"
+    operations = f"{_several(row['count'], 'operation')} {row['operation']}"
+    return f"{operations} take {format_ns(row['total_ns'])} in all"
 
 
 def _kernel_time(row: Row) -> str:
@@ -180,19 +181,19 @@ def _kernel_count(row: Row) -> str:
 
 
 def _waits(row: Row) -> str:
-    known = isinstance(row["delaying_range"], str) and row["delaying_range"]
-    where = f" ({row['delaying_range']})" if known else ""
+    has_place = isinstance(row["delaying_range"], str) and row["delaying_range"]
+    where = f" ({row['delaying_range']})" if has_place else ""
     whom = "" if row["delaying_rank"] is None else f" for rank {int(row['delaying_rank'])}{where}"
     return f"it waits {format_ns(row['wait_ns'])} in {row['call']}{whom}: {row['pattern']}"
 
 
 def _mpi_calls(row: Row) -> str:
-    of = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
-    return f"{_several(row['calls'], 'call')} of {row['call']}{of}, {format_ns(row['median_ns'])} each"
+    sizes = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
+    return f"{_several(row['calls'], 'call')} of {row['call']}{sizes}, {format_ns(row['median_ns'])} each"
 
 
 def _meanwhile(row: Row) -> str:
-    what = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
+    metric = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
     place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
     subject, unit = row["subject"], row["unit"]
     then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
@@ -205,7 +206,7 @@ def _meanwhile(row: Row) -> str:
         return f"waiting for its cores costs {then} of the time; others use {row['usual']:.2g} of them"
     against = "on the other ranks" if subject == "rank" else "else"
     doubt = "" if row["beyond_chance"] else "may be chance, "
-    return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
+    return f"{metric}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
 
 
 def _file(kind: str) -> Callable[[Row], str]:

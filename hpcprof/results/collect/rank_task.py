@@ -1,4 +1,4 @@
-"""Reads the profile of one rank and runs its analyses: the part of a collect that can run in any process."""
+"""Read the profile of one rank and run its analyses, in this or a worker process."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Unchanged(msgspec.Struct, frozen=True):
 
 
 class WithoutSteps(msgspec.Struct, frozen=True):
-    """Replaces the results of a profile that needs steps and has none: ``reason`` says why."""
+    """Replaces the results of a profile without the steps that it needs; ``reason`` is a sentence."""
 
     reason: str
 
@@ -151,7 +151,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     _refuse_little_address_space(task.path)
     files = files_of(task.path, task.part)
     before = _sizes_and_times(files)
-    size = sum(one for one, _ in before)
+    size = sum(file_size for file_size, _ in before)
     # A compressed trace has ten times its size.
     small = size < _SMALL and task.path.suffix != ".gz"
     threads = 1 if small else task.threads
@@ -181,33 +181,37 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         events = RankEvents(task.events, task.run_id, task.rank, sha256)
     # Reading the timeline of a small profile again would take longer than the analyses.
     leaves = not small and task.keeps_timeline and events is not None
-    now = [one for one in _OF_RANKS if not (leaves and one.policy is Policy.LAZY)]
+    due = [analysis for analysis in _OF_RANKS if not (leaves and analysis.policy is Policy.LAZY)]
 
     def analyze(analysis: Analysis) -> tuple[str, Outcome]:
         return analysis.name, analyze_rank(analysis, profile, task.rank)
 
     with _executor(threads) as pool:
         # Half of the threads run one of those that use most memory at a time, beside the others.
-        heavy = iter([one for one in now if one.memory_heavy and not small])
+        heavy = iter([analysis for analysis in due if analysis.memory_heavy and not small])
         groups = [pool.submit(_heavy_analyses, analyze, heavy) for _ in range(max(1, threads // 2))]
-        kept = pool.submit(_keep_timeline, task, events, timeline)
-        found = dict(pool.map(analyze, [one for one in now if small or not one.memory_heavy]))
+        keeping = pool.submit(_keep_timeline, task, events, timeline)
+        outcomes = dict(
+            pool.map(analyze, [analysis for analysis in due if small or not analysis.memory_heavy])
+        )
         for group in groups:
-            found |= group.result()
-    unkept = kept.result()
+            outcomes |= group.result()
+    warnings = keeping.result()
     if not small:
         return_freed_memory()
-    if unkept:  # Nobody could compute the others later.
-        found |= map(analyze, [one for one in _OF_RANKS if one.name not in found])
+    if warnings:  # Nobody could compute the others later.
+        outcomes |= map(analyze, [analysis for analysis in _OF_RANKS if analysis.name not in outcomes])
     if events is not None and timeline is not None:
-        _keep_tables(task, events, timeline, found, with_timeline=task.keeps_timeline and not unkept)
+        _keep_tables(task, events, timeline, outcomes, with_timeline=task.keeps_timeline and not warnings)
     # Rows that are kept with the events are not in the database.
-    kept_beside = {name for name in found if ANALYSES[name].policy is Policy.WITH_EVENTS}
+    in_dataset = {name for name in outcomes if ANALYSES[name].policy is Policy.WITH_EVENTS}
     tables = {
-        name: AnalysisTable.from_outcome(replace(one, table={}) if name in kept_beside else one, task.rank)
-        for name, one in found.items()
+        name: AnalysisTable.from_outcome(
+            replace(result, table={}) if name in in_dataset else result, task.rank
+        )
+        for name, result in outcomes.items()
     }
-    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile, task), unkept)
+    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile, task), warnings)
 
 
 class _InTurn(Executor):
@@ -267,7 +271,7 @@ def _keep_timeline(
     try:
         keep_timeline(events, timeline)
     except OSError as error:
-        # On a full disk, what others need has room then.
+        # This makes room on a full disk for the tables of other analyses.
         events.discard()
         why = error.strerror or error
         return (f"the timeline of {task.path} was not kept in {task.events}: {why}.",)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE, WHOLE_STEP
-from hpcprof.analysis.explain.cause import (
-    Candidate,
-    CauseDeclaration,
-    Figures,
-    PlaceRemedy,
-    Trait,
-    of_call,
-)
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
@@ -27,10 +20,10 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene
 
 _FEW_COLLECTIVES = 4
-"""Number of parts in which the collectives of a step that has fewer could be sent."""
+"""Collectives of a step with fewer than this many are assumed to be sent in as many parts."""
 
 _USUAL_SLOWDOWN = 0.12
-"""The share of its time beside communication that compute loses, where the profile shows none beside it."""
+"""Assumed slowdown of compute beside communication, where the profile has no overlap."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -56,10 +49,9 @@ def _on_gpu(scene: Scene, place: str) -> Candidate:
 
 
 def _hidden(scene: Scene, times: Times, place: str) -> Times:
-    """Hide the communication that is launched in a place, except what has nothing to hide behind.
+    """Return the times with the communication of a place hidden, except the last collective of a step.
 
-    That is the last collective of a step. Where a step has few, each could be sent in four parts, and all but
-    the last part could be hidden.
+    A step with few collectives could send each in four parts, and all but the last part could be hidden.
     """
     graph, work = scene.graph, scene.graph.work
     chosen = (work.category == Category.COMM) & scene.removals.inside(place)[work.place]
@@ -74,7 +66,7 @@ def _hidden(scene: Scene, times: Times, place: str) -> Times:
 
 
 def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
-    """Slow the compute of a place as the communication does that now runs beside it."""
+    """Return the times with the compute of a place slowed by the communication that now overlaps it."""
     graph, work = scene.graph, scene.graph.work
     hidden = scene.once(_exposed) * (1 - factor)
     lost = scene.replay.lost
@@ -92,20 +84,20 @@ def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
 
 
 def _exposed(scene: Scene) -> Floats:
-    """Return the time that each operation communicates, without waiting, beside no compute of its rank."""
+    """Return the exposed transfer time of each operation: without waits and without overlapping compute."""
     graph, work = scene.graph, scene.graph.work
     edges = graph.edges
-    own = np.zeros(len(work))
+    exposed = np.zeros(len(work))
     rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
-    own[edges.row[rows]] = edges.lag[rows]
-    begin = work.end - own.astype(np.int64)
+    exposed[edges.row[rows]] = edges.lag[rows]
+    begin = work.end - exposed.astype(np.int64)
     for rank in scene.ranks:
-        mine = graph.work_rank == rank
-        computes = mine & (work.category == Category.COMP)
-        chosen = np.flatnonzero(mine & (work.category == Category.COMM))
+        on_rank = graph.work_rank == rank
+        computes = on_rank & (work.category == Category.COMP)
+        chosen = np.flatnonzero(on_rank & (work.category == Category.COMM))
         busy = union(work.start[computes], work.end[computes])
-        own[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
-    return np.where(work.category == Category.COMM, own, 0.0)
+        exposed[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
+    return np.where(work.category == Category.COMM, exposed, 0.0)
 
 
 def _in_mpi(scene: Scene) -> Iterator[Candidate]:
@@ -115,13 +107,13 @@ def _in_mpi(scene: Scene) -> Iterator[Candidate]:
         return
     names = np.unique(graph.calls.name[mpi.exposed > 0]).tolist()
     for name in [*names, *([NONE] if len(names) > 1 else [])]:
-        less = np.where((graph.calls.name == name) | (name == NONE), mpi.exposed, 0)
+        transfer = np.where((graph.calls.name == name) | (name == NONE), mpi.exposed, 0)
         where = graph.names[name] if name != NONE else WHOLE_STEP
 
-        def remove(times: Times, _: tuple[int, ...] | None, less: Floats = less) -> Times:
+        def remove(times: Times, _: tuple[int, ...] | None, less: Floats = transfer) -> Times:
             return mpi.less_transfer(times, less)
 
-        yield Candidate(EXPOSED_COMMUNICATION, where, scene.ranks, remove, scene.of_calls(less))
+        yield Candidate(EXPOSED_COMMUNICATION, where, scene.ranks, remove, scene.of_calls(transfer))
 
 
 _IN_MPI = (
@@ -152,10 +144,7 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
         ),
     ),
     candidates=candidates,
-    figures=(
-        Figures("mpi_calls", "transfer_ns", of_call),
-        Figures("step_account", "exposed_comm_ns"),
-    ),
+    figures=(Figures("mpi_calls", "transfer_ns", of_call), Figures("step_account", "exposed_comm_ns")),
     traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
     column="exposed_comm_ns",
     operations="communication",
