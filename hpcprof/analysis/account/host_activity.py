@@ -26,9 +26,9 @@ Thread = tuple[int, int]
 
 def at(column: Ints, rows: Ints) -> Ints:
     """Return the values of a column in some rows, 0 for the row `NONE`; a large column is not copied."""
-    known = rows != NONE
+    has_row = rows != NONE
     result = np.zeros(len(rows), np.int64)
-    result[known] = column[rows[known]]
+    result[has_row] = column[rows[has_row]]
     return result
 
 
@@ -59,11 +59,11 @@ def marking_thread(timeline: Timeline) -> Thread:
 
 def threads_of(calls: ApiCalls, rows: Ints) -> tuple[list[Thread], Ints]:
     """Return the threads of some calls, and the number of each call's thread, `NONE` for the row `NONE`."""
-    known = rows != NONE
-    found, number = numbered_rows(calls.process[rows[known]], calls.thread[rows[known]])
+    has_row = rows != NONE
+    threads, number = numbered_rows(calls.process[rows[has_row]], calls.thread[rows[has_row]])
     thread = np.full(len(rows), NONE)
-    thread[known] = number
-    return [(process, one) for process, one in found.tolist()], thread
+    thread[has_row] = number
+    return [(process, thread_number) for process, thread_number in threads.tolist()], thread
 
 
 def calls_touching(calls: ApiCalls, thread: Thread, start: Ints, end: Ints) -> Ints:
@@ -96,10 +96,10 @@ def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
     Only ranges that the program itself marked count, not a library's, which have a domain.
     """
     ranges = timeline.ranges
-    own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread != 0))
+    open_ranges = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread != 0))
     return {
-        (process, thread): innermost(own.take(rows))
-        for (process, thread), rows in rows_by_key(own.process, own.thread)
+        (process, thread): innermost(open_ranges.take(rows))
+        for (process, thread), rows in rows_by_key(open_ranges.process, open_ranges.thread)
     }
 
 
@@ -159,10 +159,10 @@ class Places(msgspec.Struct, frozen=True):
     def at(self, timeline: Timeline, process: Ints, thread: Ints, moment: Ints) -> Ints:
         """Return where each thread is at a moment of its own, shape (n,)."""
         result = np.empty(len(moment), np.int64)
-        for (one, other), rows in rows_by_key(process, thread):
-            own, marking = self.of((one, other))
-            found = own.at(moment[rows])
-            result[rows] = np.where(found == NONE, marking.at(moment[rows]), found)
+        for (first, other), rows in rows_by_key(process, thread):
+            activity, marking = self.of((first, other))
+            rows_at = activity.at(moment[rows])
+            result[rows] = np.where(rows_at == NONE, marking.at(moment[rows]), rows_at)
         return result
 
 
@@ -181,35 +181,35 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
     elif steps.marker:
         counts[steps.rows] = True
     touching = (ranges.end >= begin) & (ranges.start <= end)
-    own = ranges.take(counts & (ranges.one_thread != 0) & touching)
-    above = parents(own)
-    used = {text: shown_name(timeline, text) or "" for text in set(timeline.names(own.name)) if text}
-    names = [used.get(text or "", "") for text in timeline.names(own.name)]
+    open_ranges = ranges.take(counts & (ranges.one_thread != 0) & touching)
+    above = parents(open_ranges)
+    used = {text: shown_name(timeline, text) or "" for text in set(timeline.names(open_ranges.name)) if text}
+    names = [used.get(text or "", "") for text in timeline.names(open_ranges.name)]
     paths = _paths(names, above, steps.name)
     texts = tuple(sorted(set(paths)))
     number = {text: i for i, text in enumerate(texts)}
-    placed = replace(own, name=np.array([number[path] for path in paths], np.int64))
+    placed = replace(open_ranges, name=np.array([number[path] for path in paths], np.int64))
     threads = {
         (process, thread): innermost(placed.take(rows))
-        for (process, thread), rows in rows_by_key(own.process, own.thread)
+        for (process, thread), rows in rows_by_key(open_ranges.process, open_ranges.thread)
     }
     return Places(texts, threads, threads.get(marking_thread(timeline), _NOWHERE))
 
 
 def _paths(names: Sequence[str], above: Ints, step: str) -> list[str]:
     """Return the path of each range: the names from the one below the step, joined by slashes."""
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
 
     def path(row: int) -> str:
         chain = []
-        while row != NO_PARENT and row not in found and row not in chain:
+        while row != NO_PARENT and row not in paths and row not in chain:
             chain.append(row)
             row = int(above[row])
-        prefix = found.get(row, "")
-        for one in reversed(chain):
+        prefix = paths.get(row, "")
+        for entry in reversed(chain):
             inside = prefix if prefix != step else ""
-            prefix = names[one] if names[one] == step else f"{inside}/{names[one]}".removeprefix("/")
-            found[one] = prefix
+            prefix = names[entry] if names[entry] == step else f"{inside}/{names[entry]}".removeprefix("/")
+            paths[entry] = prefix
         return prefix
 
     return [path(row) for row in range(len(names))]

@@ -154,18 +154,18 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
         return no_rows(divided)
     sums, kinds = divided.sums, divided.kinds
     cause, range_ = kinds.parts(sums.kind)[:2]
-    of_range, number = numbered_rows(sums.step, cause, range_)
+    groups, number = numbered_rows(sums.step, cause, range_)
     time = _totals(number, sums.time)
     # The range with most time is the last one of its step and cause.
-    order = np.lexsort((time, *of_range.T[1::-1]))
-    pairs, number = numbered_rows(*of_range[:, :2].T)
+    order = np.lexsort((time, *groups.T[1::-1]))
+    pairs, number = numbered_rows(*groups[:, :2].T)
     most = np.empty(len(pairs), np.int64)
     most[number[order]] = order
     return Outcome(
         {
             "step": steps_of(timeline).number[pairs[:, 0]],
             "cause": _cause_names(pairs[:, 1]),
-            "range": kinds.ranges[of_range[most, 2]],
+            "range": kinds.ranges[groups[most, 2]],
             "idle_ns": _totals(number, time),
         }
     )
@@ -256,13 +256,13 @@ def _kinds(timeline: Timeline) -> _Kinds:
         return table
 
     # `NO_NAME` is -1 and so selects the last element.
-    of_ranges, of_calls = (
+    range_names, call_names = (
         np.append(distinct(table.name), NO_NAME) for table in (timeline.ranges, timeline.calls)
     )
-    ranges, range_ = number_texts(timeline, of_ranges, partial(shown_name, timeline))
-    calls, call = number_texts(timeline, of_calls, without_version)
-    held = np.array([_cause_of(name) for name in timeline.names(of_calls)], np.int64)
-    return _Kinds(ranges, by_id(of_ranges, range_), calls, by_id(of_calls, call), by_id(of_calls, held))
+    ranges, range_ = number_texts(timeline, range_names, partial(shown_name, timeline))
+    calls, call = number_texts(timeline, call_names, without_version)
+    held = np.array([_cause_of(name) for name in timeline.names(call_names)], np.int64)
+    return _Kinds(ranges, by_id(range_names, range_), calls, by_id(call_names, call), by_id(call_names, held))
 
 
 def _cause_of(name: str | None) -> IdleCause:
@@ -289,8 +289,8 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -
     threads, thread = threads_of(timeline.calls, gaps.call)
     sums = [
         part
-        for number, one in ((NONE, None), *enumerate(threads))
-        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), one, lag, step)
+        for number, key in ((NONE, None), *enumerate(threads))
+        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step)
     ]
     return _added(concatenate(_Sums, sums))
 
@@ -304,9 +304,9 @@ def _of_thread(
     place, calling = _place(timeline, thread), _calling(timeline, thread, gaps.start, gaps.launched)
     gaps = _held_up(timeline, kinds, gaps, calling)
     for at_once in np.split(np.arange(len(gaps)), range(_AT_ONCE, len(gaps), _AT_ONCE)):
-        own = gaps.take(at_once)
-        launches = _of_launches(timeline, kinds, own, place, lag)
-        host = _of_host(timeline, kinds, own, place, calling)
+        gaps_at_once = gaps.take(at_once)
+        launches = _of_launches(timeline, kinds, gaps_at_once, place, lag)
+        host = _of_host(timeline, kinds, gaps_at_once, place, calling)
         yield _summed(concatenate(_Pieces, (launches, *host)), step)
 
 

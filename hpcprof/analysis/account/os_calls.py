@@ -28,12 +28,12 @@ def os_calls(timeline: Timeline) -> Outcome:
     mpi = timeline.mpi_calls
     in_steps = union(steps.ranges.start, steps.ranges.end)
     time = coverage(calls.start, calls.end, difference(in_steps, union(mpi.start, mpi.end)))
-    found = []
+    table = []
     for (name,), rows in rows_by_key(calls.name):
         (text,) = timeline.names(np.array([name]))
         total, number = int(time[rows].sum()), int(np.count_nonzero(time[rows]))
         if number and text is not None:
-            of_call = {"call": text, "kind": kind_of_call(text), "calls": number, "total_ns": total}
+            call = {"call": text, "kind": kind_of_call(text), "calls": number, "total_ns": total}
             times = {"ns_per_step": round(total / len(steps)), "max_ns": int(time[rows].max())}
-            found.append(of_call | times)
-    return Outcome(columns_of(found)) if found else no_rows(f"no calls of the OS runtime in steps of {file}")
+            table.append(call | times)
+    return Outcome(columns_of(table)) if table else no_rows(f"no calls of the OS runtime in steps of {file}")

@@ -103,7 +103,7 @@ def step_parts(timeline: Timeline) -> Outcome:
         return no_rows(nothing_ran(timeline))
     busy = busy_time(timeline)
     sets = (busy.busy, busy.exposed_communication, busy.exposed_memory)
-    working, communication, memory = (coverage(times.start, times.end, one) for one in sets)
+    working, communication, memory = (coverage(times.start, times.end, part) for part in sets)
     wall = times.end - times.start
     rows = {
         "step": steps_of(timeline).number,
@@ -160,8 +160,8 @@ def divide(
     start = parts["start_ns"].to_numpy(np.int64, copy=True)
     aligned = set(clocks).intersection(parts["rank"].tolist())
     for rank in aligned:
-        own = np.flatnonzero(parts["rank"] == rank)
-        start[own] = clocks[rank].to_common(start[own])
+        of_this_rank = np.flatnonzero(parts["rank"] == rank)
+        start[of_this_rank] = clocks[rank].to_common(start[of_this_rank])
     return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), start, aligned, unknown)
 
 
@@ -207,12 +207,12 @@ def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) 
 
 
 def _joined(divided: Sequence[Divided]) -> Divided:
-    filled = [one for one in divided if len(one.rows)]
+    filled = [part for part in divided if len(part.rows)]
     return Divided(
-        pd.concat([one.rows for one in filled], ignore_index=True) if filled else pd.DataFrame(),
-        np.concatenate([_NEVER, *(one.start for one in filled)]),
-        set[int]().union(*(one.aligned for one in filled)),
-        set[int]().union(*(one.unknown for one in filled)),
+        pd.concat([part.rows for part in filled], ignore_index=True) if filled else pd.DataFrame(),
+        np.concatenate([_NEVER, *(part.start for part in filled)]),
+        set[int]().union(*(part.aligned for part in filled)),
+        set[int]().union(*(part.unknown for part in filled)),
     )
 
 
@@ -232,16 +232,16 @@ def _waiting_for_peers(
     waited: list[int | None] = [None] * len(parts)
     alone = parts["exposed_comm_ns"].to_numpy() == 0
     bounds = [exposed[name].to_numpy() for name in ("start_ns", "end_ns")]
-    of_rank = exposed.reset_index(drop=True).groupby("rank").indices
+    rows_of_ranks = exposed.reset_index(drop=True).groupby("rank").indices
     begin, wall = (parts[name].to_numpy() for name in ("start_ns", "wall_ns"))
     for rank, rows in parts.reset_index(drop=True).groupby("rank").indices.items():
-        start, found = begin[rows], waits.get(rank)
+        start, rank_waits = begin[rows], waits.get(rank)
         length = np.zeros(len(rows), np.int64)
-        if found:
-            own = of_rank.get(rank, _NEVER)
+        if rank_waits:
+            rank_rows = rows_of_ranks.get(rank, _NEVER)
             # Where one collective waits and another one transfers, the rank communicates.
-            waiting = intersection((bounds[0][own], bounds[1][own]), difference(*found))
+            waiting = intersection((bounds[0][rank_rows], bounds[1][rank_rows]), difference(*rank_waits))
             length = coverage(start, start + wall[rows], waiting)
         for row, time in zip(rows.tolist(), length.tolist(), strict=True):
-            waited[row] = time if found or alone[row] else None
+            waited[row] = time if rank_waits or alone[row] else None
     return waited

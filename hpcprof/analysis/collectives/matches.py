@@ -1,4 +1,4 @@
-"""The operations that ranks have in common: which rows of theirs belong together, and who waits for whom."""
+"""Matched operations: the rows of different ranks that belong together, and the waits between ranks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Mask
 
 UNKNOWN = -1
-"""The partner of a collective, and the number of an unknown moment."""
+"""Stands for the partner of a collective, and for an unknown arrival."""
 
 MESSAGE = "message"
 """The operation of a group of messages."""
 
-_NOTHING: defaultdict[str, NDArray[Any]] = defaultdict(lambda: np.empty(0, np.int64))
-_NOTHING |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
+_EMPTY: defaultdict[str, NDArray[Any]] = defaultdict(lambda: np.empty(0, np.int64))
+_EMPTY |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Matches:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Matches]) -> Matches:
-        """Return the rows of several parts; groups and matches are numbered on."""
+        """Return the rows of several parts, with consecutive numbers of groups and matches."""
         arrays: dict[str, list[NDArray[Any]]] = {field.name: [] for field in fields(cls)}
         first = {"group": 0, "match": 0}
         for part in parts:
@@ -74,10 +74,10 @@ class Matches:
                 columns.append(values + first[name] if name in first else values)
             for name in first:
                 first[name] += int(getattr(part, name).max(initial=-1)) + 1
-        return cls(**{name: np.concatenate(of) if of else _NOTHING[name] for name, of in arrays.items()})
+        return cls(**{name: np.concatenate(row) if row else _EMPTY[name] for name, row in arrays.items()})
 
     def take(self, rows: NDArray[Any]) -> Matches:
-        """Return some rows."""
+        """Return the rows at these positions, or of this mask."""
         return Matches(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
@@ -93,14 +93,14 @@ class MatchedGroup(NamedTuple):
     start: Ints
     """On each rank's own clock; shape (m, n)."""
     others_late: Ints
-    """The time after all of these ranks at which another one came that all wait for, in ns; shape (m,)."""
+    """Delay of a later rank that all of these wait for, after the last of these, in ns; shape (m,)."""
     aligned: bool
-    """True if what these ranks have in common aligns their clocks."""
+    """True if the clocks of these ranks are aligned."""
 
 
 def matches_of(matched: Communication) -> Matches:
-    """Return what some ranks have in common, each group with its matches in their order."""
-    parts = [_of_collectives(calls, matched.clocks.get(clock_key(calls))) for calls in matched.collectives]
+    """Return the matched operations of some ranks, by group and in the order of the matches."""
+    parts = [_collective_rows(calls, matched.clocks.get(clock_key(calls))) for calls in matched.collectives]
     for pair in matched.pairs:
         count = len(pair.seq)
         ranks = np.array([pair.sender, pair.receiver])
@@ -140,19 +140,19 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
 class Arrivals(msgspec.Struct, frozen=True):
     """The last rank at each of n operations that ranks have in common, and the ranks of each group of them.
 
-    Only operations are here of which it is known when all came.
+    Operations with an unknown arrival are left out.
     """
 
     last: Ints
     """The rank for which the others waited; shape (n,)."""
     waited: Ints
     longest: Ints
-    """The time that they did in all, and at most, in ns; shape (n,)."""
+    """The waits of the others: their sum, and the longest, in ns; shape (n,)."""
     collective: Mask
     """True for all but messages; shape (n,)."""
     group: Ints
     member: Ints
-    """The number of a group, and a rank that takes part in it, whatever is known of its operations."""
+    """The number of a group, and a rank in it; groups with unknown arrivals are listed too."""
 
 
 def arrivals_of(batches: Iterable[Matches]) -> Arrivals:
@@ -182,7 +182,7 @@ class RankWaits(NamedTuple):
 
 
 def rank_waits(matches: Matches) -> RankWaits | None:
-    """Return the waits of a rank from its matches; None if no moment at which others came is known."""
+    """Return the waits of a rank from its matches; None if all arrivals are unknown."""
     is_known = matches.arrived != UNKNOWN
     if not is_known.any():
         return None
@@ -191,14 +191,14 @@ def rank_waits(matches: Matches) -> RankWaits | None:
     return RankWaits(union_of((start, moment)), union_of((moment, end)))
 
 
-def _of_collectives(calls: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
+def _collective_rows(calls: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
     arrived = np.full(calls.start.shape, UNKNOWN)
     whole = (calls.size or len(calls.ranks)) <= len(calls.ranks)
     if clock is not None and calls.op in WAITING and whole:
         start = clock.aligned(calls.start)
         arrived = calls.start + np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
-    nobody, no = np.broadcast_to(UNKNOWN, calls.start.shape), np.broadcast_to(False, calls.start.shape)
-    return _rows(calls.op, calls.ranks, calls.row, calls.part, calls.start, calls.end, nobody, no, arrived)
+    peer, sends = np.broadcast_to(UNKNOWN, calls.start.shape), np.broadcast_to(False, calls.start.shape)
+    return _rows(calls.op, calls.ranks, calls.row, calls.part, calls.start, calls.end, peer, sends, arrived)
 
 
 def _rows(

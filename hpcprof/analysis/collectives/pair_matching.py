@@ -15,7 +15,7 @@ from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
 
 _UNKNOWN = ""
-_SEND, _RECV, _EITHER = "Send", "Recv", "SendRecv"
+_SEND, _RECV = "Send", "Recv"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MatchedPairs:
     message: Floats
     """In bytes; NaN if unknown; shape (m,)."""
     rows: Ints
-    """The position of both ends in the rows of their ranks; shape (m, 2)."""
+    """Position of the send and the receive in the rows of their ranks; shape (m, 2)."""
     start: Ints
     end: Ints
     """Begin and end of the kernels that carried out the message, on each rank's own clock; shape (m, 2)."""
@@ -91,10 +91,11 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     pairs = []
     columns = _columns(rows, chosen) | {"alone": alone, "sends": sends}
     keys = (communicator[chosen], sender, receiver)
-    for (c, a, b), places in rows_by_key(*keys) if len(chosen) else []:
+    for (number, source, target), places in rows_by_key(*keys) if len(chosen) else []:
         if not profiled[places[0]]:
             continue
-        pair = _match_one(names[c], (a, b), {name: values[places] for name, values in columns.items()})
+        messages = {name: values[places] for name, values in columns.items()}
+        pair = _match_one(names[number], (source, target), messages)
         if isinstance(pair, str):
             problems.append(pair)
         else:
@@ -214,7 +215,7 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
 _BLOCK = 64
 _NARROWER = 0.5
 _WAITED = 2
-"""A receive that takes this many times the shortest send or receive has waited for its send."""
+"""Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
 
 class _Messages(msgspec.Struct, frozen=True):
@@ -222,9 +223,9 @@ class _Messages(msgspec.Struct, frozen=True):
 
     sent: Ints
     received: Ints
-    """Until when the send and the receive lasted, each on its rank's own clock; shape (m,)."""
+    """End of the send and of the receive, each on the clock of its rank, in ns; shape (m,)."""
     duration: Ints
-    """Durations of the kernels that sent and received; shape (m, 2)."""
+    """Durations of the kernels that sent and received, in ns; shape (m, 2)."""
     up: Mask
     """True if the lower rank sent the message; shape (m,)."""
 
@@ -264,7 +265,7 @@ def _messages(low: int, pairs: Sequence[MatchedPairs]) -> _Messages:
 
 
 def _align(messages: _Messages) -> AlignedClocks | None:
-    """Align two clocks; None if the messages do not bound how far they are apart."""
+    """Return the aligned clocks of two ranks; None if the messages do not bound their offset."""
     up = messages.up
     if len(up) < MIN_COLLECTIVES:
         return None
@@ -307,12 +308,12 @@ def _aligned(messages: _Messages, kept: Mask, usual: float | None) -> AlignedClo
 
 
 def _spread(elapsed: Floats, rate: float) -> float:
-    """Return by how much messages differ in how far apart both ends are, once a drift is taken out."""
+    """Return the range of the offsets of all messages after a drift is removed, in ns."""
     return float(np.ptp(elapsed[:, 1] - elapsed[:, 0] - rate * elapsed[:, 1]))
 
 
 def _drift(elapsed: Floats, up: Mask) -> float:
-    """Return by how much the higher rank's clock gets ahead per ns, by messages in the same direction."""
+    """Return the drift of the higher rank's clock in ns per ns, from messages in one direction."""
     apart = elapsed[:, 1] - elapsed[:, 0]
     most = max((up, ~up), key=np.count_nonzero)
     return float(drift(elapsed[most, 1], apart[most]))
@@ -321,8 +322,8 @@ def _drift(elapsed: Floats, up: Mask) -> float:
 def _bounds(
     apart: Floats, up: Mask, blocks: Sequence[Ints], moment: Floats, usual: float | None
 ) -> tuple[Floats, float]:
-    """Return by how much the higher rank's clock is ahead in each block, and the uncertainty."""
-    # By how much it is at most and at least ahead.
+    """Return the offset of the higher rank's clock in each block, and its uncertainty, in ns."""
+    # Upper and lower bounds of the offset.
     most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
     least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
     most, least = _at_most(most, moment), -_at_most(-least, moment)
@@ -339,9 +340,9 @@ def _bounds(
 
 
 def _at_most(bound: Floats, moment: Floats) -> Floats:
-    """Return upper bounds of how far a clock is ahead, within its largest rate from those at other moments.
+    """Return upper bounds of a clock's offset in ns, which change by no more than `LARGEST_RATE`.
 
-    Transfers that become longer from block to block are then no drift.
+    Longer transfers in later blocks are then not taken for a drift.
     """
     reach = LARGEST_RATE * moment
     earlier = np.minimum.accumulate(bound - reach) + reach
@@ -350,7 +351,7 @@ def _at_most(bound: Floats, moment: Floats) -> Floats:
 
 
 def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
-    """Return by how much later than the receiver the sender began each message, in ns, shape (m,)."""
+    """Return the start of each send minus the start of its receive, in ns; shape (m,)."""
     order = [0, 1] if pair.sender < pair.receiver else [1, 0]
     start = clock.aligned(pair.start[:, order])[:, order]
     return start[:, 0] - start[:, 1]

@@ -13,19 +13,19 @@ import msgspec
 from hpcprof.workloads.catalogue import Size
 from hpcprof.workloads.schema import Scalar
 
-# A parameter does not change how long a step takes if its name has a word of the first kind and no others
-# than those of the second: max_train_steps, log_dir. gradient_accumulation_steps has others.
-_IRRELEVANT = {
+# A parameter does not change the step time if its name has a neutral word and no others than filler words:
+# max_train_steps, log_dir. gradient_accumulation_steps has others.
+_NEUTRAL_WORDS = {
     *("steps", "iters", "iterations", "epoch", "epochs", "warmup", "timeout", "seed", "lr", "learning"),
     *("output", "out", "log", "save", "checkpoint", "ckpt", "port", "name", "capture"),
 }
-_BESIDE = {
+_FILLER_WORDS = {
     *("n", "num", "number", "of", "min", "max", "total", "global", "train", "training", "measured", "per"),
     "step",
     *("random", "rate", "dir", "path", "file", "folder", "every", "interval", "freq", "master", "run", "job"),
 }
-_PLACES = ("cuda_visible_devices", "world_size")
-"""Parameters that say where the ranks run, and nothing of the problem."""
+_PLACEMENT = ("cuda_visible_devices", "world_size")
+"""Parameters of the placement of ranks, which do not change the problem."""
 
 _TOTAL = re.compile(r"global|total")
 _PER_RANK = re.compile(r"micro|local|per_(rank|device|gpu|accelerator|process|proc|worker|core|node)")
@@ -56,7 +56,7 @@ class ScalingSeries(msgspec.Struct, frozen=True):
     runs: tuple[int, ...]
     """The positions of the runs."""
     size: str
-    """The parameters that make up the size, and the size that stays the same; empty if nothing tells it."""
+    """The parameters that make up the size, and the size that stays the same; empty if unknown."""
     others: Mapping[str, Scalar]
 
 
@@ -119,7 +119,7 @@ def _plain(name: str) -> str:
 
 def _irrelevant(name: str) -> bool:
     words = set(name.split("_"))
-    return name in _PLACES or (bool(words & _IRRELEVANT) and words <= _IRRELEVANT | _BESIDE)
+    return name in _PLACEMENT or (bool(words & _NEUTRAL_WORDS) and words <= _NEUTRAL_WORDS | _FILLER_WORDS)
 
 
 def _is_count(value: Scalar) -> bool:
@@ -128,7 +128,7 @@ def _is_count(value: Scalar) -> bool:
 
 
 def _role(name: str, size: Size | None) -> ScalingKind | None:
-    """Return the scaling of a series in which this parameter stays the same; None if that is not told."""
+    """Return the scaling of a series in which this parameter stays the same; None if unknown."""
     if size is not None:
         return (ScalingKind.WEAK if size.per_rank else ScalingKind.STRONG) if name == size.parameter else None
     if _TOTAL.search(_plain(name)):
@@ -168,26 +168,26 @@ def _patterns(setups: Sequence[ScalingSetup], size: Size | None) -> set[_Pattern
 
 
 def _pattern(few: ScalingSetup, many: ScalingSetup) -> _Pattern | None:
-    """Return how the parameters change from few to many ranks; None if not in proportion."""
-    a, b = few.parameters, many.parameters
-    if a.keys() != b.keys():
+    """Return the pattern of two runs; None if their parameters do not change in proportion to the ranks."""
+    before, after = few.parameters, many.parameters
+    if before.keys() != after.keys():
         return None
-    names = frozenset(name for name in a if a[name] != b[name])
+    names = frozenset(name for name in before if before[name] != after[name])
     if not names:
         return _Pattern(_Change.STAY)
-    if not all(_is_count(value) for name in names for value in (a[name], b[name])):
+    if not all(_is_count(value) for name in names for value in (before[name], after[name])):
         return None
-    up = [int(str(b[name])) > int(str(a[name])) for name in names]
-    pattern = _Pattern(_Change.GROW if all(up) else _Change.SHRINK, names)
-    return pattern if len(set(up)) == 1 and pattern.size(few) == pattern.size(many) else None
+    grows = [int(str(after[name])) > int(str(before[name])) for name in names]
+    pattern = _Pattern(_Change.GROW if all(grows) else _Change.SHRINK, names)
+    return pattern if len(set(grows)) == 1 and pattern.size(few) == pattern.size(many) else None
 
 
 def _unambiguous(
     patterns: Iterable[_Pattern], setups: Sequence[ScalingSetup], size: Size | None
 ) -> dict[_Pattern, list[list[int]]]:
-    """Return the series of each pattern that contradicts neither what a parameter is nor another pattern.
+    """Return the series of each pattern that contradicts neither a parameter's role nor another pattern.
 
-    A parameter that both grows and shrinks does what the longer series says; none of it if both are as long.
+    If a parameter grows in one pattern and shrinks in another, only the longer series is kept.
     """
     contradiction = {_Change.GROW: ScalingKind.WEAK, _Change.SHRINK: ScalingKind.STRONG, _Change.STAY: None}
     ordered = sorted(patterns, key=lambda item: (len(item.names), item.change.value, sorted(item.names)))
@@ -219,7 +219,7 @@ def _names(patterns: Iterable[_Pattern], change: _Change) -> set[str]:
 def _members(pattern: _Pattern, setups: Sequence[ScalingSetup]) -> Iterator[list[int]]:
     """Yield the runs that have the size and all other parameters in common.
 
-    None are if two of them have the same number of ranks: they divide the same size in different ways.
+    A group with two runs of one number of ranks is left out: they divide the same size in different ways.
     """
     groups: dict[object, list[int]] = {}
     for i, setup in enumerate(setups):
@@ -256,7 +256,7 @@ def _series(
 def _kind(
     pattern: _Pattern, parameters: Mapping[str, Scalar], size: Size | None, patterns: Iterable[_Pattern]
 ) -> tuple[ScalingKind, list[str]]:
-    """Return the kind of a series, and the parameters that tell its size."""
+    """Return the kind of a series, and the parameters that make up its size."""
     if pattern.change is not _Change.STAY:
         return ScalingKind.WEAK if pattern.change is _Change.GROW else ScalingKind.STRONG, sorted(
             pattern.names

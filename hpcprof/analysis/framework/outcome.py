@@ -45,12 +45,12 @@ class Outcome:
     def rows(self) -> pd.DataFrame:
         """The rows as a DataFrame."""
         if isinstance(self.table, pd.DataFrame):
-            found: pd.DataFrame = self.table
+            table: pd.DataFrame = self.table
         elif not len(self):
-            found = pd.DataFrame(columns=list(self.table))
+            table = pd.DataFrame(columns=list(self.table))
         else:
-            found = pd.DataFrame({name: _series(values) for name, values in self.table.items()}, copy=False)
-        return found
+            table = pd.DataFrame({name: _series(values) for name, values in self.table.items()}, copy=False)
+        return table
 
     def arrays(self) -> dict[str, Values]:
         """Return the columns by name, without a DataFrame if the analysis made none."""
@@ -82,14 +82,14 @@ def _series(values: Values) -> pd.Series[Any]:
 def _in_python(values: Values) -> list[Any]:
     if isinstance(values, NumpyExtensionArray):  # pandas would box each value
         values = values.to_numpy()
-    found: list[Any] = values if isinstance(values, list) else values.tolist()
+    items: list[Any] = values if isinstance(values, list) else values.tolist()
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
-        return found
-    kinds = {*map(type, found)}
+        return items
+    kinds = {*map(type, items)}
     if kinds <= _PLAIN:
         # Only NaN differs from itself.
-        return [None if value != value else value for value in found] if float in kinds else found
-    return [*map(_plain, found)]
+        return [None if value != value else value for value in items] if float in kinds else items
+    return [*map(_plain, items)]
 
 
 def _plain(value: Any) -> Any:
@@ -107,9 +107,9 @@ def no_rows(reason: str) -> Outcome:
     return Outcome({}, reason)
 
 
-def none_in(timeline: Timeline, what: str) -> Outcome:
+def none_in(timeline: Timeline, events: str) -> Outcome:
     """Return the outcome of an analysis of events that a profile does not have."""
-    return no_rows(f"no {what} in {timeline.origin.path.name}")
+    return no_rows(f"no {events} in {timeline.origin.path.name}")
 
 
 def imported(function: str) -> Any:
@@ -137,13 +137,13 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
     ``parts`` are the values that ``analysis.map`` returned.
     """
     needed = {name: results[name] for name in analysis.needs}
-    rows = {name: found.rows for name, found in needed.items()}
+    rows = {name: table.rows for name, table in needed.items()}
     outcome: Outcome
     if analysis.function:
         outcome = imported(analysis.function)(*([parts] if analysis.map else []), rows)
     else:
         outcome = next((part[analysis.name] for part in parts if part), no_rows(analysis.absent))
-    reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
+    reasons = dict.fromkeys([*(table.reason for table in needed.values()), outcome.reason])
     return as_declared(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 
 

@@ -41,16 +41,16 @@ _DECLARED: tuple[Analysis, ...] = (
 
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 
-ANALYSES: dict[str, Analysis] = {one.name: one for one in _DECLARED if one.scope in _OF_ONE_RUN}
+ANALYSES: dict[str, Analysis] = {item.name: item for item in _DECLARED if item.scope in _OF_ONE_RUN}
 """The analyses of one run: a collect computes them, the store keeps them."""
 
-ACROSS_RUNS: dict[str, Analysis] = {one.name: one for one in _DECLARED if one.scope not in _OF_ONE_RUN}
+ACROSS_RUNS: dict[str, Analysis] = {item.name: item for item in _DECLARED if item.scope not in _OF_ONE_RUN}
 """The analyses over several runs, computed on demand; ``roofline`` is also an analysis of one run."""
 
 FULL_REPORT: tuple[str, ...] = tuple(
     name
     for _, name in sorted(
-        (one.report_position, name) for name, one in ANALYSES.items() if one.report_position is not None
+        (item.report_position, name) for name, item in ANALYSES.items() if item.report_position is not None
     )
 )
 """The analyses of the full report, in its order; the others are shown by name."""
@@ -83,7 +83,7 @@ def find_analysis_across_runs(name: str | None, against: bool) -> Analysis | Non
         plugin = _from_plugin(name)
         analysis = plugin if plugin and plugin.scope in _OVER_SEVERAL_RUNS else None
     if against and (analysis is None or analysis.scope is not Scope.PAIR):
-        pairs = [name for name, one in ACROSS_RUNS.items() if one.scope is Scope.PAIR]
+        pairs = [name for name, item in ACROSS_RUNS.items() if item.scope is Scope.PAIR]
         raise UsageError(f"--against goes with --analysis {' or '.join(pairs)}.")
     if analysis is None or against or analysis.scope is Scope.STORE:
         return analysis

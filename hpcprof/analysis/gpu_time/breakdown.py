@@ -136,20 +136,20 @@ def idle(timeline: Timeline) -> Outcome:
     gaps = used = 0
     for device, stream, rows in streams(timeline):
         launch = launched[rows]
-        known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
+        has_launch = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
         ended = np.maximum.accumulate(end[rows])[:-1]
-        length = np.maximum(start[rows][1:] - ended, 0) * known
+        length = np.maximum(start[rows][1:] - ended, 0) * has_launch
         late = launch[1:] > ended
         short = length < KERNEL_WAIT_NS
-        gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
-        if known.any():
+        gaps, used = gaps + len(has_launch), used + int(np.count_nonzero(has_launch))
+        if has_launch.any():
             total = totals.setdefault((device, stream), np.zeros(len(CAUSES), np.int64))
             host, kernel = length[late].sum(), length[short & ~late].sum()
             total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
     left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
-    found = [
+    rows_of_devices = [
         {
             "device": device,
             "stream": stream,
@@ -160,7 +160,7 @@ def idle(timeline: Timeline) -> Outcome:
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    return Outcome(columns_of(found), left_out if used < gaps else "")
+    return Outcome(columns_of(rows_of_devices), left_out if used < gaps else "")
 
 
 def queue_length(timeline: Timeline) -> Outcome:
@@ -178,10 +178,10 @@ def queue_length(timeline: Timeline) -> Outcome:
     rows = []
     for device, stream, members in streams(timeline):
         launch, start = launched[members], begun[members]
-        known = launch != NEVER
-        if not known.any():
+        has_launch = launch != NEVER
+        if not has_launch.any():
             continue
-        length, count = _lengths(launch[known], start[known])
+        length, count = _lengths(launch[has_launch], start[has_launch])
         n, mean = int(count.sum()), int(length @ count) / int(count.sum())
         rows.append(
             {

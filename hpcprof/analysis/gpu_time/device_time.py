@@ -65,8 +65,8 @@ def _tables(timeline: Timeline) -> tuple[Operations, ...]:
 
 def _device_time(timeline: Timeline, device: int) -> DeviceTime:
     rows = [(table, table.device == device) for table in _tables(timeline) if device in table.device]
-    first = min(int(table.start[own].min()) for table, own in rows)
-    last = max(int(table.end[own].max()) for table, own in rows)
+    first = min(int(table.start[part].min()) for table, part in rows)
+    last = max(int(table.end[part].max()) for table, part in rows)
     merged = [working_intervals(timeline, category, device) for category in PARTS_OF_WORK]
     return DeviceTime(
         device,

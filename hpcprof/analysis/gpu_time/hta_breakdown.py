@@ -18,15 +18,7 @@ from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.readers.kineto import TORCH
-from hpcprof.profiles.timeline import (
-    NO_CORRELATION,
-    Floats,
-    GpuMarks,
-    Ints,
-    Table,
-    Timeline,
-    concatenate,
-)
+from hpcprof.profiles.timeline import NO_CORRELATION, Floats, GpuMarks, Ints, Table, Timeline, concatenate
 
 _STEP = "ProfilerStep"
 _NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")

@@ -149,14 +149,14 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
     Without operations the type is None. Depending on the chip, each type has one metric, or one per written
     type and sparsity; a metric that is the sum of others takes precedence.
     """
-    found: dict[str, dict[tuple[str, str], float]] = {}
+    peaks: dict[str, dict[tuple[str, str], float]] = {}
     for name, value in metrics.items():
         if match := _TENSOR.fullmatch(name):
             source, written, sparsity = match[1], match[2], match[3] or ""
-            found.setdefault(source, {})[written, sparsity] = value
-    if not found:
+            peaks.setdefault(source, {})[written, sparsity] = value
+    if not peaks:
         return (0, None) if _idle(metrics, _TENSOR_ACTIVITY) else (None, None)
-    totals = {source: round(_total(parts)) for source, parts in found.items()}
+    totals = {source: round(_total(parts)) for source, parts in peaks.items()}
     used = {source: total for source, total in totals.items() if total}
     return sum(used.values()), "+".join(sorted(used)) or None
 
@@ -207,6 +207,6 @@ def _total(parts: Mapping[tuple[str, str], float]) -> float:
     chosen = {""} if "" in written else written
     total = 0.0
     for each in chosen:
-        own = {sparsity: value for (kind, sparsity), value in parts.items() if kind == each}
-        total += own[""] if "" in own else sum(own.values())
+        rates = {sparsity: value for (kind, sparsity), value in parts.items() if kind == each}
+        total += rates[""] if "" in rates else sum(rates.values())
     return total

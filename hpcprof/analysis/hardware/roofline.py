@@ -43,7 +43,7 @@ def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Out
         for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
     )
     outcome = roofline(kernels, shapes, peaks)
-    devices = [one for run in against for one in _several_devices(run.tables["device_breakdown"])]
+    devices = [device for run in against for device in _several_devices(run.tables["device_breakdown"])]
     said = list(dict.fromkeys(devices)) if len(outcome.rows) else []
     return _with(outcome, [*said, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
 
@@ -220,15 +220,15 @@ def _peaks(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _tensor(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the dense operations per cycle by type, for the fastest instruction that reads the type."""
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for name, per_cycle in metrics.items():
         match = _DENSE.fullmatch(name)
         if match is None and (plain := _PLAIN.fullmatch(name)):
             sparse = metrics.get(_MAJOR, 0) >= 8 and plain[1] not in _NEVER_SPARSE
             match = None if sparse or "_sparsity_" in name else plain
         if match:
-            found[match[1]] = max(per_cycle, found.get(match[1], 0.0))
-    return found
+            rates[match[1]] = max(per_cycle, rates.get(match[1], 0.0))
+    return rates
 
 
 def _clock(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:

@@ -13,15 +13,7 @@ from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
 from hpcprof.profiles.timeline import Ints
 
-KINDS = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "backward",
-    "communication",
-    "other",
-)
+KINDS = ("parameters", "gradients", "optimizer", "activations", "backward", "communication", "other")
 """The kinds of blocks. `FRAGMENTATION` is reserved beside them, and `OUTSIDE` is not PyTorch's."""
 
 FRAGMENTATION, OUTSIDE = "fragmentation", "outside"

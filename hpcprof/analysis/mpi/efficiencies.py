@@ -1,4 +1,4 @@
-"""The efficiencies that POP defines: how much of the time of all ranks is useful, and why not more.
+"""The efficiencies of POP: the useful share of the time of all ranks, and the factors that limit it.
 
 Parallel efficiency is load balance times communication efficiency, and this is serialization efficiency times
 transfer efficiency (POP Centre of Excellence, "POP standard metrics for parallel performance analysis").
@@ -21,15 +21,15 @@ _FAR = 1 << 62
 _NO_TIMES = np.empty(0, np.int64)
 
 _AT_ONCE_NS = 1_000
-"""Calls that follow each other so soon have only what records them between them, which is not useful.
+"""Maximum gap between two calls that is the profiler's own time, not useful time.
 
-It takes 0.1 to 0.9 µs in profiles of nsys 2023.4.
+The profiler takes 0.1 to 0.9 µs in profiles of nsys 2023.4.
 """
 _END = "MPI_Finalize"
 
 
 class _Past(msgspec.Struct, frozen=True):
-    """The last call of a thread by its own and by ideal time, and its time inside MPI before that."""
+    """The last call of a thread on its clock and in the replay, and its time inside MPI before that call."""
 
     inside: int
     start: int
@@ -38,16 +38,16 @@ class _Past(msgspec.Struct, frozen=True):
     ended: int
 
     def begin(self, start: int) -> int:
-        """Return when a call would begin: the same one, or a later one."""
+        """Return the ideal begin of a call, which is this one or a later one."""
         return self.begun if start == self.start else self.ended + start - self.end
 
     def inside_before(self, start: int) -> int:
-        """Return the time inside MPI before a call: the same one, or a later one."""
+        """Return the time inside MPI before a call, which is this one or a later one."""
         return self.inside + (0 if start == self.start else self.end - self.start)
 
 
 class _Thread(msgspec.Struct, frozen=True):
-    """The calls of a rank's main thread on its own clock, and what became of them in the replay.
+    """The calls of a rank's main thread on its own clock, on the common clock, and in the replay.
 
     ``before`` is the time inside MPI before the first one.
     """
@@ -60,7 +60,7 @@ class _Thread(msgspec.Struct, frozen=True):
     ended: Ints
 
     def useful(self, stamps: Ints) -> Ints:
-        """Return how long the thread was outside MPI before each moment, from any fixed moment on."""
+        """Return the time outside MPI before each moment, in ns since an arbitrary origin."""
         inside = self.before + np.append(0, np.cumsum(self.end - self.start))
         call = np.searchsorted(self.start, stamps, side="right") - 1
         last = np.maximum(call, 0)
@@ -68,7 +68,7 @@ class _Thread(msgspec.Struct, frozen=True):
         return stamps - np.where(call < 0, self.before, inside[last]) - part
 
     def ideal(self, stamps: Ints) -> Ints:
-        """Return when the thread would reach each moment on an ideal network, on the common clock."""
+        """Return each moment as an ideal network would have it, on the common clock."""
         call = np.searchsorted(self.start, stamps, side="right") - 1
         last = np.maximum(call, 0)
         inside = stamps < self.end[last]
@@ -93,7 +93,7 @@ class _Span(msgspec.Struct):
     ideal_ends: tuple[int, int] = (_FAR, -_FAR)
 
     def add(self, thread: _Thread, starts: Ints, ends: Ints) -> None:
-        """Add some starts and some ends of intervals, which may be of different ones."""
+        """Add the starts of some intervals and the ends of some, which may be others."""
         for times, sums in ((thread.on_common, "common"), (thread.ideal, "ideal")):
             low, high = times(starts), times(ends)
             setattr(self, sums, getattr(self, sums) + int(high.sum() - low.sum()))
@@ -104,7 +104,7 @@ class _Span(msgspec.Struct):
 
 
 def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return when a run begins and ends: after ``MPI_Init``, else with the first call or step, and so on.
+    """Return the begin and the end of a run: after ``MPI_Init``, else with the first call or step, and so on.
 
     ``names`` are those of the first and the last call; ``start`` and ``end``, of shape (n,), are the calls of
     the main thread in order, at least one, and ``starts`` and ``ends``, of shape (m,), the steps and phases,
@@ -116,11 +116,11 @@ def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints
 
 
 class Efficiencies:
-    """The efficiencies of a run, of its step and of each phase, from its windows one after the other.
+    """The efficiencies of a run, of its step and of each phase, added up window by window.
 
     The run lasts as `run_limits` says. The wall time of the step runs from its first start to its last end on
-    any rank, that of a phase is the longest of the ranks. Only the main thread of each rank counts.
-    ``regions`` are the rows of ``mpi_regions`` of all ranks, of some at a time.
+    any rank, and the wall time of a phase is the longest of the ranks. Only the main thread of each rank
+    counts. ``regions`` are batches of the rows of ``mpi_regions`` of all ranks.
     """
 
     def __init__(self, regions: Iterable[pd.DataFrame]) -> None:
@@ -145,7 +145,7 @@ class Efficiencies:
             self._regions[key] = number[rows], start[rows], end[rows]
 
     def add(self, run: RunMpi, *, last: bool) -> None:
-        """Add the next window, whose calls are on the common clock; ``last`` says that none follows."""
+        """Add the next window, whose calls are on the common clock; ``last`` is True for the last window."""
         calls, past, bounds = run.calls, self._past, run.calls.first
         threads = calls.sequence[bounds[:-1]].tolist()
         # A window begins with the last call of the one before, if that was a collective of all ranks.
@@ -188,11 +188,11 @@ class Efficiencies:
         number, start, end = self._regions[rank]
         until = _FAR if last else int(track.start[-1])
         since = -_FAR if first else int(track.start[0])
-        begun, over = ((stamps >= since) & (stamps < until) for stamps in (start, end))
-        for scope in np.unique(number[begun | over]).tolist():
+        begun, ended = ((stamps >= since) & (stamps < until) for stamps in (start, end))
+        for scope in np.unique(number[begun | ended]).tolist():
             in_scope = number == scope
             scope_span = self._spans.setdefault((scope, rank), _Span())
-            scope_span.add(track, start[in_scope & begun], end[in_scope & over])
+            scope_span.add(track, start[in_scope & begun], end[in_scope & ended])
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return the efficiencies of the run, the step and the phases, in percent."""
@@ -204,13 +204,15 @@ class Efficiencies:
         self._last = {}
         rows = [_row("run", "", self._runs, self._runs.keys(), together=True)]
         for (scope, name), number in self._scopes.items():
-            spans = {rank: span for (of, rank), span in self._spans.items() if of == number}
+            spans = {
+                rank: span for (scope_number, rank), span in self._spans.items() if scope_number == number
+            }
             rows.append(_row(scope, name, spans, self._runs.keys(), together=scope == "step"))
         return rows
 
 
 def _until_next(run: RunMpi) -> Ints:
-    """Return the time from each call to the next one of its thread, 0 if that does not follow at once."""
+    """Return the gap from each call to the next one of its thread, in ns; 0 if above `_AT_ONCE_NS`."""
     calls = run.calls
     gap = np.append(calls.own_start[1:], 0) - calls.own_end
     gap[calls.first[1:] - 1] = 0
@@ -220,7 +222,7 @@ def _until_next(run: RunMpi) -> Ints:
 def _row(
     scope: str, name: str, spans: Mapping[int, _Span], ranks: Collection[int], *, together: bool
 ) -> dict[str, str | float | None]:
-    """Return the efficiencies of what the intervals of some ranks have in common."""
+    """Return the efficiencies over the intervals of some ranks, which ran ``together`` or each by itself."""
     useful = [spans[rank].useful if rank in spans else 0 for rank in ranks]
     intervals = spans.values()
     wall = _wall([span.common_ends if together else (0, span.common) for span in intervals])

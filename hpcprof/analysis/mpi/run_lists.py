@@ -376,11 +376,7 @@ class RunLists(msgspec.Struct, dict=True):
         finished = np.where(ops["end"] == NONE, begun, start[np.maximum(ops["end"], ops["begin"])])
         order = np.argsort(begun, kind="stable")
         peer = self.peers[rank].astype(np.int64)
-        weight = np.where(
-            message,
-            self._message_weight(rank, ops, peer),
-            weights.of(rank, ops["comm"]),
-        )
+        weight = np.where(message, self._message_weight(rank, ops, peer), weights.of(rank, ops["comm"]))
         weight[~message & ((ops["comm"] == world) | self._left_over(rows))] = 0
         so_far = np.concatenate(([np.uint64(0)], np.cumsum(weight[order], dtype=np.uint64)))
         latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(finished[order])))

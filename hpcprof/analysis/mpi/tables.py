@@ -38,8 +38,8 @@ def mpi_tables(
 ) -> MpiTables:
     """Compute the tables of the MPI calls of a run, by their names; empty without MPI calls.
 
-    ``lists`` are the calls and operations of all ranks, and ``regions`` the rows of ``mpi_regions``, of some
-    ranks at a time; ``clocks`` are those that communication aligned, and ``nodes`` the host of each rank.
+    ``lists`` has the calls and operations of all ranks, ``regions`` batches of rows of ``mpi_regions``,
+    ``clocks`` the aligned clocks, and ``nodes`` the host of each rank.
     """
     if not lists.ranks:
         return {}
@@ -62,18 +62,18 @@ def mpi_tables(
         reasons.append(f"waits are unknown: {clocks_apart}")
     reason = "; ".join(reasons)
     waits, delays, matrix = sums.waits_table(), sums.delays_table(), sums.matrix(nodes)
-    none = reason or ("" if waits else "no call of MPI waited")
+    why_empty = reason or ("" if waits else "no call of MPI waited")
     return {
         "mpi_calls": Outcome(sums.calls_table(), reason),
         "mpi_matrix": Outcome(matrix, reason or ("" if matrix else "no messages between ranks")),
-        "mpi_waits": Outcome(waits, none),
-        "mpi_delays": Outcome(delays, none),
+        "mpi_waits": Outcome(waits, why_empty),
+        "mpi_delays": Outcome(delays, why_empty),
         "pop": no_rows(reason) if apart else Outcome(columns_of(efficiencies.rows()), reason),
     }
 
 
 def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the efficiencies of the run and its parts; none of GPU programs that hardly call MPI."""
+    """Return the efficiencies of the run and its parts; no rows for GPU programs that hardly call MPI."""
     efficiencies = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
     if len(efficiencies) and len(results["breakdown"]) and not len(results["offload"]):
         return no_rows("hardly a step calls MPI: `breakdown` tells how the GPUs spend their time")
@@ -94,7 +94,7 @@ class _Delay(msgspec.Struct):
 class _Sums:
     """The sums over the windows of a run.
 
-    ``aligned`` tells whether the calls are on one clock, so that waits are known.
+    ``aligned`` is True if the calls are on one clock, so that waits are known.
     """
 
     def __init__(self, *, aligned: bool) -> None:
@@ -266,7 +266,7 @@ class _Sums:
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
-    """Return names of the places before some calls, and the number of each: its range, else its calls."""
+    """Return the names of places, and the place before each call: its range, else the calls around it."""
     calls = run.calls
     has_place = before != NONE
     at = np.where(has_place, before, 0)

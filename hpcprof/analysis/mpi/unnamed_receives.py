@@ -1,17 +1,16 @@
 """Messages of receives that record neither their sender, communicator nor tag (EZTrace's).
 
 MPI lets no message of a stream (communicator, sender, tag) overtake another, and each rank receives all of
-its messages. So the receives of a rank that name nothing, in their order, take the messages that its other
-receives leave over, in the order of the senders' progress:
+its messages. So the unnamed receives of a rank take the messages that its named receives leave over, in the
+order of the senders' progress:
 
 1. The progress of an operation is the number of collectives of all ranks before it, and its place among the
    operations until the next one.
-2. The receives of a rank that name their message take, of the messages of its stream, those sent at the most
-   similar progress, in their order.
-3. The others take the rest one by one. Operations of ranks that run the same program are at the same
-   progress however late one of them is.
-4. If there are more receives than messages, some are cancelled or from no rank (``MPI_PROC_NULL``): then
-   those between two collectives of all ranks share the messages of this time evenly.
+2. Named receives take the messages of their stream whose send is nearest in progress, in their order.
+3. Unnamed receives take the remaining messages one by one. Ranks that run the same program have the same
+   progress, however late one of them is.
+4. If there are more receives than messages, some are cancelled or from ``MPI_PROC_NULL``. Then the receives
+   between two collectives of all ranks share the messages of this interval evenly.
 """
 
 from collections.abc import Mapping
@@ -40,13 +39,13 @@ class RankMessages(msgspec.Struct, frozen=True):
 
     @property
     def unnamed(self) -> Ints:
-        """The positions of the receives that name nothing."""
+        """Positions of the receives without sender, communicator and tag."""
         nothing = (self.peer == NO_PEER) & (self.comm < 0) & (self.tag == NO_TAG)
         return np.flatnonzero(self.receives & nothing)
 
     @property
     def progress(self) -> Floats:
-        """Collectives before each operation, and the share of the operations until the next one."""
+        """Number of collectives before each operation, plus its place in [0, 1) before the next one."""
         epoch: Ints = np.cumsum(self.together) - self.together
         first = np.searchsorted(epoch, epoch)
         size = np.searchsorted(epoch, epoch, "right") - first
@@ -56,8 +55,8 @@ class RankMessages(msgspec.Struct, frozen=True):
 
 def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[Ints, ...]]:
     """Return for each rank with unnamed receives their positions, communicators, senders and tags."""
-    wanted = {rank: ops.unnamed for rank, ops in ranks.items() if len(ops.unnamed)}
-    if not wanted or not any(ops.sends.any() for ops in ranks.values()):
+    unnamed = {rank: ops.unnamed for rank, ops in ranks.items() if len(ops.unnamed)}
+    if not unnamed or not any(ops.sends.any() for ops in ranks.values()):
         return {}
     sent = [
         np.column_stack((ops.comm[rows], np.full(len(rows), rank), ops.tag[rows], ops.peer[rows]))
@@ -65,32 +64,32 @@ def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[In
         for rows in [np.flatnonzero(ops.sends)]
     ]
     streams = np.concatenate(sent)
-    at = np.concatenate([ops.progress[ops.sends] for ops in ranks.values()])
+    progress = np.concatenate([ops.progress[ops.sends] for ops in ranks.values()])
     inbound = {key[0]: rows for key, rows in rows_by_key(streams[:, 3])}
     result = {}
-    for rank, rows in wanted.items():
-        chosen = _left_over(ranks[rank], streams, at, inbound[rank]) if rank in inbound else rows[:0]
+    for rank, rows in unnamed.items():
+        chosen = _left_over(ranks[rank], streams, progress, inbound[rank]) if rank in inbound else rows[:0]
         if len(chosen) != len(rows):
-            places, taken = _shared(np.floor(ranks[rank].progress[rows]), np.floor(at[chosen]))
+            places, taken = _shared(np.floor(ranks[rank].progress[rows]), np.floor(progress[chosen]))
             rows, chosen = rows[places], chosen[taken]
         result[rank] = (rows, *streams[chosen, :3].T)
     return result
 
 
 def _shared(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
-    """Return the places of receives and messages that belong together, by the collectives before each."""
+    """Return positions of receives and messages that are paired, given the collectives before each."""
     pairs = []
     for epoch in np.intersect1d(receives, messages):
         unnamed, inbound = np.flatnonzero(receives == epoch), np.flatnonzero(messages == epoch)
         middle = np.arange(min(len(unnamed), len(inbound))) + 0.5
-        spread = [(middle * len(side) / len(middle)).astype(np.int64) for side in (unnamed, inbound)]
-        pairs.append((unnamed[spread[0]], inbound[spread[1]]))
+        positions = [(middle * len(side) / len(middle)).astype(np.int64) for side in (unnamed, inbound)]
+        pairs.append((unnamed[positions[0]], inbound[positions[1]]))
     pairs.append((np.empty(0, np.int64), np.empty(0, np.int64)))
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
 def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
-    """Return the messages to a rank that none of its named receives takes, by the progress of the senders."""
+    """Return the messages that a rank's named receives leave over, by the progress of the senders."""
     named = np.flatnonzero(ops.receives & (ops.peer != NO_PEER))
     taken = {
         tuple(key): ops.progress[named[rows]]
@@ -100,12 +99,12 @@ def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> I
         np.delete(inbound[rows], _taken(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
         for key, rows in rows_by_key(*streams[inbound, :3].T)
     ]
-    rest = np.concatenate(left)
-    return rest[np.argsort(at[rest], kind="stable")]
+    remaining = np.concatenate(left)
+    return remaining[np.argsort(at[remaining], kind="stable")]
 
 
 def _taken(sent: Floats, received: Floats) -> NDArray[np.int64]:
-    """Return the places of the messages of a stream that receives take in their order."""
+    """Return positions of the messages of a stream that its receives take, given the progress of each."""
     count = min(len(sent), len(received))
     turn = np.arange(count)
     nearest = np.searchsorted(sent, received[:count])

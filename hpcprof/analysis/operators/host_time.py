@@ -37,9 +37,9 @@ def host_compute(timeline: Timeline) -> Intervals:
     talking = named(timeline, table.name, communicates)
     parts = [_extent(table.take(slice(0)))]
     for _, rows in _computing_threads(timeline):
-        own, other = rows[~talking[rows]], rows[talking[rows]]
+        computing, other = rows[~talking[rows]], rows[talking[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
-        parts.append(difference(_extent(table.take(own)), _extent(table.take(other))))
+        parts.append(difference(_extent(table.take(computing)), _extent(table.take(other))))
     return union_of(*parts)
 
 
@@ -53,8 +53,8 @@ def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
     carried = {tuple(key): rows for key, rows in _by_thread(work)}
     computing_threads = []
     for key, rows in _by_thread(table):
-        own = work.take(carried.get(tuple(key), np.empty(0, np.int64)))
-        outside = difference(_extent(table.take(rows)), _extent(own))
+        inner = work.take(carried.get(tuple(key), np.empty(0, np.int64)))
+        outside = difference(_extent(table.take(rows)), _extent(inner))
         if len(outside[0]):
             computing_threads.append((key, rows))
     return computing_threads
@@ -86,13 +86,13 @@ def idle_threads(timeline: Timeline) -> Outcome:
         start, end = np.array([table.start.min()]), np.array([table.end.max()])
     span = length(start, end)
     rows: list[dict[str, int | float | None]] = []
-    for (process, thread), own in threads:
-        busy = int(coverage(start, end, _extent(table.take(own))).sum())
+    for (process, thread), rows_of_thread in threads:
+        busy = int(coverage(start, end, _extent(table.take(rows_of_thread))).sum())
         rows.append(
             {
                 "pid": process,
                 "tid": thread,
-                "operators": len(own),
+                "operators": len(rows_of_thread),
                 "span_ns": span,
                 "busy_ns": busy,
                 "idle_ns": span - busy,

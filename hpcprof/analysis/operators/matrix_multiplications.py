@@ -116,8 +116,8 @@ class _Inputs(msgspec.Struct, frozen=True):
 
     def shape(self, position: int) -> list[int]:
         """Return a shape, empty if it is absent or impossible."""
-        found: list[Any] = self.shapes[position : position + 1]
-        return found[0] if found and _is_list(found[0]) else []
+        shape: list[Any] = self.shapes[position : position + 1]
+        return shape[0] if shape and _is_list(shape[0]) else []
 
     def value(self, position: int) -> Any:
         """Return a value, None if it is absent."""

@@ -84,10 +84,10 @@ def launching_operators(timeline: Timeline) -> tuple[Ints, Ints]:
     """
     operation, call = first_launches(timeline)
     calls = timeline.calls
-    of_call = (calls.process[call], calls.thread[call], calls.start[call])
-    found = open_at(nesting(timeline), timeline.operators, *of_call)
-    launched = found != NO_OPERATOR
-    return operation[launched], found[launched]
+    call_start = (calls.process[call], calls.thread[call], calls.start[call])
+    carrier = open_at(nesting(timeline), timeline.operators, *call_start)
+    launched = carrier != NO_OPERATOR
+    return operation[launched], carrier[launched]
 
 
 def first_launches(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -101,21 +101,21 @@ def first_launches(timeline: Timeline) -> tuple[Ints, Ints]:
 def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Ints, moment: Ints) -> Ints:
     """Return the position of the innermost row that is open on a thread at each moment, or `NO_OPERATOR`."""
     start, end = table.start[tree.order], table.end[tree.order]
-    found = np.full(len(moment), NO_OPERATOR, np.int64)
+    carrier = np.full(len(moment), NO_OPERATOR, np.int64)
     threads = {
         tuple(key): rows for key, rows in rows_by_key(table.process[tree.order], table.thread[tree.order])
     }
     for key, rows in rows_by_key(process, thread) if len(moment) else []:
-        if (own := threads.get(tuple(key))) is None:
+        if (thread_rows := threads.get(tuple(key))) is None:
             continue
         when = moment[rows]
-        before = np.searchsorted(start[own], when, side="right") - 1
-        at = np.where(before < 0, NO_OPERATOR, own[before])
+        before = np.searchsorted(start[thread_rows], when, side="right") - 1
+        at = np.where(before < 0, NO_OPERATOR, thread_rows[before])
         # The last operator that began may have ended; one around it may be open.
         while len(ended := np.flatnonzero((at != NO_OPERATOR) & (end[at] < when))):
             at[ended] = tree.parent[at[ended]]
-        found[rows] = at
-    return found
+        carrier[rows] = at
+    return carrier
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -168,8 +168,8 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     if not len(operation):
         return no_rows(f"no GPU operation of {timeline.origin.path.name} was launched inside an operator")
     start, end, ran = timeline.of_operations("start", "end", "name")
-    of_operator = timeline.operators.name[nesting(timeline).order[operator]]
-    names, name = number_texts(timeline, of_operator)
+    text = timeline.operators.name[nesting(timeline).order[operator]]
+    names, name = number_texts(timeline, text)
     kernels, kernel = number_texts(timeline, ran[operation])
     keys, group = numbered_rows(name, kernel)
     summary = summarize(group, (end - start)[operation])
@@ -190,7 +190,7 @@ def _calls(timeline: Timeline) -> _Calls:
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
     calls, call = numbered_rows(table.name, table.dims, table.values)
     inputs = list(zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True))
-    work = np.array([flops(*one) for one in inputs], float)
+    work = np.array([flops(*sizes) for sizes in inputs], float)
     moved = np.array([costs(values).get("bytes") for _, _, values in inputs], float)
     return _Calls(
         shape=shape,
@@ -270,8 +270,8 @@ def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[
 
 def _nullable(values: Floats) -> NDArray[np.object_]:
     """Return a column in which None marks what is unknown."""
-    known = np.isfinite(values).tolist()
-    return object_array(value if ok else None for value, ok in zip(values.tolist(), known, strict=True))
+    is_finite = np.isfinite(values).tolist()
+    return object_array(value if ok else None for value, ok in zip(values.tolist(), is_finite, strict=True))
 
 
 def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
@@ -282,10 +282,10 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
         )
     if (timeline.operators.dims >= 0).any():
         return ""
-    what = "shapes and types and no FLOPs" if shapes else "FLOPs"
+    missing = "shapes and types and no FLOPs" if shapes else "FLOPs"
     nsys = timeline.origin.kind == NSYS.name
     option = "nsys --pytorch=autograd-shapes-nvtx" if nsys else "record_shapes=True"
-    return f"{timeline.origin.path.name} has no {what}: record it with {option}"
+    return f"{timeline.origin.path.name} has no {missing}: record it with {option}"
 
 
 def modules(timeline: Timeline) -> Outcome:
@@ -306,13 +306,13 @@ def modules(timeline: Timeline) -> Outcome:
     start, end = timeline.of_operations("start", "end")
     launched, forward = _forward(timeline, tree, end - start)
     gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward(timeline, tree)))
-    own = total(tree.own(host))
+    self_time = total(tree.own(host))
     rows: dict[str, Any] = {
         "name": names,
         "calls": np.bincount(name, minlength=len(names)),
         "host_ns": total(host),
-        "self_host_ns": own,
-        "host_pct": percent(own, int(own.sum())),
+        "self_host_ns": self_time,
+        "host_pct": percent(self_time, int(self_time.sum())),
         "gpu_ops": total(tree.inside(launched)),
         "gpu_ns": gpu,
         "backward_gpu_ns": backward,
@@ -333,17 +333,17 @@ def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]
 
 def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     """Return the time on the GPU of the gradients of the operators that each call executed itself."""
-    table, of_operators = timeline.operators, nesting(timeline)
+    table, operator_tree = timeline.operators, nesting(timeline)
     begun, ended = timeline.of_operations("start", "end")
     operation, operator = launching_operators(timeline)
-    spent = of_operators.inside(sums(operator, (ended - begun)[operation], len(table)))
-    start, link = (column[of_operators.order] for column in (table.start, table.link))
+    spent = operator_tree.inside(sums(operator, (ended - begun)[operation], len(table)))
+    start, link = (column[operator_tree.order] for column in (table.start, table.link))
     linked = np.flatnonzero(link != NO_LINK)
     linked = linked[np.lexsort((start[linked], link[linked]))]
     # The forward operator of a link begins first.
     first = np.flatnonzero(link[linked][1:] == link[linked][:-1])
     forward, backward = linked[first], linked[first + 1]
-    rows = of_operators.order[forward]
+    rows = operator_tree.order[forward]
     place = open_at(tree, timeline.modules, table.process[rows], table.thread[rows], table.start[rows])
     inside = place != NO_OPERATOR
     return sums(place[inside], spent[backward[inside]], len(tree.order))

@@ -105,15 +105,15 @@ def combine_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Se
 def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     """Return the rows of one rank: the total, the control, and the kernels sorted by the time lost."""
     overlapped, control, names = pair.overlapped, pair.alone, pair.kernels
-    compared, of_control = _enough(overlapped), _enough(control)
+    compared, control_rows = _enough(overlapped), _enough(control)
     if not len(compared):
         return []
-    clock = StepRatios.of(control, of_control) if len(of_control) else None
+    clock = StepRatios.of(control, control_rows) if len(control_rows) else None
     busy, covered = _times(pair.candidate, len(names))
     share = {"overlap_pct": percent(covered[compared].sum(), busy[compared].sum())}
     rows = [(math.inf, _named((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock) | share)]
     if clock is not None:
-        row = slowdown_columns(control, of_control, None) | {"overlap_pct": 0.0}
+        row = slowdown_columns(control, control_rows, None) | {"overlap_pct": 0.0}
         rows.append((math.inf, _named((CONTROL, "", "")) | row))
     for k in compared.tolist():
         row = slowdown_columns(overlapped, np.array([k]), clock) | {

@@ -68,7 +68,7 @@ def combine_ranks(
     runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[list[dict[str, Any]]]
 ) -> Outcome:
     """Return the rows of all ranks, or the reason why there are none."""
-    rows = [row for of_one in ranks for row in of_one]
+    rows = [row for rows_of_rank in ranks for row in rows_of_rank]
     if not any(row["covered"] != NOT_COVERED for row in rows):
         return no_rows(
             f"no family of kernels has {MIN_LAUNCHES} launches that communication overlaps, inside a step "
@@ -102,29 +102,29 @@ def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
             ):
                 continue
             share = {"overlap_pct": _share(pair.candidate, masks, kernels)}
-            found = slowdown_columns(
+            slowdown = slowdown_columns(
                 matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else clock
             )
-            yield {"family": name, "covered": covered} | share | found
+            yield {"family": name, "covered": covered} | share | slowdown
 
 
 def _groups(pair: PairedRank) -> Iterator[tuple[str, list[Mask], MatchedTimes]]:
     """Yield the groups of launches by covered share: the label, one mask per run, and the matched times."""
-    yield NOT_COVERED, [one.alone for one in pair.candidate], pair.alone
+    yield NOT_COVERED, [run.alone for run in pair.candidate], pair.alone
     for label, low, high in _PARTS:
         masks = [
-            (one.covered > low * one.duration) & (one.covered <= high * one.duration) & ~one.overlapped
-            for one in pair.candidate
+            (run.covered > low * run.duration) & (run.covered <= high * run.duration) & ~run.overlapped
+            for run in pair.candidate
         ]
         yield label, masks, pair.matcher.matched(masks)
-    yield COVERED, [one.overlapped for one in pair.candidate], pair.overlapped
+    yield COVERED, [run.overlapped for run in pair.candidate], pair.overlapped
 
 
 def _share(a: list[Occurrences], masks: list[Mask], kernels: Ints) -> float:
     """Return the percentage of the time of the masked launches of some kernels that communication covers."""
-    chosen = [mask & np.isin(one.key[:, 0], kernels) for one, mask in zip(a, masks, strict=True)]
+    chosen = [mask & np.isin(run.key[:, 0], kernels) for run, mask in zip(a, masks, strict=True)]
     covered, duration = (
         sum(int(times[mask].sum()) for times, mask in zip(column, chosen, strict=True))
-        for column in ([one.covered for one in a], [one.duration for one in a])
+        for column in ([run.covered for run in a], [run.duration for run in a])
     )
     return percent(covered, duration)

@@ -99,11 +99,11 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     for number in distinct(process).tolist():
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-        own = process == number
+        in_process = process == number
         ends = np.append(_EARLIEST, ranges.end[rows])
-        last, end = as_of(ranges.start[rows], moment[own], np.append(OUTSIDE, rows), ends)
-        last[moment[own] > end] = OUTSIDE
-        result[own] = last
+        last, end = as_of(ranges.start[rows], moment[in_process], np.append(OUTSIDE, rows), ends)
+        last[moment[in_process] > end] = OUTSIDE
+        result[in_process] = last
     return result
 
 
@@ -114,9 +114,9 @@ def _last_step(timeline: Timeline, process: Ints, moment: Ints) -> Ints:
         return np.arange(len(moment)) * BLOCKS // max(len(moment), 1)
     result = np.zeros(len(moment), np.int64)
     for number in distinct(process).tolist():
-        own = process == number
+        in_process = process == number
         begun = np.sort(steps.start[steps.process == number])
-        result[own] = np.searchsorted(begun, moment[own], side="right")
+        result[in_process] = np.searchsorted(begun, moment[in_process], side="right")
     return result
 
 
@@ -125,6 +125,6 @@ def _covered(kernels: Kernels, rows: Ints) -> Ints:
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)
     for number in distinct(device).tolist():
-        own = device == number
-        covered[own] = coverage(start[own], end[own], category_intervals(kernels, Category.COMM, number))
+        mask = device == number
+        covered[mask] = coverage(start[mask], end[mask], category_intervals(kernels, Category.COMM, number))
     return covered

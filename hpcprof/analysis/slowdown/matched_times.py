@@ -123,36 +123,36 @@ class OccurrenceMatcher:
         self, candidate: Sequence[Occurrences], baseline: Sequence[Occurrences], kernels: int
     ) -> None:
         self._candidate, self._baseline, self._kernels = candidate, baseline, kernels
-        every = np.concatenate([one.key for one in (*candidate, *baseline)])
+        every = np.concatenate([run.key for run in (*candidate, *baseline)])
         keys, number = numbered_rows(*every.T)
         self._kernel = keys[:, 0]
-        edges = np.cumsum([len(one.key) for one in (*candidate, *baseline)])[:-1]
+        edges = np.cumsum([len(run.key) for run in (*candidate, *baseline)])[:-1]
         parts = np.split(number, edges)
         self._candidate_keys, self._baseline_keys = parts[: len(candidate)], parts[len(candidate) :]
         self._reference = np.full(len(keys), np.nan)
         at_baseline = np.concatenate(self._baseline_keys)
         if len(at_baseline):
-            summary = summarize(at_baseline, np.concatenate([one.duration for one in baseline]))
+            summary = summarize(at_baseline, np.concatenate([run.duration for run in baseline]))
             self._reference[summary.group] = summary.median
 
     def matched(self, masks: Sequence[Mask]) -> MatchedTimes:
         """Match the launches of the candidate that the masks select, one mask per run."""
-        known = ~np.isnan(self._reference)
-        reference = np.where(known, self._reference, 0.0)
+        measured = ~np.isnan(self._reference)
+        reference = np.where(measured, self._reference, 0.0)
         chosen = [mask.astype(np.int64) for mask in masks]
-        weight = np.zeros(len(known), np.int64)
+        weight = np.zeros(len(measured), np.int64)
         for key, mask in zip(self._candidate_keys, chosen, strict=True):
-            weight += np.bincount(key, mask, len(known)).astype(np.int64)
-        matched = np.where(known, weight, 0)
-        baseline = np.bincount(np.concatenate(self._baseline_keys), minlength=len(known)) * (matched > 0)
+            weight += np.bincount(key, mask, len(measured)).astype(np.int64)
+        matched = np.where(measured, weight, 0)
+        baseline = np.bincount(np.concatenate(self._baseline_keys), minlength=len(measured)) * (matched > 0)
         return MatchedTimes(
             candidate=[
-                self._times(candidate, key, mask * known[key], reference)
+                self._times(candidate, key, mask * measured[key], reference)
                 for candidate, key, mask in zip(self._candidate, self._candidate_keys, chosen, strict=True)
             ],
             baseline=[
-                self._times(one, key, matched[key], reference)
-                for one, key in zip(self._baseline, self._baseline_keys, strict=True)
+                self._times(run, key, matched[key], reference)
+                for run, key in zip(self._baseline, self._baseline_keys, strict=True)
             ],
             candidate_count=self._sum(matched).astype(np.int64),
             baseline_count=self._sum(baseline).astype(np.int64),
@@ -196,12 +196,12 @@ class PairedRank(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def overlapped(self) -> MatchedTimes:
         """The candidate's kernels that communication overlaps, matched."""
-        return self.matcher.matched([one.overlapped for one in self.candidate])
+        return self.matcher.matched([run.overlapped for run in self.candidate])
 
     @cached_property
     def alone(self) -> MatchedTimes:
         """The candidate's kernels during which no communication runs, matched: the control."""
-        return self.matcher.matched([one.alone for one in self.candidate])
+        return self.matcher.matched([run.alone for run in self.candidate])
 
 
 def pair_ranks(runs: Sequence[RunData], against: Sequence[RunData]) -> Iterator[PairedRank]:
@@ -255,14 +255,14 @@ class StepRatios(msgspec.Struct, frozen=True):
         a = _Side(self.candidate, control.candidate if control else None)
         b = _Side(self.baseline, control.baseline if control else None)
         level = float(a.levels.mean() - b.levels.mean())
-        found = []
+        intervals = []
         if a.enough and b.enough and not math.isnan(half := _half_width(a, b)):
-            found.append((level - half, level + half))
+            intervals.append((level - half, level + half))
         if min(len(a.levels), len(b.levels)) > 1:
-            found.append(welch_interval(a.levels, b.levels, CONFIDENCE))
-        if not found:
+            intervals.append(welch_interval(a.levels, b.levels, CONFIDENCE))
+        if not intervals:
             return level, None, None
-        return level, min(low for low, _ in found), max(high for _, high in found)
+        return level, min(low for low, _ in intervals), max(high for _, high in intervals)
 
 
 class _Side:
@@ -274,9 +274,9 @@ class _Side:
     """
 
     def __init__(
-        self, own: Sequence[tuple[Ints, Floats]], control: Sequence[tuple[Ints, Floats]] | None
+        self, times: Sequence[tuple[Ints, Floats]], control: Sequence[tuple[Ints, Floats]] | None
     ) -> None:
-        parts = [own] if control is None else [own, control]
+        parts = [times] if control is None else [times, control]
         self.runs = [list(run) for run in zip(*parts, strict=True) if all(len(steps) for steps, _ in run)]
         levels = [_medians(run) for run in self.runs]
         self.levels = np.array([level[0] - level[1:].sum() for level in levels])

@@ -1,4 +1,4 @@
-"""Evidence of a rank of a run that stands still, and the verdict on the run, also in words."""
+"""The evidence of each rank of a stalled run, and the verdict on the run with its sentences."""
 
 import itertools
 import re
@@ -16,13 +16,12 @@ _LIBRARIES = re.compile(
 )
 """Files that are not the user's own code."""
 
-_MEETING = re.compile(
+_WAITING_FILES = re.compile(
     r"/torch/distributed/(?:distributed_c10d|rendezvous|device_mesh|elastic/utils/store)\.py$"
 )
 """Files of PyTorch with functions in which a rank waits for others."""
 
-
-_LACKING = (
+_COUNTERPARTS = (
     (re.compile(r"MPI_(?:M?Recv|M?[Pp]robe)|recv"), "sends"),
     (re.compile(r"MPI_[SR]?[Ss]end|send"), "receives"),
 )
@@ -65,11 +64,11 @@ class RankEvidence:
     steps: int = 0
     """The number of steps that it has ended."""
     file: str = ""
-    """The name of the file that has it; empty if there is none."""
+    """The name of the file with the evidence; empty without one."""
     native: NativeStack | None = None
-    """The place of its program in native code; None if unknown."""
+    """The native frame that the program is in; None if unknown."""
     loss: str = ""
-    """The evidence of it that could not be read, in words; empty if all could."""
+    """Unreadable evidence of the rank, as a sentence; empty if all could be read."""
     last_calls: tuple[LastCall, ...] = ()
     """The calls of MPI in its profile that ended last; empty without one."""
 
@@ -118,7 +117,7 @@ class WaitedFor(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """The verdict on a run that stands still."""
+    """The verdict on a stalled run."""
 
     kind: StallKind
     ranks: tuple[int, ...]
@@ -133,13 +132,13 @@ class Stall(msgspec.Struct, frozen=True):
     last_step: int | None = None
     """The last step that all ranks have ended."""
     evidence: tuple[str, ...] = ()
-    """The files that have it."""
+    """The names of the files with the evidence."""
     losses: tuple[str, ...] = ()
-    """The evidence that could not be read, by rank, in words."""
+    """Unreadable evidence, one sentence for each rank."""
     went_on: bool = False
     """True if the run made progress later: it was slow, and did not hang."""
     last_calls: tuple[LastCall, ...] = ()
-    """The calls of MPI that each culprit has ended last, where its profile tells."""
+    """The calls of MPI that each culprit has ended last, where its profile has them."""
 
 
 def user_frame(stack: tuple[CodeLine, ...] | list[CodeLine]) -> CodeLine | None:
@@ -157,13 +156,13 @@ def place(rank: int, stack: tuple[CodeLine, ...] | list[CodeLine]) -> Place | No
 def meeting_call(stack: tuple[CodeLine, ...] | list[CodeLine]) -> str:
     """Return the function of PyTorch by which the user's code waits for other ranks; empty without one."""
     library = itertools.takewhile(lambda frame: _LIBRARIES.search(frame.file), stack)
-    calls = [frame.function for frame in library if _MEETING.search(frame.file)]
+    calls = [frame.function for frame in library if _WAITING_FILES.search(frame.file)]
     return calls[-1] if calls else ""
 
 
 def lacking(call: str) -> str:
-    """Return what no rank does if all are in a call, which nothing ends then; empty for most calls."""
-    return next((other for calls, other in _LACKING if calls.fullmatch(call)), "")
+    """Return the verb for the counterpart of a call (``sends`` for ``MPI_Recv``); empty for most calls."""
+    return next((other for calls, other in _COUNTERPARTS if calls.fullmatch(call)), "")
 
 
 def place_name(place: Place) -> str:
@@ -178,7 +177,7 @@ _SHOWN = 8
 
 
 def describe(stall: Stall) -> str:
-    """Return the verdict in a few sentences: who holds the others up, where, and what these wait in."""
+    """Return the verdict in a few sentences: the culprits, their places, and the operation others wait in."""
     shown, more = stall.losses[:_SHOWN], len(stall.losses) - _SHOWN
     lost = f" Not read: {'; '.join(shown)}{f'; and {more} more' if more > 0 else ''}." if shown else ""
     return (

@@ -158,10 +158,10 @@ def _correlation(owner: Ints, series: Ints, shift: Floats, variance: Floats) -> 
         inside = np.flatnonzero((part[lag:] == part[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
         with np.errstate(invalid="ignore"):  # where a row has no interval
             products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(variance))
-            found = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
-        total += found
+            term = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
+        total += term
     # The last one is that of the next clusters.
-    correlation = neighbour_correlation(found, total, length)
+    correlation = neighbour_correlation(term, total, length)
     return length, expected_correlation(correlation, count, length, _ASSUMED_CLUSTERS, errors=_ERRORS)
 
 

@@ -37,12 +37,12 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
 
 def welch_error(a: Floats, b: Floats) -> tuple[float, float]:
     """Return the standard error of ``mean(a) - mean(b)`` and its degrees of freedom; see `welch_interval`."""
-    of_a, of_b = float(np.var(a, ddof=1)) / len(a), float(np.var(b, ddof=1)) / len(b)
-    variance = of_a + of_b
+    error_a, error_b = float(np.var(a, ddof=1)) / len(a), float(np.var(b, ddof=1)) / len(b)
+    variance = error_a + error_b
     if variance == 0.0:
         return 0.0, len(a) + len(b) - 2
     # Shares of the variance, because the square of a tiny variance would underflow to zero.
-    shares = (of_a / variance) ** 2 / (len(a) - 1) + (of_b / variance) ** 2 / (len(b) - 1)
+    shares = (error_a / variance) ** 2 / (len(a) - 1) + (error_b / variance) ** 2 / (len(b) - 1)
     return math.sqrt(variance), 1 / shares
 
 
@@ -83,29 +83,29 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Float
     ``total`` are the correlation with the next value, and the sum of those with as many next values as `lags`
     says.
     """
-    found: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
+    correlation: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
     several = lags(length)
     # Measured around the mean of the series itself, each correlation is too small.
     times = (1 + 2 * total).clip(min=0) / (1 - (2 * several + 1) / length)
-    return np.where(several > 1, np.maximum(found, (times - 1) / (times + 1)), found)
+    return np.where(several > 1, np.maximum(correlation, (times - 1) / (times + 1)), correlation)
 
 
 def expected_correlation(
-    found: Floats,
+    measured: Floats,
     series: Ints | float,
     length: Ints | Floats | int,
     weight: float,
     assumed: Floats | float = _ASSUMED_CORRELATION,
     errors: float = 0.0,
 ) -> Floats:
-    """Return the correlation to expect where ``found`` was measured on some independent series.
+    """Return the correlation to expect where ``measured`` was measured on some independent series.
 
     A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. Number of
     standard errors of the result to add as ``errors`` says.
     """
     # Kendall's correction makes the error of short series larger.
     values = series * np.maximum(length - 3, 0) ** 2 / length
-    total = values * found + weight * assumed + errors * np.sqrt(values)
+    total = values * measured + weight * assumed + errors * np.sqrt(values)
     return np.clip(total / (values + weight), 0.0, _MOST_CORRELATION)
 
 
@@ -115,8 +115,8 @@ def own_correlation(series: Floats) -> Floats:
     The series has the shape (n,), the result ().
     """
     n = len(series)
-    found = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())
-    return expected_correlation(found, 1, n, _INDEPENDENT_VALUES, errors=_OWN_ERRORS)
+    measured = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())
+    return expected_correlation(measured, 1, n, _INDEPENDENT_VALUES, errors=_OWN_ERRORS)
 
 
 def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
@@ -125,8 +125,8 @@ def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
     The variance of the values is the sample's; it is too small for a few alike values.
     """
     apart = 1 - correlation
-    found = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
-    return found * (n - 1) / (n - found)
+    bias = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+    return bias * (n - 1) / (n - bias)
 
 
 def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:

@@ -118,9 +118,9 @@ def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
     bits = span.bit_length()
     largest = (max(abs(least), abs(least + groups)) << bits) + abs(low)
     if not 0 < groups <= len(group) or largest > np.iinfo(np.int64).max:
-        found, group = numbered(group)
+        distinct_groups, group = numbered(group)
         order = np.lexsort((value, group))
-        return found, value[order], np.cumsum(np.bincount(group))
+        return distinct_groups, value[order], np.cumsum(np.bincount(group))
     # In place, because each copy of millions of values takes time.
     key = group << bits
     key += value

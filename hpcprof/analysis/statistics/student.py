@@ -68,5 +68,5 @@ def _tail(t: Floats, v: Floats) -> Floats:
     n = np.arange(_TERMS)[:, None]
     terms = np.cumprod(np.minimum(v, square) / (v + square) * (a + b + n) / (a + 1 + n), axis=0)
     part = scale * (1 + terms.sum(axis=0)) / a
-    found: Floats = np.where(left, part, 1 - part) / 2
-    return found
+    tail: Floats = np.where(left, part, 1 - part) / 2
+    return tail

@@ -40,9 +40,9 @@ def launches(timeline: Timeline) -> Outcome:
     """
     table, calls = timeline.kernels, timeline.calls
     file = timeline.origin.path.name
-    for part, what in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
+    for part, events in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
         if not len(part):
-            return none_in(timeline, what)
+            return none_in(timeline, events)
     operation, call = launch_pairs(timeline)
     # The operations begin with the kernels.
     launched = np.searchsorted(operation, len(table))

@@ -21,9 +21,9 @@ def _statistics(prefix: str = "") -> str:
     return f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
 
 
-def _held(what: str) -> str:
+def _held(memory: str) -> str:
     """Return the statistics of an amount of memory."""
-    return " ".join(f"{what}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
+    return " ".join(f"{memory}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
 
 
 _SUMMARY = "total_ns time_pct:float " + _statistics()

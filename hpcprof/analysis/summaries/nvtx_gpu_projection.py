@@ -38,17 +38,17 @@ def range_gpu(timeline: Timeline) -> Outcome:
     the thread, ``avg_num_child`` the number of direct children that have operations.
     """
     file = timeline.origin.path.name
-    own, every = timeline, recorded_ranges(timeline)
+    recorded, every = timeline, recorded_ranges(timeline)
     if len(timeline.graphs):
         # nsys does not project graphs that were traced as a whole.
-        own = replace(timeline, graphs=Operations.empty())
-    for count, what in (
+        recorded = replace(timeline, graphs=Operations.empty())
+    for count, events in (
         (len(every), "ranges"),
         (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
         (len(timeline.calls), "CUDA API calls"),
     ):
         if not count:
-            return none_in(timeline, what)
+            return none_in(timeline, events)
     whole, own_end = until_last_range(every), every.one_thread == OWN_END
     if own_end.any():
         every, whole = every.take(~own_end), whole.take(~own_end)
@@ -56,7 +56,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
     ranges = whole.take(nested)
     if not ranges.closed.all():
         parent = parents(ranges)
-    projection = on_thread(ranges, launches(own))
+    projection = on_thread(ranges, launches(recorded))
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
     shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
     handles = len(own_end) - len(ranges)
@@ -97,9 +97,9 @@ def until_last_range(ranges: Ranges) -> Ranges:
 
 def _mean_level(group: Ints, level: Floats, groups: int) -> list[float | None]:
     """Return the mean of the known depths of each group; None if a group has none."""
-    known = ~np.isnan(level)
-    count = np.bincount(group[known], minlength=groups)
-    total = np.bincount(group[known], weights=level[known], minlength=groups)
+    has_level = ~np.isnan(level)
+    count = np.bincount(group[has_level], minlength=groups)
+    total = np.bincount(group[has_level], weights=level[has_level], minlength=groups)
     means = round_half_up(total / np.maximum(count, 1))
     return [mean if n else None for mean, n in zip(means.tolist(), count, strict=True)]
 
@@ -127,17 +127,17 @@ def recorded_ranges(timeline: Timeline) -> Ranges:
     ranges, marked = timeline.ranges, timeline.operators
     if timeline.origin.kind != NSYS.name or not len(marked):
         return ranges
-    one = np.ones(len(marked), np.int64)
+    ones = np.ones(len(marked), np.int64)
     operators = Ranges(
         start=marked.start,
         end=marked.end,
         process=marked.process,
         thread=marked.thread,
         name=marked.name,
-        domain=NO_NAME * one,
-        style=int(Style.PUSH_POP) * one,
-        closed=one,
-        one_thread=one,
+        domain=NO_NAME * ones,
+        style=int(Style.PUSH_POP) * ones,
+        closed=ones,
+        one_thread=ones,
     )
     every = concatenate(Ranges, (ranges, operators))
     return every.take(np.argsort(every.start, kind="stable"))
@@ -150,6 +150,6 @@ def number_names_and_styles(
 
     Names that differ only in a counter of steps are one.
     """
-    found, text = number_texts(timeline, name, partial(shown_name, timeline))
+    names, text = number_texts(timeline, name, partial(shown_name, timeline))
     pairs, group = numbered(text * len(_STYLES) + style)
-    return found[pairs // len(_STYLES)], object_array(_STYLES[Style(p % len(_STYLES))] for p in pairs), group
+    return names[pairs // len(_STYLES)], object_array(_STYLES[Style(p % len(_STYLES))] for p in pairs), group
