@@ -47,8 +47,8 @@ from hpcprof.profiles.timeline import (
 )
 
 _EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
-_OF_UNITRACE = re.compile(rb'(?:HOST|DEVICE)<|"gpu_op"|"(?:CL_)?Flow_H2D_')
-"""Names of processes and categories of events of unitrace, and of no other writer of Chrome traces."""
+_OF_UNITRACE = re.compile(rb'(?:HOST|DEVICE)<|"gpu_op"|"(?:CL_)?Flow_H2D_|"ph": "\w", "tid": \d+, "pid": ')
+"""Names of processes, categories and the order of keys that unitrace alone writes into Chrome traces."""
 _HEAD_BYTES = 1 << 16
 _HOST = re.compile(r"(?:RANK (?P<rank>\d{1,9}) )?HOST<(?P<host>[^>]*)>")
 _DEVICE = re.compile(
@@ -125,9 +125,12 @@ def read(path: Path) -> Timeline:
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in the first metadata of a trace, else in its name or that of its folder."""
+    """Return the rank in the metadata of a trace, else in its name or that of its folder."""
     with reading(path), path.open("rb") as file:
         match = _RANK.search(file.read(_HEAD_BYTES))
+        if match is None:  # older versions end with the metadata
+            file.seek(max(0, path.stat().st_size - _HEAD_BYTES))
+            match = _RANK.search(file.read())
     return int(match[1]) if match else _named_rank(path)
 
 

@@ -175,6 +175,17 @@ def test_a_trace_of_that_name_by_another_program_is_none_of_unitrace(tmp_path: P
     assert reader.name == "torch"
 
 
+def test_metadata_and_devices_may_come_behind_many_calls_of_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "chrome_trace.json"
+    call = {"ph": "X", "tid": 9, "pid": made.PID, "name": "MPI_Test", "cat": "cpu_op", "ts": 1, "dur": 1}
+    events = made.events(rank=3)
+    names = len(made.metadata(3))
+    path.write_text(made.text([*[call] * 2000, *events[names:], *events[:names]]))
+    assert find_profiles(tmp_path) == [path]
+    assert identify_rank(path) == 3
+    assert len(read_profile(path).kernels) == 2 * made.STEPS
+
+
 def test_a_copy_has_the_same_figures_and_no_host_path_or_argument(tmp_path: Path) -> None:
     secret = {**made.events()[4], "name": "load /home/alice/data.bin", "args": {"key": "hunter2"}}
     own = {"ph": "X", "cat": "own", "name": "private", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
