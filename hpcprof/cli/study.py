@@ -119,6 +119,44 @@ def network(request: JobSpec, db: str | None) -> None:
 
 
 @command.command(
+    "roles",
+    epilog=examples("hpcprof study roles --world-size 64 --roles 0,16,32,48 -- python train.py"),
+)
+@job_options
+@db_option
+@click.option(
+    "--world-size", type=click.IntRange(1), required=True, metavar="N", help="Ranks of the larger job."
+)
+@click.option("--roles", required=True, metavar="RANKS", help="Ranks to run as, one after another: 0,4-7.")
+def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None:
+    """Profile single ranks of a larger job of PyTorch, each alone on one GPU or on the CPU.
+
+    The program believes to be rank R of N: its process groups have the backend `fake` of PyTorch, so that
+    collectives and messages return at once, with what the rank itself has put into their buffers. Name one
+    rank for each role whose work differs, such as the stages of a pipeline. The PyTorch profiler records the
+    steps, unless --profiler names another.
+    """
+    from hpcprof.cli.tables import show
+    from hpcprof.common.units import format_ns
+    from hpcprof.runs.rank_selection import parse_ranks
+    from hpcprof.study.roles import run_roles
+
+    spans = parse_ranks(roles, "--roles")
+    ranks = sorted({rank for first, last in spans for rank in range(first, min(last, world_size) + 1)})
+    command_line = typed_command()
+    with WaitingLine() as line:
+        played = run_roles(
+            request, world_size, ranks, db=db, progress=line.show_message, command_line=command_line
+        )
+    show([(str(one.rank), format_ns(one.step_ns), one.run.id) for one in played], ["rank", "step", "run"])
+    slowest = max(played, key=lambda one: one.step_ns)
+    echo(
+        f"Rank {slowest.rank} takes longest: with communication a step of {world_size:,} ranks takes at "
+        f"least {format_ns(slowest.step_ns)}."
+    )
+
+
+@command.command(
     "training-table",
     epilog=examples(
         "hpcprof study training-table runs/20261121-132501-slowdown-5755 20261121-132216-ddp-73fe",

@@ -2,6 +2,7 @@
 
 from hpcprof.study.kernel_metrics import KernelMetricsStudy, run_kernel_metrics
 from hpcprof.study.network import NetworkStudy, run_network
+from hpcprof.study.roles import Role, run_roles
 from hpcprof.study.slowdown import Alone, SlowdownStudy, resume_slowdown, run_slowdown
 from hpcprof.study.validation import ValidationStudy, resume_validation, run_validation
 
@@ -9,12 +10,14 @@ __all__ = [
     "Alone",
     "KernelMetricsStudy",
     "NetworkStudy",
+    "Role",
     "SlowdownStudy",
     "ValidationStudy",
     "resume_slowdown",
     "resume_validation",
     "run_kernel_metrics",
     "run_network",
+    "run_roles",
     "run_slowdown",
     "run_validation",
 ]

@@ -17,6 +17,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdown
+from hpcprof.study.roles import PLAYER
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.jobs.job import JobSpec
 from tests.conftest import Hpcprof
@@ -388,3 +389,29 @@ def test_the_network_of_a_site_is_measured_and_kept(hpcprof: Hpcprof, tmp_path: 
     refused = hpcprof("study", "network", "--ranks-per-node", "1")
     assert refused.returncode == 2
     assert "a network needs at least two ranks" in refused.stderr
+
+
+ROLE = """\
+import sys, torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("gloo")
+control = dist.new_group([0, 3], backend="gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "data"))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1), process_group=mesh.get_group("data"))
+received = torch.ones(2, 4)
+dist.recv(received, 1)
+model(received).sum().backward()
+dist.all_reduce(received, group=control)
+dist.barrier()
+stage, sum = mesh.get_local_rank("stage"), received.sum().item()
+print(dist.get_rank(), dist.get_world_size(), stage, sum, *sys.argv[1:])
+"""
+
+
+def test_a_rank_of_a_larger_job_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROLE)
+    command = [sys.executable, str(PLAYER), "3", "4", "train.py", "--layers", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split() == ["3", "4", "1", "8.0", "--layers", "2"], done.stderr
