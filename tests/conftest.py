@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,23 @@ _PATIENCE_SECONDS = 480
 
 # All that is imported and rewritten for the tests stays: to look for garbage takes longer than half of that.
 gc.disable()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the files of a whole suite, from another one on in each worker.
+
+    On a fresh clone, workers that begin with the same file would all compile the same ones at the same time.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    folders = [Path(name) for name in session.config.args if Path(name).is_dir()]
+    files = sorted({file.resolve() for folder in folders for file in folder.rglob("test_*.py")})
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in [*files[first:], *files[:first]]:
+        # Collection says what cannot be imported.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

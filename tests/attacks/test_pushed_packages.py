@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -172,54 +173,62 @@ RANK_0 = results(profiles=profiles([0]))
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (headers(-511, -511, -511), "negative size"),
-        (headers(1 << 62), "exceeds 1,073,741,824 bytes when it is unpacked"),
-        (headers(*[0] * 5000), "is empty"),
-        (package(rows=RANK_0, more=[("origins/0.jsonl", b"x")] * 2), "twice"),
-        (package(rows=RANK_0, more=[("origins/1.jsonl", b"x")]), "an unexpected file"),
-        (package(rows=RANK_0, more=[("origins/00.jsonl", b"x")]), "an unexpected file"),
-        (package(rows=RANK_0, more=[("events/of_mine/0.parquet", b"x")]), "an unexpected file"),
-        (package(rows=RANK_0, more=[("communication/part-9999999.parquet", b"x")]), "an unexpected file"),
-        (package(rows=RANK_0, more=[("communication/more.json", b"x")]), "an unexpected file"),
-        (package(rows=RANK_0, more=[("origins/0.jsonl", bytes(17 << 20))]), "exceeds 16,777,216 bytes"),
-        (package(rows=RANK_0, more=[("run.json", described())]), "an unexpected file"),
+        (lambda: headers(-511, -511, -511), "negative size"),
+        (lambda: headers(1 << 62), "exceeds 1,073,741,824 bytes when it is unpacked"),
+        (lambda: headers(*[0] * 5000), "is empty"),
+        (lambda: package(rows=RANK_0, more=[("origins/0.jsonl", b"x")] * 2), "twice"),
+        (lambda: package(rows=RANK_0, more=[("origins/1.jsonl", b"x")]), "an unexpected file"),
+        (lambda: package(rows=RANK_0, more=[("origins/00.jsonl", b"x")]), "an unexpected file"),
+        (lambda: package(rows=RANK_0, more=[("events/of_mine/0.parquet", b"x")]), "an unexpected file"),
         (
-            package(rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(2_000_000))]),
+            lambda: package(rows=RANK_0, more=[("communication/part-9999999.parquet", b"x")]),
+            "an unexpected file",
+        ),
+        (lambda: package(rows=RANK_0, more=[("communication/more.json", b"x")]), "an unexpected file"),
+        (
+            lambda: package(rows=RANK_0, more=[("origins/0.jsonl", bytes(17 << 20))]),
+            "exceeds 16,777,216 bytes",
+        ),
+        (lambda: package(rows=RANK_0, more=[("run.json", described())]), "an unexpected file"),
+        (
+            lambda: package(rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(2_000_000))]),
             "bytes of memory in a small file",
         ),
         (
-            package(rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(1, ("start_ns",)))]),
+            lambda: package(
+                rows=RANK_0, more=[("events/kernels/0.parquet", constant_events(1, ("start_ns",)))]
+            ),
             "the events kernels have start_ns twice",
         ),
-        (package(run=described(run=7)), "damaged"),
-        (package(run=described(run=["a"])), "damaged"),
-        (package(run=described(state="hacked")), "unknown state"),
-        (package(run=described(nodes=-1)), "impossible number"),
-        (package(run=described(ranks=1 << 62)), "impossible number"),
-        (package(run=described(tags=["<b>", "a b"])), "a tag has"),
-        (package(run=described(duration_s=-1.0)), "impossible duration"),
-        (package(run=described(step_ns=-1.0)), "impossible duration"),
-        (package(run=described().replace(b'"run":', b'"run": "other", "run":', 1)), "a name twice"),
-        (package(rows=results(runs={"id": [7], "path": [""]})), "another type"),
-        (package(rows=results(runs={"id": [[RUN]], "path": [""]})), "another type"),
-        (package(rows=results(runs={"id": RUN, "path": [""]})), "another type"),
-        (package(rows=results(runs=[RUN])), "unknown columns"),
-        (package(rows=results(runs={"id": [RUN, RUN], "path": ["", ""]})), "not of one run"),
-        (package(rows=results(runs={"id": [RUN], "path": [""], "ranks": [-3]})), "another type"),
-        (package(rows=results().replace(b'"path"', b'"id": ["x"], "path"')), "a name twice"),
-        (package(rows=results()[:-1] + b', "runs": {}}'), "a name twice"),
-        (package(rows=results(profiles=profiles([0, 0]))), "a row twice"),
-        (package(rows=results(profiles=profiles([-1]))), "negative rank"),
-        (package(rows=results(profiles=profiles([1 << 31]))), "another type"),
-        (package(rows=results(profiles=profiles([10_000_000]))), "another type"),
-        (package(rows=results(profiles=profiles([True]))), "another type"),
-        (package(rows=results(profiles=profiles([0.5]))), "another type"),
-        (package(rows=results(profiles=profiles([0], bytes=[-1]))), "another type"),
-        (package(rows=results(profiles=profiles([0], sha256=[None]))), "another type"),
-        (package(rows=b"\xff\xfe"), "damaged"),
-        (package(rows=b"[" * 1_000_000), "Expected `object`"),
+        (lambda: package(run=described(run=7)), "damaged"),
+        (lambda: package(run=described(run=["a"])), "damaged"),
+        (lambda: package(run=described(state="hacked")), "unknown state"),
+        (lambda: package(run=described(nodes=-1)), "impossible number"),
+        (lambda: package(run=described(ranks=1 << 62)), "impossible number"),
+        (lambda: package(run=described(tags=["<b>", "a b"])), "a tag has"),
+        (lambda: package(run=described(duration_s=-1.0)), "impossible duration"),
+        (lambda: package(run=described(step_ns=-1.0)), "impossible duration"),
+        (lambda: package(run=described().replace(b'"run":', b'"run": "other", "run":', 1)), "a name twice"),
+        (lambda: package(rows=results(runs={"id": [7], "path": [""]})), "another type"),
+        (lambda: package(rows=results(runs={"id": [[RUN]], "path": [""]})), "another type"),
+        (lambda: package(rows=results(runs={"id": RUN, "path": [""]})), "another type"),
+        (lambda: package(rows=results(runs=[RUN])), "unknown columns"),
+        (lambda: package(rows=results(runs={"id": [RUN, RUN], "path": ["", ""]})), "not of one run"),
+        (lambda: package(rows=results(runs={"id": [RUN], "path": [""], "ranks": [-3]})), "another type"),
+        (lambda: package(rows=results().replace(b'"path"', b'"id": ["x"], "path"')), "a name twice"),
+        (lambda: package(rows=results()[:-1] + b', "runs": {}}'), "a name twice"),
+        (lambda: package(rows=results(profiles=profiles([0, 0]))), "a row twice"),
+        (lambda: package(rows=results(profiles=profiles([-1]))), "negative rank"),
+        (lambda: package(rows=results(profiles=profiles([1 << 31]))), "another type"),
+        (lambda: package(rows=results(profiles=profiles([10_000_000]))), "another type"),
+        (lambda: package(rows=results(profiles=profiles([True]))), "another type"),
+        (lambda: package(rows=results(profiles=profiles([0.5]))), "another type"),
+        (lambda: package(rows=results(profiles=profiles([0], bytes=[-1]))), "another type"),
+        (lambda: package(rows=results(profiles=profiles([0], sha256=[None]))), "another type"),
+        (lambda: package(rows=b"\xff\xfe"), "damaged"),
+        (lambda: package(rows=b"[" * 1_000_000), "Expected `object`"),
         (
-            package(
+            lambda: package(
                 rows=results(
                     explanations={
                         "run_id": [RUN],
@@ -232,8 +241,10 @@ RANK_0 = results(profiles=profiles([0]))
         ),
     ],
 )
-def test_a_forged_package_is_refused_in_a_sentence(uploads: Uploads, content: bytes, says: str) -> None:
-    said = refused(uploads, content)
+def test_a_forged_package_is_refused_in_a_sentence(
+    uploads: Uploads, content: Callable[[], bytes], says: str
+) -> None:
+    said = refused(uploads, content())
     assert says in said and "\n" not in said
     assert not [*(uploads._folder / "events").glob("*")]
     assert not uploads._store.pushed()

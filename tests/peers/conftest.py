@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave this folder's tests out unless they are asked for."""
     if "peers" in (config.option.markexpr or ""):
         return
-    here = Path(__file__).parent
-    ours = [item for item in items if here in item.path.parents]
+    here = f"{Path(__file__).parent}{os.sep}"
+    ours = [item for item in items if str(item.path).startswith(here)]
     config.hook.pytest_deselected(items=ours)
-    items[:] = [item for item in items if item not in ours]
+    items[:] = [item for item in items if not str(item.path).startswith(here)]
