@@ -1,4 +1,7 @@
-"""The database below the store: its URL, connections, transactions, locks, version and migration.
+"""The database below the store: its URL, connections, transactions, locks, rows, version and migration.
+
+Many rows are deleted and inserted at once. These statements go to the driver as text with positional
+parameters: compiling and running them through SQLAlchemy takes longer than the database needs.
 
 A migration keeps the rows of an analysis whose columns are still the same. A table whose columns have changed
 is made anew: its rows come back with the next collect, and until then a reason says so.
@@ -6,24 +9,28 @@ is made anew: its rows come back with the next collect, and until then a reason 
 
 import shlex
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from itertools import groupby
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
+import msgspec
+from sqlalchemy import Connection, Dialect, Engine, Table, create_engine, event, func, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable, DropTable
+from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
 from hpcprof.common.private import make_private, make_private_file
 from hpcprof.results.store.analysis_table import WHOLE_RUN
-from hpcprof.results.store.bulk import insert_rows
 from hpcprof.results.store.tables import (
     METADATA,
     PROFILES,
@@ -32,11 +39,17 @@ from hpcprof.results.store.tables import (
     SCHEMA,
     SCHEMA_VERSION,
     TABLES,
+    Finite,
+    Plain,
     ReasonRow,
+    finite,
+    plain,
 )
 from hpcprof.runs.config import database_file, group_may_read
 
 _BUSY_SECONDS = 60.0
+# SQLite's documented limit on the parameters of a statement was 999 before version 3.32.
+_MOST_PARAMETERS = 999
 _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
 """The parameters of a PostgreSQL URL that are printed: none of them can be a secret."""
 
@@ -220,6 +233,59 @@ class Database:
             raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
 
 
+def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> int:
+    """Delete the rows of each table whose columns equal ``key``, and return how many there were."""
+    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+    where = " AND ".join(f"{name} = {mark}" for name in key)
+    values = tuple(key.values())
+    return sum(
+        connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {where}", values).rowcount
+        for table in tables
+    )
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
+    """Insert rows whose fields are the columns of the table."""
+    columns = {column.name: [getattr(row, column.name) for row in rows] for column in table.columns}
+    insert_columns(connection, table, columns)
+
+
+def insert_columns(connection: Connection, table: Table, columns: Mapping[str, list[Any]]) -> None:
+    """Insert rows that are given as columns of equal length, many rows in one statement."""
+    names, head, row = _insert(table, connection.dialect, tuple(columns))
+    width, count = len(names), len(columns[names[0]])
+    # The rows one after the other. An object for each row would take six times as long.
+    values: list[Any] = [None] * (width * count)
+    for place, name in enumerate(names):
+        values[place::width] = _storable(columns[name], table.c[name].type)
+    size = _MOST_PARAMETERS // width * width
+    parts = [tuple(values[at : at + size]) for at in range(0, len(values), size)]
+    for length, alike in groupby(parts, len):
+        marks = ", ".join([row] * (length // width))
+        connection.exec_driver_sql(f"{head} VALUES {marks}", list(alike))
+
+
+@lru_cache(maxsize=256)
+def _insert(table: Table, dialect: Dialect, columns: tuple[str, ...]) -> tuple[list[str], str, str]:
+    """Return the order of the columns, and the text of an INSERT before and after ``VALUES``."""
+    insert = table.insert().compile(dialect=dialect, column_keys=columns)
+    assert insert.positiontup is not None
+    head, _, row = str(insert).partition(" VALUES ")
+    return insert.positiontup, head, row
+
+
+def _storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
+    """Convert the values of a column of a type, as that type does in SQLAlchemy's own statements."""
+    if isinstance(kind, Plain):
+        texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
+        altered = any(text is not stored for text, stored in texts.items())
+        return [texts[text] for text in values] if altered else values
+    # If a value is not finite, neither is its sum with others.
+    if isinstance(kind, Finite) and (None in values or not isfinite(sum(values))):
+        return [finite(value) for value in values]
+    return values
+
+
 @cache
 def creations(drivername: str) -> tuple[str, ...]:
     """Return the statements that create all tables; to compile them takes longer than to run them."""
@@ -230,7 +296,7 @@ def creations(drivername: str) -> tuple[str, ...]:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        # Positional parameters, as for SQLite: see `hpcprof.results.store.bulk`.
+        # Positional parameters, as for SQLite.
         return create_engine(url, paramstyle="format")
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 

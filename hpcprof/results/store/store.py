@@ -28,8 +28,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
-from hpcprof.results.store.bulk import delete, insert_columns, insert_rows
-from hpcprof.results.store.database import Database, store_url
+from hpcprof.results.store.database import Database, delete, insert_columns, insert_rows, store_url
 from hpcprof.results.store.tables import (
     BASELINES,
     EXPLANATIONS,
