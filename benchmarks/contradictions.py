@@ -109,6 +109,7 @@ def compared(run: Results, command: Command) -> Iterator[Compared]:
     yield from _of_steps(tables)
     yield from _of_kinds(kinds, explanation)
     yield from _of_findings(run, explanation)
+    yield from _of_step_sets(tables, explanation)
     yield from _of_report(run, every, explanation)
     yield from _of_comparison(run, every)
     yield from _of_serve(run, every, explanation)
@@ -199,7 +200,16 @@ _TABLES = (
         "idle_causes",
         "step_idle_causes",
     ),
-    *("skew", "skew_summary", "phases", "phase_times", "step_parts", "step_ranges", "exposed_communication"),
+    *(
+        "skew",
+        "skew_summary",
+        "critical_path",
+        "phases",
+        "phase_times",
+        "step_parts",
+        "step_ranges",
+        "exposed_communication",
+    ),
     *("kernels", "kernels_by_shape", "kernel_classes", "overlap", "device_breakdown", "launches"),
     *("ranges", "range_gpu", "collectives", "collectives_summary", "rank_collectives", "hta_breakdown"),
 )
@@ -336,6 +346,18 @@ def _of_steps(tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
         if (rank, phase) in medians:
             yield Compared(
                 f"median of {phase} of rank {rank}: phase_times", float(medians[rank, phase]), p50, 1
+            )
+
+
+def _of_step_sets(tables: Mapping[str, pd.DataFrame], explanation: Explanation) -> Iterator[Compared]:
+    """Yield the steps that tables say they count, and those of their figures."""
+    for name, count in (
+        ("critical_path", explanation.step.explained_steps),
+        ("skew_summary", tables["skew_summary"]["steps"].max()),
+    ):
+        if len(tables[name]):
+            yield Compared(
+                f"steps of {name}", int(tables[name].attrs["steps"].split()[0].replace(",", "")), int(count)
             )
 
 

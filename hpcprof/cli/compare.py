@@ -209,7 +209,7 @@ def _summarize(text: str) -> None:
 def show_comparison(compared: Comparison, store: Store) -> None:
     """Print the sides, what explains the difference of the step, and the metrics."""
     for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
-        echo(f"{label} {', '.join(run.id for run in runs)}")
+        echo(f"{label} {', '.join(map(compared.named, runs))}")
     out = console()
     out.print(compared.explanation(store, out.width), crop=False)
     out.print(f"\n{compared.analysis.title}", style="bold")

@@ -136,8 +136,9 @@ def _show(made: Contents, form: str, everything: bool) -> None:
         rows = {name: table.rows for name, table in tables.items()}
         losses = {name: list(table.losses) for name, table in tables.items() if table.losses}
         explained = made.explanation.in_short().as_json() if made.explanation else None
+        steps = {name: str(table.steps) for name, table in tables.items() if table.steps}
         values = {"run": made.run.id, "explanation": explained, "analyses": rows, "losses": losses}
-        echo(json.dumps(values, indent=1))
+        echo(json.dumps(values | {"steps": steps}, indent=1))
     else:
         show_report(made, everything)
 

@@ -46,12 +46,14 @@ def report_of_run(
 
 
 def analysis_of_run(analysis: Analysis, contents: Contents, store: Store) -> tuple[AnalysisTable, str]:
-    """Return the table of an analysis of a run, and the line on its sample sizes."""
+    """Return the table of an analysis of a run, and the lines on its sample sizes and its steps."""
     if not contents.analyses:
         raise HpcprofError("; ".join(contents.warnings) + ".")
-    each_time = analysis.policy is Policy.EACH_TIME
-    tables = RunTables(contents.run, store, asked_on_all_cpus) if each_time else contents
-    return tables.table(analysis.name), sample_sizes(analysis.name, contents.analyses)
+    if analysis.policy is Policy.EACH_TIME:
+        return RunTables(contents.run, store, asked_on_all_cpus).table(analysis.name), ""
+    name = analysis.name
+    samples = (sample_sizes(name, contents.analyses), contents.counted_steps(name, alone=True))
+    return contents.table(name), "\n".join(filter(None, samples))
 
 
 def analysis_over_runs(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.analysis.account.declarations import UNEVEN
-from hpcprof.analysis.steps.step_set import COUNTED, StepSet, run_steps
+from hpcprof.analysis.steps.step_set import StepSet, step_set
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.store.analysis_table import Row
@@ -102,7 +102,7 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     return [
         _account(row, steps, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
         for row in rows
-        for steps in [(not row["kind"] and table.steps) or run_steps(row).chosen(COUNTED)]
+        for steps in [(not row["kind"] and table.steps) or step_set(row)]
         if row["elapsed_ns"]
     ]
 

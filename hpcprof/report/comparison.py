@@ -18,6 +18,7 @@ from hpcprof.analysis.comparison.compare import (
     NO_STATISTICS,
     NOT_MEASURED,
     REGRESSION,
+    steps_compared,
 )
 from hpcprof.analysis.comparison.kernel_difference import WHOLE_CAPTURES
 from hpcprof.analysis.comparison.run_differences import Difference
@@ -32,6 +33,7 @@ from hpcprof.report.explanation import named
 from hpcprof.report.terminal import more_rows, remarks, titled
 from hpcprof.results.across.across_runs import compare_sides, explain_difference
 from hpcprof.results.ask.explanation import explain_for_report, kept_explanation
+from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.collect.run_names import command_line, typed_run
 from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.store.store import Store
@@ -82,6 +84,13 @@ class Comparison(InNotebooks):
     differences: Mapping[str, AnalysisTable] = field(default_factory=dict)
     differing: Sequence[Difference] = ()
     reasons: Sequence[str] = ()
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """The steps behind the metric that decides, by run; empty if it is not of steps."""
+
+    def named(self, run: Run) -> str:
+        """Return a run with the steps of it that are compared."""
+        steps = self.steps.get(run.id)
+        return f"{run.id} ({steps})" if steps else run.id
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
@@ -102,6 +111,7 @@ class Comparison(InNotebooks):
         return {
             "a": [run.id for run in self.baseline],
             "b": [run.id for run in self.candidate],
+            "steps": dict(self.steps),
             "conclusion": self.conclusion(),
             "difference": in_a_sentence(parts) if parts else None,
             "waterfall": parts.as_json() if parts else None,
@@ -197,7 +207,10 @@ def compare_runs(
     The other parameters and the errors are those of `compare_sides`.
     """
     table = compare_sides(b, a, store, margin_pct, force, gates)
-    return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))
+    decides = next((row["metric"] for row in table.rows), "")
+    steps = {run.id: steps_compared(run_data(run, store), decides) for run in (*a, *b)}
+    differences, differing = explain_difference(b, a, store)
+    return Comparison(a, b, ACROSS_RUNS["compare"], table, differences, differing, steps=steps)
 
 
 def regression_reasons(compared: Comparison, store: Store) -> list[str]:

@@ -64,6 +64,7 @@ def html_comparison(
         if total
         else conclusion or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
+        steps=compared.steps,
         accounts=accounts,
         account_parts=parts_of_step,
         differing=compared.differing,

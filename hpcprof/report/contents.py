@@ -81,11 +81,14 @@ class Contents:
         """Return the command that shows an analysis with all its rows."""
         return self.reporting("--analysis", name)
 
-    def other_steps(self, name: str) -> str:
-        """Return the steps that an analysis counts if they differ from the account's; else empty."""
+    def counted_steps(self, name: str, *, alone: bool = False) -> str:
+        """Return the steps that an analysis counts, with the account's if they differ.
+
+        Empty where they do not, unless the table is ``alone``, and where no figure is of steps.
+        """
         steps, account = self.table(name).steps, self.table("step_kinds").steps
         if steps is None or account is None or steps.left_out == account.left_out:
-            return ""
+            return f"This table counts {steps}." if alone and steps else ""
         return f"This table counts {steps}; the time of a step counts {account}."
 
     def shown(self) -> dict[str, AnalysisTable]:

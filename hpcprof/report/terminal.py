@@ -180,7 +180,7 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
         hidden = len(table.rows) - len(rows[:ROWS])
         if hidden > 0:
             yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
-    samples = (sample_sizes(analysis.name, contents.analyses), contents.other_steps(analysis.name))
+    samples = (sample_sizes(analysis.name, contents.analyses), contents.counted_steps(analysis.name))
     yield from (Text(line) for line in (*samples, *reasons(table)) if line)
 
 

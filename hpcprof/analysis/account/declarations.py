@@ -93,5 +93,6 @@ ANALYSES = (
         function="account.os_calls:os_calls",
         events=Events(RANGES | {Subject.CALL, Subject.OS_CALL, Subject.EVENT}, steps=True),
         sort_by=("-total_ns",),
+        steps=frozenset(),
     ),
 )

@@ -1,6 +1,7 @@
 """Collectives on each rank and across ranks, and the ranks that are late to them."""
 
 from hpcprof.analysis.framework.declaration import WORK, Activity, Events, Policy, SampleBasis, Scope, declare
+from hpcprof.analysis.steps.step_set import StepRule
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
@@ -82,6 +83,7 @@ ANALYSES = (
         function="collectives.skew:skew_summary",
         map="hpcprof.analysis.collectives.skew:waiting",
         needs=("step_kinds",),
+        steps=frozenset({StepRule.KNOWN_LATENESS}),
     ),
     declare(
         "skew",
@@ -94,5 +96,6 @@ ANALYSES = (
         needs=("skew_summary",),
         about=Activity.GPU,
         compared_by="lateness_p50_ns",
+        steps=frozenset({StepRule.KNOWN_LATENESS}),
     ),
 )

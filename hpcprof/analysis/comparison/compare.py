@@ -20,6 +20,8 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, widening
 from hpcprof.analysis.steps.run_step import account_of_all_steps, step_series
+from hpcprof.analysis.steps.step_set import COUNTED, StepRule, step_set
+from hpcprof.common.units import counted
 from hpcprof.profiles.timeline import Floats
 from hpcprof.runs.step_time import step_time
 
@@ -314,6 +316,25 @@ def step_metrics(run: RunData) -> dict[str, float]:
     if undisturbed := step_time(run.own_step_ns.tolist()):
         metrics |= {OWN_ELAPSED: undisturbed.elapsed_ns, OWN_STEP: undisturbed.p50_ns}
     return metrics
+
+
+def steps_behind(run: RunData, metric: str) -> str:
+    """Return the steps behind a time of a step, such as ``19 of 20 profiled steps``; else empty."""
+    if metric in (OWN_ELAPSED, OWN_STEP):
+        return f"{counted(len(run.own_step_ns), 'step')} of the program"
+    kinds = run.tables["step_kinds"]
+    if metric not in (ELAPSED, STEP) or not len(kinds):
+        return ""
+    row = kinds[["steps", "counted_steps", "once_steps"]].iloc[0].dropna()
+    rules = frozenset({StepRule.COMMON}) if metric == STEP else COUNTED
+    steps = step_set({str(name): int(number) for name, number in row.items()}, rules)
+    return steps.short.replace("step", "profiled step")
+
+
+def steps_compared(run: RunData, metric: str) -> str:
+    """Return the steps behind a metric, and those behind its median if they are others."""
+    behind, of_median = (steps_behind(run, name) for name in (metric, _MEDIANS.get(metric, metric)))
+    return behind if of_median in ("", behind) else f"{behind}; median of {of_median}"
 
 
 STEP_TABLES = ("steps_summary", "step_times", "step_kinds")

@@ -1,6 +1,7 @@
 """Declarations: the tables that come with an explanation."""
 
 from hpcprof.analysis.framework.declaration import WORK, Events, SampleBasis, Scope, declare
+from hpcprof.analysis.steps.step_set import StepRule
 from hpcprof.profiles.losses import Subject
 
 ANALYSES = (
@@ -13,6 +14,7 @@ ANALYSES = (
         events=Events(WORK | {Subject.COLLECTIVE}, launches=True, steps=True),
         sort_by=("-ns_per_step",),
         sample_basis=SampleBasis.OPERATIONS,
+        steps=frozenset({StepRule.REPLAYED}),
     ),
     declare(
         "profiler_cost",
@@ -22,5 +24,6 @@ ANALYSES = (
         function="explain.explanation:comes_with_explanation",
         events=Events(WORK | {Subject.CALL}, launches=True, steps=True),
         sample_basis=SampleBasis.OPERATIONS,
+        steps=frozenset({StepRule.REPLAYED}),
     ),
 )

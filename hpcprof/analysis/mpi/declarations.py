@@ -59,6 +59,7 @@ ANALYSES = (
         "rank scope:text name:text start_ns end_ns",
         function="mpi.per_rank:mpi_regions",
         events=Events(RANGES, steps=True),
+        steps=frozenset(),
         policy=Policy.WITH_EVENTS,
     ),
     declare(
@@ -68,6 +69,7 @@ ANALYSES = (
         function="mpi.offload:offload",
         events=Events(RANGES | {Subject.CALL, Subject.KERNEL, Subject.MEMORY, Subject.EVENT}, steps=True),
         memory_heavy=True,
+        steps=frozenset(),
     ),
     declare(
         "useful_counters",
@@ -75,6 +77,7 @@ ANALYSES = (
         "rank scope:text name:text useful_ns instructions cycles",
         function="mpi.counters:useful_counters",
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
+        steps=frozenset(),
     ),
     _OF_MESSAGES(
         "pop",
@@ -90,6 +93,7 @@ ANALYSES = (
         needs=("offload", "breakdown"),
         report_position=12,
         sample_basis=SampleBasis.RANKS,
+        steps=frozenset(),
     ),
     _OF_CALLS(
         "mpi_calls",

@@ -61,6 +61,7 @@ ANALYSES = (
         "rank tid operators span_ns busy_ns idle_pct",
         function="operators.host_time:idle_threads",
         events=Events(WORK, steps=True),
+        steps=frozenset(),
         sort_by=("-busy_ns",),
     ),
 )

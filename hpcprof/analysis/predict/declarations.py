@@ -1,6 +1,7 @@
 """Declarations: what-if analyses of tables of operations."""
 
 from hpcprof.analysis.framework.declaration import Events, Scope, declare
+from hpcprof.analysis.steps.step_set import StepRule
 from hpcprof.profiles.losses import Subject
 
 ANALYSES = (
@@ -12,5 +13,6 @@ ANALYSES = (
         function="explain.explanation:comes_with_explanation",
         events=Events(frozenset({Subject.OPERATOR, Subject.COLLECTIVE})),
         sort_by=("-slowdown",),
+        steps=frozenset({StepRule.REPLAYED}),
     ),
 )

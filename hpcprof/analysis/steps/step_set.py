@@ -5,6 +5,7 @@ It imports neither numpy nor pandas: declarations need it.
 
 from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ class StepRule(Enum):
     COMMON = "that only some ranks have"
     ENDED = "whose end is unknown"
     USUAL = "that took long once"
+    KNOWN_LATENESS = "in which lateness is unknown"
+    REPLAYED = "outside the replay"
 
 
-COUNTED = frozenset(StepRule)
+COUNTED = frozenset({StepRule.COMMON, StepRule.ENDED, StepRule.USUAL})
 """The rules of the elapsed time per step and its account (`hpcprof.analysis.steps.run_step.step_kinds`)."""
 
 
@@ -46,26 +49,23 @@ class StepSet(msgspec.Struct, frozen=True):
         return f"{self.short} (without {why})" if why else self.short
 
 
-class RunSteps(msgspec.Struct, frozen=True):
-    """The steps of a run, made once: the number of all, and how many each rule leaves out."""
+def step_set(
+    kind: Mapping[str, Any],
+    rules: frozenset[StepRule] = COUNTED,
+    every: int = 0,
+    counts: Mapping[StepRule, int] = MappingProxyType({}),
+) -> StepSet:
+    """Return the steps that some rules leave of a run, or of a kind of them: a row of ``step_kinds``.
 
-    every: int
-    left_out: Mapping[StepRule, int]
-
-    def chosen(self, rules: frozenset[StepRule]) -> StepSet:
-        """Return the steps that some rules leave."""
-        left_out = ((rule, self.left_out.get(rule, 0)) for rule in StepRule if rule in rules)
-        return StepSet(self.every, tuple((rule, number) for rule, number in left_out if number))
-
-
-def run_steps(kind: Mapping[str, Any], every: int = 0) -> RunSteps:
-    """Return the steps of a run, or of a kind of them, from a row of ``step_kinds``.
-
-    ``every`` is the number of steps that any rank has. Stores of earlier versions do not tell which steps
-    have no end or took long once.
+    ``every`` is the number of steps that any rank has, and ``counts`` has the number of steps that count by
+    some more rules. Stores of earlier versions do not tell which steps have no end or took long once.
     """
     common, ended = kind["steps"], kind.get("counted_steps")
     left_out = {StepRule.COMMON: max(0, every - common)}
     if ended is not None:
         left_out |= {StepRule.ENDED: common - ended - kind["once_steps"], StepRule.USUAL: kind["once_steps"]}
-    return RunSteps(max(every, common), left_out)
+    every = max(every, common)
+    left_out |= {rule: max(0, every - count) for rule, count in counts.items()}
+    return StepSet(
+        every, tuple((rule, left_out[rule]) for rule in StepRule if rule in rules and left_out.get(rule))
+    )

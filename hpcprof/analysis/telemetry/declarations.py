@@ -55,6 +55,7 @@ ANALYSES = (
         "hpcprof.analysis.telemetry.device_metrics:device_metrics",
         main_columns=("rank", "device", "first_step", "last_step", "metric", "unit", "mean", "min", "max"),
         events=Events(RANGES | _SAMPLES, steps=True),
+        steps=frozenset(),
         policy=Policy.WITH_EVENTS,
         about=Activity.TELEMETRY,
     ),

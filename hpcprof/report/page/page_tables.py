@@ -36,7 +36,7 @@ class PageTable(msgspec.Struct, frozen=True):
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = contents.declared(name), contents.table(name)
-    samples = (sample_sizes(name, contents.analyses), contents.other_steps(name))
+    samples = (sample_sizes(name, contents.analyses), contents.counted_steps(name))
     notes = [line for line in (*samples, *reasons(stored)) if line]
     if not spans_many_ranks(analysis, stored):
         yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)

@@ -22,14 +22,13 @@ from hpcprof.analysis.comparison.compare import (
     other_clocks,
     run_metrics,
     step_metrics,
+    steps_behind,
 )
 from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
-from hpcprof.analysis.steps.step_set import COUNTED, StepRule, run_steps
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.logs import left_out_if_damaged
-from hpcprof.common.units import counted
 from hpcprof.results.across.across_runs import every_run
 from hpcprof.results.ask.run_inputs import run_data
 from hpcprof.results.store.store import Store
@@ -130,7 +129,9 @@ def histories(
             known |= set(values)
             if values.get(metric, 0) > 0:
                 point = _point(run, data, values[metric], store, runs_dir)
-                groups.setdefault(_setup(data), []).append(replace(point, source=_source(data, metric)))
+                any_step = OWN_ELAPSED if OWN_ELAPSED in values else ELAPSED
+                source = steps_behind(data, any_step if metric == ANY_STEP else metric)
+                groups.setdefault(_setup(data), []).append(replace(point, source=source))
             elif without is not None:
                 without.append(run.id)
     if not groups:
@@ -195,20 +196,6 @@ def _values(data: RunData, metric: str) -> dict[str, float]:
     if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
         values[ANY_STEP] = any_step
     return values
-
-
-def _source(data: RunData, metric: str) -> str:
-    if metric not in _STEP_METRICS:
-        return ""
-    if metric in (OWN_ELAPSED, OWN_STEP) or (metric == ANY_STEP and len(data.own_step_ns)):
-        return f"{counted(len(data.own_step_ns), 'step')} of the program"
-    kinds = data.tables["step_kinds"]
-    if not len(kinds):
-        return ""
-    row = kinds[["steps", "counted_steps", "once_steps"]].iloc[0].dropna()
-    rules = frozenset({StepRule.COMMON}) if metric == STEP else COUNTED
-    steps = run_steps({str(name): int(number) for name, number in row.items()}).chosen(rules)
-    return steps.short.replace("step", "profiled step")
 
 
 class _Setup(msgspec.Struct, frozen=True):

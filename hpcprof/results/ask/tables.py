@@ -19,7 +19,8 @@ import msgspec
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis
-from hpcprof.analysis.steps.step_set import RunSteps, run_steps
+from hpcprof.analysis.steps.step_set import StepRule, StepSet, step_set
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -70,14 +71,14 @@ class RunTables(Mapping[str, AnalysisTable]):
             analysis = find_analysis(name)
             make = self._compute if analysis.policy is Policy.EACH_TIME else self._kept
             found = make(analysis)
-            if analysis.steps is not None and found.count and self.steps is not None:
-                found = replace(found, steps=self.steps.chosen(analysis.steps))
+            if analysis.steps is not None and found.count and self._step_set is not None:
+                found = replace(found, steps=self._step_set(analysis.steps))
             self._tables[name] = found
         return self._tables[name]
 
     @cached_property
-    def steps(self) -> RunSteps | None:
-        """The steps of the run, among which each table has those that it counts; None without steps."""
+    def _step_set(self) -> Callable[[frozenset[StepRule]], StepSet] | None:
+        """Returns the steps of the run that some rules leave; None without steps."""
         times = self._store.table(self._run.id, "step_times", ("rank", "step")).columns
         by_rank: dict[int, set[int]] = {}
         for rank, step in zip(times["rank"], times["step"], strict=True):
@@ -87,7 +88,15 @@ class RunTables(Mapping[str, AnalysisTable]):
         # Ranks without a number in common count their steps from 0.
         every = len(set().union(*numbers)) if shared else max(map(len, numbers), default=0)
         rows = self._store.table(self._run.id, "step_kinds").rows
-        return run_steps(rows[0], every) if rows else None
+        matched = max(self._store.table(self._run.id, "skew_summary", ("steps",)).columns["steps"], default=0)
+        counts = {StepRule.KNOWN_LATENESS: matched, StepRule.REPLAYED: self._replayed_steps()}
+        return partial(step_set, rows[0], every=every, counts=counts) if rows else None
+
+    def _replayed_steps(self) -> int:
+        kept = self._store.explanation(self._run.id)
+        with suppress(msgspec.MsgspecError):
+            return from_json(kept.explanation, _Explained).step.explained_steps if kept else 0
+        return 0  # a damaged one
 
     def frame(self, name: str) -> pd.DataFrame:
         """Return the table of an analysis as others read it; empty if the run has not been collected."""
@@ -219,6 +228,14 @@ class RunTables(Mapping[str, AnalysisTable]):
             if outcome.reason:
                 reasons[rank] = outcome.reason
         return AnalysisTable(columns, reasons)
+
+
+class _ExplainedStep(msgspec.Struct):
+    explained_steps: int
+
+
+class _Explained(msgspec.Struct):
+    step: _ExplainedStep
 
 
 class _Frames(Mapping[str, "pd.DataFrame"]):
