@@ -145,7 +145,10 @@ class Comparison(InNotebooks):
                     shown_rows, analysis = _per_capture(shown_rows, analysis)
                 yield from titled(analysis.title, analysis, shown_rows, width)
             if len(rows) > shown:
-                yield more_rows(counted(len(rows) - shown, "more row"), self._in_full(name, store))
+                words = [*map(typed_run, self.candidate), "--analysis", name]
+                words += [word for run in self.baseline for word in ("--against", typed_run(run))]
+                more = counted(len(rows) - shown, "more row")
+                yield more_rows(more, command_line(store, "report", *words))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
             yield from (Text(visible(f"   {fact.name}: {fact.said('A', 'B')}")) for fact in self.differing)
@@ -153,10 +156,6 @@ class Comparison(InNotebooks):
     def _whole(self, name: str) -> bool:
         """Return whether the figures of an analysis are of whole captures, since not all have steps."""
         return WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, "")
-
-    def _in_full(self, analysis: str, store: Store) -> str:
-        sides = [word for run in self.baseline for word in ("--against", typed_run(run))]
-        return command_line(store, "report", *map(typed_run, self.candidate), "--analysis", analysis, *sides)
 
     @property
     def regressed(self) -> bool:

@@ -99,8 +99,9 @@ class Contents:
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
+        every = ((name, ANALYSES[name]) for name in names)
         candidates = (
-            name for name in names if ANALYSES[name].reads in kinds or _is_beside_profiles(ANALYSES[name])
+            name for name, one in every if one.reads in kinds or (one.map and not one.map_over.of_profiles)
         )
         return {name: self.table(name) for name in candidates if self._tells(name)}
 
@@ -144,10 +145,6 @@ class Contents:
             columns=tuple(column for column in analysis.columns if column.name not in unused),
             main_columns=tuple(column for column in analysis.main_columns if column not in unused),
         )
-
-
-def _is_beside_profiles(analysis: Analysis) -> bool:
-    return analysis.map != "" and not analysis.map_over.of_profiles
 
 
 def gather(

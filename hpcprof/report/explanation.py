@@ -157,8 +157,11 @@ def _of_steps(explanation: Explanation) -> list[str]:
             "(hpcprof collect --step-range NAME); else mark the steps."
         ]
     else:
-        said = [*_takes(step, step.priced_ns), *_once(step), *_kinds(step)]
-        said += _gains(explanation, step.priced_ns)
+        said = [*_takes(step, step.priced_ns)]
+        if step.once:
+            long = [f"step {row.step}: {format_ns(row.extra_ns)} of {row.where}" for row in step.once]
+            said.append(f"Single long steps are not part of that: {listed(long, 3)}.")
+        said += [*_kinds(step), *_gains(explanation, step.priced_ns)]
     if step.replay_error_pct is not None:
         said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
     return said
@@ -193,13 +196,6 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
             f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
         )
-
-
-def _once(step: StepSummary) -> Iterator[str]:
-    """Yield a sentence on the steps that took long once, which the time of a step leaves out."""
-    if step.once:
-        which = listed([f"step {row.step}: {format_ns(row.extra_ns)} of {row.where}" for row in step.once], 3)
-        yield f"Single long steps are not part of that: {which}."
 
 
 def _measured(step: StepSummary) -> str:

@@ -83,7 +83,8 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
     every = _Grid(*(np.unique(np.asarray(times[name], np.int64)) for name in ("rank", "step")))
     walls = every.cells(times, "wall_ns")
     grid = _Grid(every.ranks, every.steps[_slowest_of_each_block(walls)])
-    quantities = _quantities(contents, grid)
+    wall = _Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))
+    quantities = [wall, *_of_account(contents, grid), *_of_phases(contents, grid)]
     median = float(np.nanmedian(walls))
     digits = 3 if len(quantities) * quantities[0].cells.size > _MANY_VALUES else 4
     unit = int(10 ** max(0.0, np.floor(np.log10(max(median, 1.0))) - digits))
@@ -119,12 +120,6 @@ def _slowest_of_each_block(walls: Floats) -> Ints:
     slowest = np.where(np.isnan(walls), 0.0, walls).max(axis=1)
     starts = range(0, steps, block)
     return np.array([start + int(slowest[start : start + block].argmax()) for start in starts], np.int64)
-
-
-def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
-    times = contents.table("step_times").columns
-    quantities = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
-    return [*quantities, *_of_account(contents, grid), *_of_phases(contents, grid)]
 
 
 def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:

@@ -277,7 +277,11 @@ def _fit(
         if sum(sizes) <= budget:
             break
     pixel_ns = max(rank.pixel_ns for rank in ranks)
-    notes = [_merged_note(count * pixel_ns, where) for count, where in _merging(detail)]
+    notes = [
+        f"Neighbours shorter than {count * pixel_ns / 1e3:,.0f} µs are merged{where}, to keep this page "
+        "small. hpcprof serve shows each of them."
+        for count, where in _merging(detail)
+    ]
     if any(len(less.windows) < len(rank.windows) for less, rank in zip(reduced, ranks, strict=True)):
         notes.append(_ONLY_CHOSEN)
     fitting = max(1, sum(total <= budget for total in accumulate(sizes)))
@@ -301,13 +305,6 @@ def _merging(detail: _Detail) -> list[tuple[int, str]]:
         return [(detail.chosen, "")] if detail.chosen else []
     in_chosen, in_others = " in the median and the worst step", " in the other steps"
     return [(n, where) for n, where in ((detail.chosen, in_chosen), (detail.others, in_others)) if n]
-
-
-def _merged_note(shortest_ns: int, where: str) -> str:
-    return (
-        f"Neighbours shorter than {shortest_ns / 1e3:,.0f} µs are merged{where}, to keep this page small. "
-        "hpcprof serve shows each of them."
-    )
 
 
 def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:

@@ -17,7 +17,6 @@ from hpcprof.results.collect.timelines import timeline_reader
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run
-from hpcprof.runs.job import Job
 from hpcprof.runs.live_steps import noted_steps
 from hpcprof.workloads.schema import RankResult
 
@@ -30,6 +29,7 @@ def run_data(run: Run, store: Store) -> RunData:
     results = read_results(run.outputs()).ranks
     timelines = {rank: p for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE}
     first = results[0] if results else None
+    options = run.manifest.job.program_options if run.manifest else {}
     return RunData(
         id=run.id,
         facts=_facts(run, first, profiles, store),
@@ -39,7 +39,7 @@ def run_data(run: Run, store: Store) -> RunData:
         timeline_ranks=tuple(timelines),
         read=timeline_reader(run, store),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
-        options=_shown_options(run.manifest.job) if run.manifest else {},
+        options={name: MASK if is_secret(name) else masked(value) for name, value in options.items()},
         collect_command=command_line(store, "collect", typed_run(run)),
     )
 
@@ -53,6 +53,7 @@ def _facts(
     names = sorted({gpu.name for gpu in gpus})
     clocks = sorted({gpu.clock_hz for gpu in gpus if gpu.clock_hz})
     kinds = sorted({profile.kind for profile in profiles.values()})
+    git = run.manifest.git if run.manifest else None
     workload = (job.workload or job.name) if job else row.workload
     program = row.program or (job.program if job else None)
     ranks = (result.world_size if result else None) or row.ranks or (job.ranks if job else len(profiles))
@@ -68,21 +69,9 @@ def _facts(
         "GPU clock": ", ".join(f"{hertz / 1e6:.0f} MHz" for hertz in clocks) or None,
         "profiler version": ", ".join(sorted({p.profiler_version or "" for p in profiles.values()})) or None,
         "hpcprof": run.manifest.hpcprof_version if run.manifest else None,
-        "commit": _commit(run),
+        "commit": f"{git.commit[:_COMMIT_DIGITS]}{' with changes' if git.dirty else ''}" if git else None,
         **(_recorded(store.common_facts(run.id)) if profiles else {}),
     }
-
-
-def _shown_options(job: Job) -> dict[str, str]:
-    options = job.program_options
-    return {name: MASK if is_secret(name) else masked(value) for name, value in options.items()}
-
-
-def _commit(run: Run) -> str | None:
-    git = run.manifest.git if run.manifest else None
-    if git is None:
-        return None
-    return f"{git.commit[:_COMMIT_DIGITS]}{' with changes' if git.dirty else ''}"
 
 
 def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:

@@ -94,8 +94,8 @@ class RunTables(Mapping[str, AnalysisTable]):
 
     def _replayed_steps(self) -> int:
         kept = self._store.explanation(self._run.id)
-        with suppress(msgspec.MsgspecError):
-            return from_json(kept.explanation, _Explained).step.explained_steps if kept else 0
+        with suppress(msgspec.MsgspecError, KeyError):
+            return int(from_json(kept.explanation)["step"]["explained_steps"]) if kept else 0
         return 0  # a damaged one
 
     def frame(self, name: str) -> pd.DataFrame:
@@ -230,14 +230,6 @@ class RunTables(Mapping[str, AnalysisTable]):
         return AnalysisTable(columns, reasons)
 
 
-class _ExplainedStep(msgspec.Struct):
-    explained_steps: int
-
-
-class _Explained(msgspec.Struct):
-    step: _ExplainedStep
-
-
 class _Frames(Mapping[str, "pd.DataFrame"]):
     def __init__(self, tables: RunTables) -> None:
         self._tables = tables
@@ -326,48 +318,45 @@ def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
     return {column.name: [] for column in analysis.columns}
 
 
-def _named_in(sql: str) -> set[str]:
-    names = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
-    return {name for name in names & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY}
+def _unasked_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:
+    """Yield the runs that lack lazy tables which an SQL names, and these tables by rank."""
+    named = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
+    names = [name for name in named & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY]
+    for row in store.runs() if names and store.exists() else ():
+        if lacking := store.unasked(row.id, names):
+            yield row.id, lacking
 
 
 def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
     """Complete the tables that an SQL on the results database names, in all runs."""
-    names = _named_in(sql)
-    for row in store.runs() if names and store.exists() else ():
-        if store.unasked(row.id, names):
-            RunTables(find_known_run(row.id, runs_dir, store), store, executor).complete(names)
+    for run_id, lacking in _unasked_in(sql, store):
+        names = {name for of_rank in lacking.values() for name in of_rank}
+        RunTables(find_known_run(run_id, runs_dir, store), store, executor).complete(names)
 
 
 def incomplete_tables(sql: str, store: Store) -> list[str]:
     """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
     found = []
-    names = _named_in(sql)
-    for row in store.runs() if names and store.exists() else ():
-        lacking = store.unasked(row.id, names)
-        if lacking:
-            tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
-            found.append(
-                f"{', '.join(tables)} of {row.id} lacks {_lacking(lacking)}: hpcprof query "
-                "computes them where the timelines are kept"
-            )
+    for run_id, lacking in _unasked_in(sql, store):
+        tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
+        ranks = sorted(lacking.keys() - {WHOLE_RUN})
+        rows = f"rows of {named_ranks(ranks)}" if ranks else "its rows"
+        found.append(
+            f"{', '.join(tables)} of {run_id} lacks {rows}: hpcprof query computes them where the timelines "
+            "are kept"
+        )
     return found
-
-
-def _lacking(names: Mapping[int, Sequence[str]]) -> str:
-    ranks = sorted(names.keys() - {WHOLE_RUN})
-    return f"rows of {named_ranks(ranks)}" if ranks else "its rows"
 
 
 def asked_on_all_cpus(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
     """Compute lazy analyses in processes of this machine, or in this one where that is as quick."""
-    yield from _processes(work=_work_of_kept, if_quicker=True)(function, tasks)
 
+    def work(task: KeptRank) -> float:
+        return sum(task.events.written_rows().values()) * _PER_ROW
 
-def _work_of_kept(task: KeptRank) -> float:
-    return sum(task.events.written_rows().values()) * _PER_ROW
+    yield from _processes(work=work, if_quicker=True)(function, tasks)
 
 
 def on_all_cpus(

@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.malloc import return_freed_memory
-from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_tables, dataset_table
+from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_table, dataset_table
 from hpcprof.results.store.rank_tables import table_schema as rank_schema
 from hpcprof.results.store.run_communication import MATCH_SCHEMA
 
@@ -87,7 +87,11 @@ def finish(
     """
     times = step_intervals(timeline)
     steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
-    events.finish(timeline, {_STEPS: steps, **arrow_tables(outcomes)}, events=with_timeline)
+    tables = {_STEPS: steps}
+    for name, analysis in RANK_TABLES.items():
+        columns = [column for column in analysis.columns if column.name != "rank"]
+        tables[dataset_table(name)] = arrow_table(columns, outcomes[name].arrays())
+    events.finish(timeline, tables, events=with_timeline)
 
 
 def keep_events(tasks: Sequence[KeepTask]) -> list[str]:

@@ -168,7 +168,8 @@ def is_unprofiled(run: Run, store: Store) -> bool:
     if profiles_of(run):
         return is_stalled(run)
     if run.manifest is None:
-        return (run.beside is None and has_dumps(run.path)) or bool(snapshots_of(run) or logs_of(run))
+        dumps = run.beside is None and is_folder(run.path) and find_dumps(run.path)
+        return bool(dumps or snapshots_of(run) or logs_of(run))
     return run.state_file("started") is not None and tells_while_it_runs(run)
 
 
@@ -202,11 +203,6 @@ def unread_dumps(folder: Path) -> str:
     losses = [loss for path in find_dumps(folder).values() if (loss := _record(path)[1])]
     more = f"; and {len(losses) - _SHOWN} more" if len(losses) > _SHOWN else ""
     return "; ".join(losses[:_SHOWN]) + more
-
-
-def has_dumps(folder: Path) -> bool:
-    """Return whether a folder has dumps of PyTorch's flight recorder."""
-    return bool(is_folder(folder) and find_dumps(folder))
 
 
 def _ran_again(run: Run, since: str) -> bool:

@@ -14,7 +14,7 @@ from hpcprof.common.errors import StoreError
 from hpcprof.profiles.event_columns import plain_text
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.framework.outcome import Outcome, Values
+    from hpcprof.analysis.framework.outcome import Values
     from hpcprof.profiles.timeline_parquet import RankEvents
 
 _TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
@@ -50,16 +50,6 @@ def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa
 
 def _schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([(column.name, _TYPES[column.kind]) for column in columns])
-
-
-def arrow_tables(outcomes: Mapping[str, Outcome]) -> dict[str, pa.Table]:
-    """Return these analyses as Arrow tables, by their names in the dataset."""
-    return {
-        dataset_table(name): arrow_table(
-            [column for column in analysis.columns if column.name != "rank"], outcomes[name].arrays()
-        )
-        for name, analysis in RANK_TABLES.items()
-    }
 
 
 def arrow_table(columns: Sequence[Column], values: Mapping[str, Values]) -> pa.Table:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Select, Table, exists, func, or_, select
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from hpcprof.profiles.timeline_parquet import RankEvents
 
 
+_RecordT = TypeVar("_RecordT", bound=msgspec.Struct)
 _UNASKED = "not computed yet: hpcprof report RUN --analysis {} computes it"
 
 
@@ -108,20 +109,20 @@ class Store(Database):
 
     def runs(self) -> list[RunRow]:
         """Return the collected runs, by id."""
-        with self.reading() as connection:
-            return [RunRow(*row) for row in connection.execute(select(RUNS).order_by(RUNS.c.id))]
+        return self._rows(RunRow, select(RUNS).order_by(RUNS.c.id))
 
     def run(self, run_id: str) -> RunRow | None:
         """Return what is known of a run; None if nothing of it has been collected."""
+        return next(iter(self._rows(RunRow, select(RUNS).where(RUNS.c.id == run_id))), None)
+
+    def _rows(self, record: type[_RecordT], query: Select[Any]) -> list[_RecordT]:
         with self.reading() as connection:
-            found = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
-        return None if found is None else RunRow(*found)
+            return [record(*row) for row in connection.execute(query)]
 
     def gpus(self, run_id: str) -> list[GpuRow]:
         """Return the GPUs that the profiles of a run list, by rank and device."""
         query = select(GPUS).where(GPUS.c.run_id == run_id).order_by(GPUS.c.rank, GPUS.c.device)
-        with self.reading() as connection:
-            return [GpuRow(*row) for row in connection.execute(query)]
+        return self._rows(GpuRow, query)
 
     def common_facts(self, run_id: str) -> dict[tuple[str, str], str]:
         """Return the facts that have one value in all profiles of a run, by their kind and name."""
@@ -136,9 +137,7 @@ class Store(Database):
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
         query = select(PROFILES).where(PROFILES.c.run_id == run_id).order_by(PROFILES.c.rank)
-        with self.reading() as connection:
-            rows = [ProfileRow(*row) for row in connection.execute(query)]
-        return {row.rank: row for row in rows}
+        return {row.rank: row for row in self._rows(ProfileRow, query)}
 
     def runs_of_file(self, name: str) -> list[str]:
         """Return the runs that consist of one profile of a name, given with or without its suffixes."""
@@ -195,7 +194,9 @@ class Store(Database):
                 if ANALYSES[name].scope is Scope.RANK:
                     for rank in sorted(ranks - ranks_with(connection, run_id, name)):
                         found[rank].append(name)
-                elif ranks and has_run_analyses(connection, run_id) and not _has(connection, run_id, name):
+                elif not ranks or not has_run_analyses(connection, run_id):
+                    continue
+                elif not has_run_analyses(connection, run_id, [name]):
                     found[WHOLE_RUN].append(name)
         return found
 
@@ -312,9 +313,7 @@ class Store(Database):
     def explanation(self, run_id: str) -> ExplanationRow | None:
         """Return the explanation of a run; None if none was computed since a profile of it changed."""
         query = select(EXPLANATIONS).where(EXPLANATIONS.c.run_id == run_id)
-        with self.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        return ExplanationRow(*row) if row else None
+        return next(iter(self._rows(ExplanationRow, query)), None)
 
     def put_explanation(
         self, run_id: str, text: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]
@@ -337,8 +336,7 @@ class Store(Database):
     def baselines(self) -> list[BaselineRow]:
         """Return the runs of all named baselines, by name and in the order in which they were given."""
         query = select(BASELINES).order_by(BASELINES.c.name, BASELINES.c.position)
-        with self.reading() as connection:
-            return [BaselineRow(*row) for row in connection.execute(query)]
+        return self._rows(BaselineRow, query)
 
     def put_baseline(self, name: str, rows: Sequence[BaselineRow]) -> None:
         """Replace the baseline ``name``; without rows it is removed."""
@@ -406,8 +404,7 @@ class Store(Database):
 
     def pushed(self) -> dict[str, PushedRow]:
         """Return the runs that were pushed to this store, by id."""
-        with self.reading() as connection:
-            return {row[0]: PushedRow(*row) for row in connection.execute(select(PUSHED))}
+        return {row.run_id: row for row in self._rows(PushedRow, select(PUSHED))}
 
     def annotate(self, run_id: str, tags: Sequence[str], note: str) -> None:
         """Replace the tags and the note of a pushed run."""
@@ -544,17 +541,10 @@ def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:
     return set(connection.execute(rows.union(reasons)).scalars())
 
 
-def _has(connection: Connection, run_id: str, name: str) -> bool:
-    """Return whether an analysis that spans the ranks has rows or a reason."""
-    rows = exists().where(TABLES[name].c.run_id == run_id)
-    reason = exists().where(
-        REASONS.c.run_id == run_id, REASONS.c.analysis == name, REASONS.c.rank == WHOLE_RUN
-    )
-    return bool(connection.execute(select(or_(rows, reason))).scalar())
-
-
-def has_run_analyses(connection: Connection, run_id: str) -> bool:
-    """Return whether the analyses that span the ranks are stored: each has rows or a reason."""
-    rows = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
+def has_run_analyses(connection: Connection, run_id: str, names: Sequence[str] = ()) -> bool:
+    """Return whether analyses that span the ranks, by default any, are stored: one has rows or a reason."""
+    rows = [exists().where(TABLES[name].c.run_id == run_id) for name in names or RUN_TABLES]
     reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
+    if names:
+        reason = reason.where(REASONS.c.analysis.in_(names))
     return bool(connection.execute(select(or_(reason, *rows))).scalar())
