@@ -58,10 +58,10 @@ def _not_executed(timeline: Timeline) -> list[Loss]:
         if loss.kind in _LEFT_OUT and loss.subject in (Subject.KERNEL, Subject.GRAPH)
     )
     rows, launching = lost_launches(timeline), launch_rows(timeline)
-    of_graphs = named(timeline, timeline.calls.name, _OF_GRAPH.search)
+    launches_graph = named(timeline, timeline.calls.name, _OF_GRAPH.search)
     subject = Subject.LAUNCH
-    if timeline.operation_count and of_graphs[rows].all():
-        subject, launching = Subject.GRAPH, launching[of_graphs[launching]]
+    if timeline.operation_count and launches_graph[rows].all():
+        subject, launching = Subject.GRAPH, launching[launches_graph[launching]]
     lost = len(rows) - left_out
     return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
 

@@ -105,8 +105,8 @@ def on_thread(ranges: Ranges, launched: Launches) -> Projection:
 def in_process(ranges: Ranges, launched: Launches) -> Projection:
     """Project on the launches of all threads of the range's process."""
     layers: dict[tuple[int, ...], list[Layer]] = {}
-    for (process, _), of_thread in launched.items():
-        layers.setdefault((process,), []).extend(of_thread)
+    for (process, _), thread_launches in launched.items():
+        layers.setdefault((process,), []).extend(thread_launches)
     return _project(ranges, layers, ranges.process)
 
 
@@ -119,15 +119,15 @@ def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, Mask]:
     of 80 ms last 11 us.
     """
     projection = in_process(ranges, launches(timeline))
-    found = projection.launches > 0
-    return np.where(found, projection.start, 0), np.where(found, projection.end, 0), found
+    launching = projection.launches > 0
+    return np.where(launching, projection.start, 0), np.where(launching, projection.end, 0), launching
 
 
 def ranges_on_gpu(timeline: Timeline) -> Ranges:
     """Return the program's own ranges that have work on the GPU, with their extents there (`project`)."""
-    own = timeline.ranges.take((timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread != 0))
-    start, end, found = project(timeline, own)
-    return replace(own, start=start, end=end).take(found)
+    opened = timeline.ranges.take((timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread != 0))
+    start, end, projected = project(timeline, opened)
+    return replace(opened, start=start, end=end).take(projected)
 
 
 def _counted(chosen: Mask) -> Ints:
@@ -161,8 +161,8 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
         result.launches[rows] += high - low - (above - below)
         pairs.append(_pairs(layer.number, below, above, numbers))
     # A correlation id that several calls share counts once in a range.
-    found = distinct(np.concatenate(pairs))
-    result.launches[rows] += np.bincount(found // numbers, minlength=len(rows))
+    pair = distinct(np.concatenate(pairs))
+    result.launches[rows] += np.bincount(pair // numbers, minlength=len(rows))
 
 
 def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:

@@ -62,10 +62,10 @@ def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
             continue
         others = paired[threads[tuple(key)]]
         others = others[np.argsort(calls.start[others], kind="stable")]
-        own = lost[rows]
-        first = np.searchsorted(calls.start[others], calls.start[own])
-        inside = np.searchsorted(calls.start[others], calls.end[own]) > first
-        around = (first > 0) & (calls.end[others[first - 1]] >= calls.end[own])
+        thread_calls = lost[rows]
+        first = np.searchsorted(calls.start[others], calls.start[thread_calls])
+        inside = np.searchsorted(calls.start[others], calls.end[thread_calls]) > first
+        around = (first > 0) & (calls.end[others[first - 1]] >= calls.end[thread_calls])
         nested[rows] = inside | around
     return nested
 
@@ -79,13 +79,13 @@ def _captured(timeline: Timeline, lost: Ints) -> Mask:
     )
     captured = np.zeros(len(lost), bool)
     for process in np.unique(calls.process[begins]).tolist():
-        of_lost = calls.process[lost] == process
+        in_process = calls.process[lost] == process
         start = np.sort(calls.start[begins[calls.process[begins] == process]])
         stop = np.sort(calls.end[ends[calls.process[ends] == process]])
         # A capture without an end lasts for ever.
         end = np.append(stop, np.iinfo(np.int64).max)[np.searchsorted(stop, start)]
         at = np.searchsorted(start, calls.start[lost], side="right") - 1
-        captured |= of_lost & (at >= 0) & (calls.start[lost] <= end[at])
+        captured |= in_process & (at >= 0) & (calls.start[lost] <= end[at])
     return captured
 
 

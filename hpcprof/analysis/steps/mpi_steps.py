@@ -115,30 +115,30 @@ def mpi_calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
 def _begun(timeline: Timeline) -> _Begun:
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
-    found = timeline.mpi_operations
-    if not len(calls) or not len(found):
+    ops = timeline.mpi_operations
+    if not len(calls) or not len(ops):
         return _Begun.empty()
-    found = found.take((found.process == calls.process[0]) & (found.thread == calls.thread[0]))
-    at = np.minimum(np.searchsorted(calls.start, found.start), len(calls) - 1)
-    known = np.flatnonzero(calls.start[at] == found.start)
+    ops = ops.take((ops.process == calls.process[0]) & (ops.thread == calls.thread[0]))
+    at = np.minimum(np.searchsorted(calls.start, ops.start), len(calls) - 1)
+    matching = np.flatnonzero(calls.start[at] == ops.start)
     # A call that sends and receives is one call of the sequence.
-    _, first = np.unique(at[known], return_index=True)
-    found, at = found.take(known[first]), at[known[first]]
+    _, first = np.unique(at[matching], return_index=True)
+    ops, at = ops.take(matching[first]), at[matching[first]]
     name = calls.name[at]
-    size = np.maximum(found.bytes, found.received_bytes)
-    _, unsized = numbered_rows(name, found.communicator, found.peer, found.comm_peer, _kinds(found.tag))
-    _, own = numbered_rows(unsized, _kinds(size))
-    texts = timeline.names(found.operation)
+    size = np.maximum(ops.bytes, ops.received_bytes)
+    _, unsized = numbered_rows(name, ops.communicator, ops.peer, ops.comm_peer, _kinds(ops.tag))
+    _, sized = numbered_rows(unsized, _kinds(size))
+    texts = timeline.names(ops.operation)
     collective = np.array([text not in POINT_TO_POINT for text in texts], bool)
-    shared = collective & (found.ranks == found.ranks[collective].max(initial=NO_BYTES)) & (found.ranks > 1)
+    shared = collective & (ops.ranks == ops.ranks[collective].max(initial=NO_BYTES)) & (ops.ranks > 1)
     same = np.array([text in _SAME_SIZE for text in texts], bool)
     return _Begun(
         start=calls.start[at],
         end=np.maximum(calls.start[at], calls.end[at]),
         name=name,
-        op=found.operation,
+        op=ops.operation,
         size=np.where(same | ~shared, size, NO_BYTES),
-        own=own,
+        own=sized,
         unsized=unsized,
         shared=shared.astype(np.int64),
         barrier=np.array([text == "Barrier" for text in texts], np.int64),
@@ -245,8 +245,8 @@ class _Sequence:
         at = np.flatnonzero(chosen)
         end = self.calls.end[self.rows[at]]
         label, length = self._labels(at), np.diff(end)
-        own = self._unsized.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
-        every = _period(own, length) or _period(label, length)
+        sized = self._unsized.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
+        every = _period(sized, length) or _period(label, length)
         return every * _alternation(np.diff(end[::every])) if every else 0
 
     def _labels(self, at: Ints) -> NDArray[np.uint64]:
@@ -261,7 +261,7 @@ def _period(label: NDArray[np.uint64], length: Ints) -> int:
     if count[usual] >= _USUAL * len(label) and in_usual >= _USUAL_TIME * length.sum():
         return 1
     longest = min(_MOST_EVERY, len(label) // _FEWEST)
-    periods = (one for one in range(2, longest + 1) if np.mean(label[one:] == label[:-one]) >= _REPEATS)
+    periods = (lag for lag in range(2, longest + 1) if np.mean(label[lag:] == label[:-lag]) >= _REPEATS)
     return next(periods, 0)
 
 
@@ -301,18 +301,23 @@ def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     The best has the shortest period. Among equals, a call in which all ranks wait for each other is best,
     then the last call.
     """
-    found = [*_joined_candidates(timeline)]
-    if not any(one.regular for one in found):
-        found += _own_candidate(timeline)
-    if not found:
+    candidates = [*_joined_candidates(timeline)]
+    if not any(step.regular for step in candidates):
+        candidates += _own_candidate(timeline)
+    if not candidates:
         return ()
-    shortest = min((one.length / one.instances for one in found if one.regular), default=0.0)
+    shortest = min((step.length / step.instances for step in candidates if step.regular), default=0.0)
 
-    def order(one: MpiStep) -> tuple[bool, bool, bool, float]:
-        equal = one.length / one.instances <= _SAME_LENGTH * shortest
-        return not one.regular, not equal, not one.waiting, -one.last if equal else one.length / one.instances
+    def order(step: MpiStep) -> tuple[bool, bool, bool, float]:
+        equal = step.length / step.instances <= _SAME_LENGTH * shortest
+        return (
+            not step.regular,
+            not equal,
+            not step.waiting,
+            -step.last if equal else step.length / step.instances,
+        )
 
-    return tuple(sorted(found, key=order))
+    return tuple(sorted(candidates, key=order))
 
 
 def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
@@ -344,10 +349,10 @@ def _candidate(name: str, calls: _Begun, marks: _Marks, *, regular: bool, waitin
 
 
 def _own_candidate(timeline: Timeline) -> list[MpiStep]:
-    found = _own_marks(timeline)
-    if found is None:
+    marks = _own_marks(timeline)
+    if marks is None:
         return []
-    return [_candidate(OWN_SEQUENCE, _begun(timeline), found, regular=True, waiting=False)]
+    return [_candidate(OWN_SEQUENCE, _begun(timeline), marks, regular=True, waiting=False)]
 
 
 @computed_once
@@ -398,18 +403,18 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
 def _marks(timeline: Timeline, name: str) -> _Marks | None:
     if name == OWN_SEQUENCE:
         return _own_marks(timeline)
-    found = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(name)
     calls = _begun(timeline)
-    if found is None or not len(calls):
+    if match is None or not len(calls):
         return None
-    used = [number for number in set(calls.name.tolist()) if timeline.strings[number] == found["call"]]
+    used = [number for number in set(calls.name.tolist()) if timeline.strings[number] == match["call"]]
     chosen = np.isin(calls.name, used)
-    if found["bytes"]:
-        chosen &= calls.size == int(found["bytes"])
+    if match["bytes"]:
+        chosen &= calls.size == int(match["bytes"])
     is_shared = calls.shared == 1
     shared = bool(np.any(chosen & is_shared))
     sequence, _ = _shared(timeline) if shared else _alone(timeline)
-    return sequence.marks(chosen[sequence.rows], int(found["every"] or 1))
+    return sequence.marks(chosen[sequence.rows], int(match["every"] or 1))
 
 
 def sequence_text(timeline: Timeline, name: str) -> str:

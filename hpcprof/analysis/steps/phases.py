@@ -50,20 +50,20 @@ def phases(timeline: Timeline) -> Outcome:
     the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.
     Rows are in order of first appearance, the rest is last.
     """
-    found = _found(timeline)
-    if found is None:
+    children = _found(timeline)
+    if children is None:
         return no_rows(_why_none(timeline))
-    ranges = timeline.ranges.take(found.rows)
-    rest = len(found.names)
+    ranges = timeline.ranges.take(children.rows)
+    rest = len(children.names)
     start, end, _ = project(timeline, ranges)
-    span = _Lengths.of_unions(found.owner, found.phase, start, end)
-    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, found.segments, steps_of(timeline), rest))
-    shown = found.in_order()
+    span = _Lengths.of_unions(children.owner, children.phase, start, end)
+    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, children.segments, steps_of(timeline), rest))
+    shown = children.in_order()
     spans = [(span_of_rest if p == rest else span).of_phase(p) for p in shown]
     on_gpu = timeline.operation_count > 0
     rows = {
-        "phase": [[*found.names, REST][p] for p in shown],
-        **columns_of([distribution(found.wall.of_phase(p)) for p in shown]),
+        "phase": [[*children.names, REST][p] for p in shown],
+        **columns_of([distribution(children.wall.of_phase(p)) for p in shown]),
         "gpu_span_p50_ns": [round(float(np.median(values))) if on_gpu else None for values in spans],
     }
     file = timeline.origin.path.name
@@ -72,15 +72,15 @@ def phases(timeline: Timeline) -> Outcome:
 
 def phase_times(timeline: Timeline) -> Outcome:
     """Return the wall time of each phase in each step that has it, and of ``(rest)``, as in `phases`."""
-    found = _found(timeline)
-    if found is None:
+    children = _found(timeline)
+    if children is None:
         return no_rows(_why_none(timeline))
-    order = found.in_order()
+    order = children.in_order()
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    wall = found.wall
+    wall = children.wall
     rows = np.lexsort((place[wall.phase], wall.step))
-    names = [*found.names, REST]
+    names = [*children.names, REST]
     return Outcome(
         {
             "step": steps_of(timeline).number[wall.step[rows]],
@@ -163,12 +163,12 @@ def _wall_times(timeline: Timeline, segments: Segments, phase: Ints, owner: Ints
     A phase is also in the step that has it on the host: its time may lie before the front of that step.
     """
     step, segment, length = time_in_segments(segments, step_intervals(timeline))
-    of_segment = np.where(segment % 2 == 1, phase[np.minimum(segment // 2, len(phase) - 1)], phase[-1])
-    counted = (length > 0) | (of_segment == phase[-1])
+    segment_phase = np.where(segment % 2 == 1, phase[np.minimum(segment // 2, len(phase) - 1)], phase[-1])
+    counted = (length > 0) | (segment_phase == phase[-1])
     every = np.arange(steps)
     return _Lengths.of_sums(
         np.concatenate((step[counted], owner, every)),
-        np.concatenate((of_segment[counted], phase[:-1], np.full(steps, phase[-1]))),
+        np.concatenate((segment_phase[counted], phase[:-1], np.full(steps, phase[-1]))),
         np.concatenate((length[counted], np.zeros(len(owner) + steps, np.int64))),
     )
 
@@ -229,8 +229,8 @@ def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
 
 def _parents(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of the ranges in the tree and the row of each one's parent, or `NO_PARENT`."""
-    nested, found = tree(timeline)
-    return nested, np.where(found == NO_PARENT, NO_PARENT, nested[found])
+    nested, parent = tree(timeline)
+    return nested, np.where(parent == NO_PARENT, NO_PARENT, nested[parent])
 
 
 def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:

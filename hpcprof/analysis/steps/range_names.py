@@ -76,12 +76,12 @@ def range_names(timeline: Timeline) -> RangeNames:
     plain = [plain_name(text or "") for text in timeline.names(used)]
     counted_as, number = _counters(plain)
     families, family = np.unique(np.array(counted_as, object), return_inverse=True)
-    of_text = np.full(len(timeline.strings) + 1, -1, np.int64)
-    of_text[used] = family
-    number_of_text = np.zeros(len(of_text), np.int64)
+    family_of_text = np.full(len(timeline.strings) + 1, -1, np.int64)
+    family_of_text[used] = family
+    number_of_text = np.zeros(len(family_of_text), np.int64)
     number_of_text[used] = number
     several = np.bincount(family, minlength=len(families)) > 1
-    broken = _repeating(ranges, of_text[ranges.name], number_of_text[ranges.name])
+    broken = _repeating(ranges, family_of_text[ranges.name], number_of_text[ranges.name])
     real = several & ~np.isin(np.arange(len(families)), broken)
     real |= families == PROFILER_STEP
     executed = np.isin(np.arange(len(families)), family[[bool(_EXECUTION.fullmatch(text)) for text in plain]])
@@ -89,9 +89,9 @@ def range_names(timeline: Timeline) -> RangeNames:
     shown = [families[f] if real[f] else text for f, text in zip(family.tolist(), plain, strict=True)]
     names = sorted(set(shown))
     place = {name: i for i, name in enumerate(names)}
-    of_text[used] = [place[name] for name in shown]
+    family_of_text[used] = [place[name] for name in shown]
     counted, executions = (np.isin(np.array(names, object), families[of]) for of in (real, executed))
-    return RangeNames(tuple(names), of_text, counted, number_of_text, executions)
+    return RangeNames(tuple(names), family_of_text, counted, number_of_text, executions)
 
 
 def _counters(names: list[str]) -> tuple[list[str], Ints]:

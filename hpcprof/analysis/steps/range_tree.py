@@ -24,8 +24,8 @@ def parents(ranges: Ranges) -> Ints:
     """Return the row of the shortest range that contains each one on its thread, or `NO_PARENT`."""
     result = np.full(len(ranges), NO_PARENT, np.int64)
     for rows in by_thread(ranges):
-        found = tightest(ranges.start[rows], ranges.end[rows])
-        result[rows] = np.where(found == NO_PARENT, NO_PARENT, rows[found])
+        parent = tightest(ranges.start[rows], ranges.end[rows])
+        result[rows] = np.where(parent == NO_PARENT, NO_PARENT, rows[parent])
     return result
 
 

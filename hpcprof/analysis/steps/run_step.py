@@ -109,21 +109,21 @@ def kinds_of_steps(account: pd.DataFrame) -> Ints:
     by_step = whole_steps(account).fillna({"wait_for_peer_ns": 0}).astype({"wait_for_peer_ns": float})
     grouped = by_step.groupby("step")
     features = np.column_stack([grouped["wall_ns"].max(), grouped[[*PARTS]].mean()]).astype(float)
-    found = [*_split(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
-    found.sort(key=lambda rows: (-len(rows), rows[0]))
+    clusters = [*_split(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
+    clusters.sort(key=lambda rows: (-len(rows), rows[0]))
     kind = np.empty(len(features), np.int64)
-    for number, rows in enumerate(found, 1):
+    for number, rows in enumerate(clusters, 1):
         kind[rows] = number
     return kind
 
 
 def kind_of_rows(account: pd.DataFrame) -> Ints:
     """Return the kind of the step of each row; 0 if all steps are of one, or not all ranks have the step."""
-    found, kind = np.zeros(len(account), np.int64), kinds_of_steps(account)
+    kind_of_step, kind = np.zeros(len(account), np.int64), kinds_of_steps(account)
     if kind.max(initial=0) > 1:
         whole = whole_steps(account.reset_index(drop=True))
-        found[whole.index] = kind[numbered(whole["step"].to_numpy(np.int64))[1]]
-    return found
+        kind_of_step[whole.index] = kind[numbered(whole["step"].to_numpy(np.int64))[1]]
+    return kind_of_step
 
 
 def _split(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
@@ -216,15 +216,15 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     return [
         {
             "kind": number,
-            "steps": int(some.sum()),
+            "steps": int(in_kind.sum()),
             "counted_steps": int(whole.sum()),
-            "once_steps": int((some & once & ~whole).sum()),
-            "share_pct": round(100 * float(some.mean()), 2),
-            "wall_p50_ns": round(float(np.median(series.wall[some]))),
+            "once_steps": int((in_kind & once & ~whole).sum()),
+            "share_pct": round(100 * float(in_kind.mean()), 2),
+            "wall_p50_ns": round(float(np.median(series.wall[in_kind]))),
             **_parts(rows[np.isin(steps, series.steps[whole])], float(elapsed[whole].mean())),
         }
-        for number, some in enumerate(chosen)
-        for whole in (some & ended if (some & ended).any() else some,)
+        for number, in_kind in enumerate(chosen)
+        for whole in (in_kind & ended if (in_kind & ended).any() else in_kind,)
     ]
 
 
@@ -263,8 +263,8 @@ def _elapsed(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:
     common = np.isin(ranks, [*aligned])
     alone = [[place] for place in np.flatnonzero(~common).tolist()]
     groups = [*([np.flatnonzero(common).tolist()] if common.any() else []), *alone]
-    found = [_intervals(start[:, group], end[:, group], follow) for group in groups]
-    return max(found, key=lambda times: float(times.sum()))
+    intervals = [_intervals(start[:, group], end[:, group], follow) for group in groups]
+    return max(intervals, key=lambda times: float(times.sum()))
 
 
 def _intervals(start: Ints, end: Ints, follow: bool) -> Floats:
@@ -289,5 +289,5 @@ def _parts(rows: pd.DataFrame, elapsed: float) -> dict[str, int | None]:
     whole, uneven = round(elapsed), round(elapsed - float(rows["wall_ns"].mean()))
     # The largest part takes what rounding leaves.
     means[max(means, key=lambda name: means[name])] += whole - sum(means.values()) - uneven
-    found: dict[str, int | None] = {"elapsed_ns": whole, **means, "uneven_ns": uneven}
-    return found | ({"wait_for_peer_ns": None} if unknown else {})
+    parts: dict[str, int | None] = {"elapsed_ns": whole, **means, "uneven_ns": uneven}
+    return parts | ({"wait_for_peer_ns": None} if unknown else {})

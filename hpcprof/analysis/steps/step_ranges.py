@@ -103,8 +103,8 @@ def steps_of(timeline: Timeline) -> Steps:
         return Steps(name if len(ranges) else "", np.empty(0, np.int64), ranges, number)
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
-    known = known_range(name)
-    marker = known is not None and known.marker and len(rows) > 1
+    kind = known_range(name)
+    marker = kind is not None and kind.marker and len(rows) > 1
     ranges = timeline.ranges.take(rows)
     if marker:
         # The last one marks a step that may not be complete.
@@ -148,11 +148,11 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not len(rows) or np.any(family != family[0]):
         return places
     if not names.counted[family[0]]:
-        known = known_range(names.names[family[0]])
-        if known == HOOK and not timeline.origin.captured:
+        kind = known_range(names.names[family[0]])
+        if kind == HOOK and not timeline.origin.captured:
             every = marking_rows(timeline, names.names[family[0]], warm_up=True)
             return np.searchsorted(every, rows) + 1
-        return _iteration_numbers(timeline, rows) if known in (ITERATION_RANGE, HOOK) else places
+        return _iteration_numbers(timeline, rows) if kind in (ITERATION_RANGE, HOOK) else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP or names.executions[family[0]]:
         return number if np.all(distance > 0) else places
@@ -166,8 +166,8 @@ def _iteration_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if len(captured) >= len(rows):
         return captured[: len(rows)]
     names, ranges = range_names(timeline), timeline.ranges
-    of_profiler = [i for i, name in enumerate(names.names) if name == PROFILER_STEP]
-    marks = ranges.take(np.flatnonzero(np.isin(names.of_text[ranges.name], of_profiler)))
+    profiler_steps = [i for i, name in enumerate(names.names) if name == PROFILER_STEP]
+    marks = ranges.take(np.flatnonzero(np.isin(names.of_text[ranges.name], profiler_steps)))
     order = np.argsort(marks.start)
     at = np.searchsorted(marks.start[order], ranges.start[rows], side="right") - 1
     if np.all(at >= 0) and np.all(np.diff(at) > 0):
@@ -195,24 +195,24 @@ def step_ranges(timeline: Timeline) -> Outcome:
     named it. ``chosen`` is 1 for the range
     that is the step of the run, which comes first, else 0.
     """
-    steps, found = steps_of(timeline), list(step_candidates(timeline))
+    steps, candidates = steps_of(timeline), list(step_candidates(timeline))
     if steps.name:
         named = timeline.step_range is not None and timeline.step_range.named
-        same = next((one for one in found if one.name == steps.name), None)
+        same = next((item for item in candidates if item.name == steps.name), None)
         chosen = same or _judged(timeline, steps)
-        found = [one for one in found if one is not same]
-        found.insert(0, replace(chosen, source=NAMED) if named else chosen)
-    if not found:
+        candidates = [item for item in candidates if item is not same]
+        candidates.insert(0, replace(chosen, source=NAMED) if named else chosen)
+    if not candidates:
         return no_rows(no_steps(timeline))
     rows = [
         {
-            "range": one.name,
-            "source": one.source,
-            "instances": one.instances,
-            "coverage_pct": one.coverage_pct,
-            "chosen": int(one.name == steps.name),
+            "range": item.name,
+            "source": item.source,
+            "instances": item.instances,
+            "coverage_pct": item.coverage_pct,
+            "chosen": int(item.name == steps.name),
         }
-        for one in found
+        for item in candidates
     ]
     file = timeline.origin.path.name
     said = f"a step of {file} is {sequence_text(timeline, steps.name)}" if steps.by_mpi else ""
@@ -268,10 +268,10 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
 
     In each step there is only one number: the numbers of layers all occur in the same step.
     """
-    found, steps, ranges = range_names(timeline), steps_of(timeline), timeline.ranges
-    name = found.of_text[ranges.name]
-    rows = np.flatnonzero(np.append(found.counted, False)[name])
-    count = np.bincount(name[rows], minlength=len(found.names))
+    families, steps, ranges = range_names(timeline), steps_of(timeline), timeline.ranges
+    name = families.of_text[ranges.name]
+    rows = np.flatnonzero(np.append(families.counted, False)[name])
+    count = np.bincount(name[rows], minlength=len(families.names))
     if len(steps):
         step = np.searchsorted(steps.ranges.start, ranges.start[rows], side="right")
         texts, _ = numbered_rows(name[rows], step, ranges.name[rows])
@@ -281,11 +281,11 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
         counts_steps = count >= _FEWEST_NUMBERS
     always = {PROFILER_STEP, steps.name}
     return {
-        text: found.names[number]
-        for text, number in zip(timeline.strings.tolist(), found.of_text.tolist(), strict=False)
+        text: families.names[number]
+        for text, number in zip(timeline.strings.tolist(), families.of_text.tolist(), strict=False)
         if number >= 0
-        and found.counted[number]
-        and (counts_steps[number] or found.executions[number] or found.names[number] in always)
+        and families.counted[number]
+        and (counts_steps[number] or families.executions[number] or families.names[number] in always)
     }
 
 

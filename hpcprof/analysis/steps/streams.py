@@ -38,8 +38,8 @@ def launch_starts(timeline: Timeline) -> Ints:
     """Return when the first launch call of each operation began, or `NEVER` if none was recorded."""
     call = launch_calls(timeline)
     result = np.full(len(call), NEVER)
-    known = call != NO_CALL
-    result[known] = timeline.calls.start[call[known]]
+    launched = call != NO_CALL
+    result[launched] = timeline.calls.start[call[launched]]
     return result
 
 
