@@ -80,9 +80,9 @@ class Results(InNotebooks):
         """
         self.store.prepare()
         with readable(self.run) as (run, unpacked):
-            found = collect(run, self.store, step_range=step_range, program=program)
-        found.skipped += unpacked.skipped
-        return found
+            summary = collect(run, self.store, step_range=step_range, program=program)
+        summary.skipped += unpacked.skipped
+        return summary
 
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis as a table.
@@ -241,10 +241,10 @@ class Results(InNotebooks):
     def losses(self) -> pd.DataFrame:
         """Return what the profiles lack: one row for each rank and kind, ``of`` is null if it is unknown."""
         self._collected()
-        found = self.store.losses(self.id)
+        losses = self.store.losses(self.id)
         rows = [
             (rank, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail, loss.sentence)
-            for rank, loss in found
+            for rank, loss in losses
         ]
         names = ["rank", "kind", "subject", "count", "of", "detail", "sentence"]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=names).astype({"of": "Int64"})
@@ -287,12 +287,12 @@ class Results(InNotebooks):
         """
         from hpcprof.results.ask.event_query import asking, find_events
 
-        found = find_events([self.run], self.store)
-        with asking(sql, found) as answer:
+        events = find_events([self.run], self.store)
+        with asking(sql, events) as answer:
             columns = [*zip(*answer.rows, strict=True)] or [()] * len(answer.columns)
         series = [pd.Series(values, dtype=_type_of(values)) for values in columns]
         frame: pd.DataFrame = pd.DataFrame(dict(zip(answer.columns, series, strict=True)))
-        frame.attrs["missing"] = found.missing
+        frame.attrs["missing"] = events.missing
         return frame
 
     def __getattr__(self, name: str) -> Callable[[], pd.DataFrame]:

@@ -40,8 +40,8 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    found = AnalysisTable.from_outcome(analyze_pair(analysis, *_two_sides(runs, against, store)))
-    return _with_losses(found, analysis, [*runs, *against], store)
+    pairs_table = AnalysisTable.from_outcome(analyze_pair(analysis, *_two_sides(runs, against, store)))
+    return _with_losses(pairs_table, analysis, [*runs, *against], store)
 
 
 def compare_sides(
@@ -75,8 +75,8 @@ def compare_sides(
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct, gates)
-    found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
-    return _with_losses(found, analysis, [*runs, *against], store)
+    table = AnalysisTable.from_outcome(as_declared(outcome, analysis))
+    return _with_losses(table, analysis, [*runs, *against], store)
 
 
 def explain_difference(
@@ -86,7 +86,7 @@ def explain_difference(
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
     candidate, baseline = _two_sides(runs, against, store)
     tables = {
-        one.name: AnalysisTable.from_outcome(analyze_pair(one, candidate, baseline)) for one in analyses
+        item.name: AnalysisTable.from_outcome(analyze_pair(item, candidate, baseline)) for item in analyses
     }
     return tables, differences(baseline, candidate)
 
@@ -130,7 +130,7 @@ def _check_contents(runs: Sequence[Run], store: Store) -> None:
 
 
 def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
-    found = []
+    data_of_runs = []
     for run in runs:
         data = run_data(run, store)
         collected = store.exists() and store.profiles(run.id)
@@ -138,14 +138,14 @@ def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
             if not profiles_of(run):
                 raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
             raise not_collected(run, store)
-        found.append(data)
-    return found
+        data_of_runs.append(data)
+    return data_of_runs
 
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
-    found = AnalysisTable.from_outcome(analyze_runs(analysis, [run_data(run, store) for run in runs]))
-    return _with_losses(found, analysis, runs, store)
+    table = AnalysisTable.from_outcome(analyze_runs(analysis, [run_data(run, store) for run in runs]))
+    return _with_losses(table, analysis, runs, store)
 
 
 def _with_losses(
@@ -161,10 +161,10 @@ def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
 
     A sentence for each run that cannot be read is added to ``skipped``.
     """
-    found = {run.id: run for run in all_runs(runs_dir, skipped)}
+    runs_by_id = {run.id: run for run in all_runs(runs_dir, skipped)}
     for row in store.runs() if store.exists() else ():
-        found.setdefault(row.id, Run(row.id, Path(row.path)))
-    return [found[run_id] for run_id in sorted(found)]
+        runs_by_id.setdefault(row.id, Run(row.id, Path(row.path)))
+    return [runs_by_id[run_id] for run_id in sorted(runs_by_id)]
 
 
 MOST_EARLIER = 20
@@ -212,7 +212,7 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
     begin = min(run.manifest.created for run in (*baseline, *candidate) if run.manifest is not None)
     named = {run.id for run in (*baseline, *candidate)}
     beside = {run.id: run for folder in {run.path.parent for run in baseline} for run in all_runs(folder, [])}
-    found = [
+    dated = [
         (run.manifest.created, run.id)
         for run in beside.values()
         if run.id not in named
@@ -221,7 +221,7 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
         and _repeated(run.manifest) == jobs[0]
         and not any(run.rank_exit_codes().values())
     ]
-    return [beside[run_id] for _, run_id in sorted(found)[-MOST_EARLIER:]]
+    return [beside[run_id] for _, run_id in sorted(dated)[-MOST_EARLIER:]]
 
 
 def _repeated(manifest: Manifest) -> tuple[Job, str] | None:

@@ -217,9 +217,9 @@ def _runs_named(reference: str, runs_dir: Path, stored: Mapping[str, StoredRun])
         # SQLAlchemy is not needed for runs that are found in their folder.
         from hpcprof.results.collect.run_names import stored_run
 
-        found = stored_run(reference, runs_dir, {name: row.path for name, row in stored.items()})
-        found = found or find_run(reference, runs_dir, list(stored))
-    return [Run(found.id, found.path)]
+        run = stored_run(reference, runs_dir, {name: row.path for name, row in stored.items()})
+        run = run or find_run(reference, runs_dir, list(stored))
+    return [Run(run.id, run.path)]
 
 
 def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str | None) -> Removal:

@@ -139,8 +139,8 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
                         archive.add(events.path(table), f"events/{table}/{rank}.parquet", filter=_plain)
         for folder in folders:
             shared = communication_folder(folder, run_id)
-            for one in sorted(shared.iterdir()) if shared.is_dir() else ():
-                archive.add(one, f"communication/{one.name}", filter=_plain)
+            for member in sorted(shared.iterdir()) if shared.is_dir() else ():
+                archive.add(member, f"communication/{member.name}", filter=_plain)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -253,9 +253,9 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
                 file.replace(target)
     except OSError as error:
         raise HpcprofError(f"the events of {run_id} cannot be written: {error.strerror}.") from None
-    known = RunRow(**{name: values[0] for name, values in package.rows["runs"].items()})
+    run_row = RunRow(**{name: values[0] for name, values in package.rows["runs"].items()})
     # The folder of a pushed run is elsewhere: nothing here may take one of this machine for it.
-    row = msgspec.structs.replace(known, path=str(project / "pushed" / run_id), events=str(events))
+    row = msgspec.structs.replace(run_row, path=str(project / "pushed" / run_id), events=str(events))
     store.replace_run(row, package.rows, pushed)
     try:
         # Nothing may stay of a run that was pushed before without --scrub.
@@ -337,20 +337,20 @@ class _Members:
 
 
 def _belongs(name: str, ranks: frozenset[int]) -> bool:
-    if found := _EVENTS.fullmatch(name):
-        return found["table"] in event_schemas() and int(found["rank"]) in ranks
-    if found := _ORIGINS.fullmatch(name):
-        return int(found["rank"]) in ranks
-    if found := _PART.fullmatch(name):
-        return int(found["number"]) < _MOST_PARTS + len(ranks)
+    if match := _EVENTS.fullmatch(name):
+        return match["table"] in event_schemas() and int(match["rank"]) in ranks
+    if match := _ORIGINS.fullmatch(name):
+        return int(match["rank"]) in ranks
+    if match := _PART.fullmatch(name):
+        return int(match["number"]) < _MOST_PARTS + len(ranks)
     return name in _SHARED
 
 
 def _place(events: Path, run_id: str, name: str) -> Path:
-    if found := _EVENTS.fullmatch(name):
-        return table_path(events, found["table"], run_id, int(found["rank"]))
-    if found := _ORIGINS.fullmatch(name):
-        return origin_path(events, run_id, int(found["rank"]))
+    if match := _EVENTS.fullmatch(name):
+        return table_path(events, match["table"], run_id, int(match["rank"]))
+    if match := _ORIGINS.fullmatch(name):
+        return origin_path(events, run_id, int(match["rank"]))
     return communication_folder(events, run_id) / name.partition("/")[2]
 
 
@@ -375,8 +375,8 @@ def _check_events(place: Path, most_bytes: int) -> None:
             raise DamagedInput(f"the events {table} are damaged: {error}") from None
         expected = {field.name: field.type for field in schemas.get(table, ())}
         shared = file.parent == place / COMMUNICATION
-        numbers = shared and table != MATCHES and all(pa.types.is_primitive(one.type) for one in columns)
-        if not numbers and (not expected or any(one.type != expected.get(one.name) for one in columns)):
+        numbers = shared and table != MATCHES and all(pa.types.is_primitive(field.type) for field in columns)
+        if not numbers and (not expected or any(field.type != expected.get(field.name) for field in columns)):
             raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
         if name := first_repeated(columns.names):
             raise DamagedInput(f"the events {table} have {name} twice")

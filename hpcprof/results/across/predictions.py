@@ -111,18 +111,18 @@ def check(
     actual, ranks = measured_step(run, store)
     every = kept_predictions(runs_dir)
     scored = [
-        msgspec.structs.replace(one, actual=actual, checked_by=run.id)
-        if (one.ranks, of or one.run, scaling or one.scaling) == (ranks, one.run, one.scaling)
-        and one.run != run.id
-        else one
-        for one in every
+        msgspec.structs.replace(entry, actual=actual, checked_by=run.id)
+        if (entry.ranks, of or entry.run, scaling or entry.scaling) == (ranks, entry.run, entry.scaling)
+        and entry.run != run.id
+        else entry
+        for entry in every
     ]
-    found = [one for one in scored if one.checked_by == run.id]
-    if not found:
-        counts = ", ".join(map(str, sorted({one.ranks for one in every}))) or "none"
+    checks = [entry for entry in scored if entry.checked_by == run.id]
+    if not checks:
+        counts = ", ".join(map(str, sorted({entry.ranks for entry in every}))) or "none"
         raise UsageError(f"no prediction is for the {ranks} ranks of {run.id}; predicted: {counts}.")
     _write(runs_dir, scored)
-    return found
+    return checks
 
 
 def measured_step(run: Run, store: Store) -> tuple[int, int]:
@@ -146,21 +146,21 @@ def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePred
     """
     from hpcprof.analysis.predict.scale import Interval
 
-    errors = [*_per_doubling([one for one in checks if one.scaling == prediction.scaling])]
+    errors = [*_per_doubling([item for item in checks if item.scaling == prediction.scaling])]
     if not errors or prediction.ranks == prediction.measured_ranks:
         return prediction
     doublings = math.log2(prediction.ranks / prediction.measured_ranks)
     factor = math.exp(doublings * sum(errors) / (len(errors) + 1))
     step = prediction.step
     return replace(
-        prediction, step=Interval(*(round(factor * one) for one in (step.value, step.low, step.high)))
+        prediction, step=Interval(*(round(factor * time) for time in (step.value, step.low, step.high)))
     )
 
 
 def _per_doubling(checks: Sequence[Kept]) -> Iterator[float]:
-    for one in checks:
-        if one.actual and one.ranks != one.measured_ranks:
-            yield math.log(one.actual / one.value) / math.log2(one.ranks / one.measured_ranks)
+    for item in checks:
+        if item.actual and item.ranks != item.measured_ranks:
+            yield math.log(item.actual / item.value) / math.log2(item.ranks / item.measured_ranks)
 
 
 def predict_runs(

@@ -152,10 +152,10 @@ def push_run(
         # A collect keeps no events of profiles of another tool. Without any, the run has no timeline there.
         with readable(sent) as (to_read, _), suppress(HpcprofError):
             find_events([to_read], of)
-        package, known = Path(folder) / "package.tar.gz", of.run(sent.id)
-        if known is None:
+        package, run_row = Path(folder) / "package.tar.gz", of.run(sent.id)
+        if run_row is None:
             raise HpcprofError(f"it has no results: hpcprof collect {run.id} says why.")
-        write_package(package, sent.id, described(listed, known.program), of)
+        write_package(package, sent.id, described(listed, run_row.program), of)
         return _send(package, hub, shown)
 
 
@@ -174,10 +174,10 @@ def _scrubbed(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
 
 
 def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
-    words = sorted({word for found in in_names.values() for word in found}, key=len, reverse=True)
-    for path, found in in_names.items():
+    words = sorted({word for texts in in_names.values() for word in texts}, key=len, reverse=True)
+    for path, texts in in_names.items():
         name = path.name
-        for word in sorted(found, key=len, reverse=True):
+        for word in sorted(texts, key=len, reverse=True):
             name = name.replace(word, f"name{words.index(word) + 1}")
         path.rename(path.with_name(name))
 

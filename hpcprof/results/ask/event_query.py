@@ -70,10 +70,10 @@ def find_events(
 
     Raises HpcprofError if a run has not been collected, or no rank has events.
     """
-    found = EventFiles()
+    files = EventFiles()
     for run in runs:
-        _find_events(run, store, partial(_keep, run, store, executor, progress), None, found)
-    return _with_any(found)
+        _find_events(run, store, partial(_keep, run, store, executor, progress), None, files)
+    return _with_any(files)
 
 
 def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
@@ -83,16 +83,16 @@ def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store:
     rank why there are none either. Raises HpcprofError if a run has not been collected, or no rank has
     events.
     """
-    found = EventFiles()
+    files = EventFiles()
     for run, spare, reasons in runs:
-        _find_events(run, store, partial(_not_kept, reasons), spare, found)
-    return _with_any(found)
+        _find_events(run, store, partial(_not_kept, reasons), spare, files)
+    return _with_any(files)
 
 
-def _with_any(found: EventFiles) -> EventFiles:
-    if not found.files:
-        raise HpcprofError(found.missing[0])
-    return found
+def _with_any(files: EventFiles) -> EventFiles:
+    if not files.files:
+        raise HpcprofError(files.missing[0])
+    return files
 
 
 class EventAnswer(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class EventAnswer(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventAnswer]:
+def asking(sql: str, files: EventFiles, memory: str = MEMORY) -> Iterator[EventAnswer]:
     """Execute one SELECT over events.
 
     The SQL can read the files of these events and nothing else. Data beyond ``memory`` go to a folder
@@ -117,7 +117,7 @@ def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventA
         connection = duckdb.connect(":memory:")
         run = partial(_run, pool, duckdb.Error)
         try:
-            run(_restrict, connection, _views(Path(folder), found), Path(folder), memory)
+            run(_restrict, connection, _views(Path(folder), files), Path(folder), memory)
             kinds = [statement.type for statement in run(connection.extract_statements, sql)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise UsageError("hpcprof query --events takes one SELECT: it only reads.")
@@ -134,13 +134,13 @@ def _duckdb() -> Any:
     try:
         import duckdb
     except ImportError:
-        found = "it is not installed"
+        state = "it is not installed"
     else:
         if int(duckdb.__version__.partition(".")[0]) >= _FIRST_VERSION:
             return duckdb
-        found = f"{duckdb.__version__} is installed"
+        state = f"{duckdb.__version__} is installed"
     raise UsageError(
-        f"hpcprof query --events needs DuckDB {_FIRST_VERSION}.0 or later, and {found}: "
+        f"hpcprof query --events needs DuckDB {_FIRST_VERSION}.0 or later, and {state}: "
         "pip install 'hpcprof[events]' (Python 3.11 or later)."
     )
 
@@ -199,25 +199,25 @@ def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folde
     connection.execute("SET lock_configuration = true")
 
 
-def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
+def _views(folder: Path, files: EventFiles) -> dict[str, tuple[list[str], str]]:
     """Return, for each table, its files and the SQL of the view on them.
 
     The files are reached through links with plain names: in the path of a run, brackets would be a pattern
     and an equals sign a partition.
     """
     links: dict[Path, Path] = {}
-    for events, _ in found.files:
+    for events, _ in files.files:
         if events.folder not in links:
             links[events.folder] = folder / str(len(links))
             links[events.folder].symlink_to(events.folder.absolute())
     views = {}
     for table, columns in event_schemas().items():
         if table == MATCHES:
-            paths = _match_files(found, links)
+            paths = _match_files(files, links)
         else:
             paths = [
                 str(table_path(links[events.folder], table, events.run_id, events.rank))
-                for events, rows in found.files
+                for events, rows in files.files
                 if rows.get(table)
             ]
         # A file of matches has the ranks in a column, and no folder for each.
@@ -226,12 +226,12 @@ def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
     return views
 
 
-def _match_files(found: EventFiles, links: Mapping[Path, Path]) -> list[str]:
-    of_runs: dict[tuple[Path, str], dict[int, RankEvents]] = {}
-    for events, _ in found.files:
-        of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
+def _match_files(files: EventFiles, links: Mapping[Path, Path]) -> list[str]:
+    events_of_runs: dict[tuple[Path, str], dict[int, RankEvents]] = {}
+    for events, _ in files.files:
+        events_of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
     paths = []
-    for (folder, run_id), ranks in of_runs.items():
+    for (folder, run_id), ranks in events_of_runs.items():
         kept = load_communication(communication_folder(folder, run_id), ranks)
         place = communication_folder(links[folder], run_id)
         paths += [str(place / part.name) for part in kept.parts] if kept else []
@@ -252,13 +252,13 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found: EventFiles) -> None:
+def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files: EventFiles) -> None:
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         raise not_collected(run, store)
     wanted = [*store.rank_events(run.id).values()]
     if not wanted:
-        found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
+        files.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
     rows = {events: events.rows() for events in wanted}
     reasons = keep([events for events in wanted if rows[events] is None])
     for events in wanted:
@@ -269,14 +269,14 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found:
             if others is None:
                 continue
             new = {table: count for table, count in others.items() if table not in counts}
-            found.files.append((beside, new))
+            files.files.append((beside, new))
         if counts is not None:
-            found.files.append((events, counts))
+            files.files.append((events, counts))
             # A process that was killed may have kept some of its ranks.
             reasons.pop(events.rank, None)
     for reason in dict.fromkeys(reasons.values()):
         ranks = [rank for rank, other in reasons.items() if other == reason]
-        found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
+        files.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
 
 
 def _not_kept(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:

@@ -153,18 +153,18 @@ def explain(
         kept = kept_explanation(run, store)
         if kept is not None and given in (None, kept.step.alone_ns):
             return now(kept)
-        found, is_kept = _compute(run, store, progress, executor, given or step_alone(run, store))
+        explanation, is_kept = _compute(run, store, progress, executor, given or step_alone(run, store))
         if is_kept:
-            return now(found)
+            return now(explanation)
 
 
-def as_of_now(found: Explanation, run: Run, store: Store) -> Explanation:
+def as_of_now(kept: Explanation, run: Run, store: Store) -> Explanation:
     """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
-    ranks = _world_size(run) or found.step.ranks
-    findings = (*found.findings, *memory_findings(memory_rows(run, store), ranks))
+    ranks = _world_size(run) or kept.step.ranks
+    findings = (*kept.findings, *memory_findings(memory_rows(run, store), ranks))
     unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced(run))
     return replace(
-        found, findings=findings, not_judged=(*unknown_waits, *found.not_judged), **_what_happened(run)
+        kept, findings=findings, not_judged=(*unknown_waits, *kept.not_judged), **_what_happened(run)
     )
 
 
@@ -239,8 +239,8 @@ def _compute(
 
     profiles = store.profiles(run.id) if store.exists() else {}
     sha256 = {rank: profile.sha256 for rank, profile in profiles.items()}
-    found, path, slowdowns = _explained(run, store, progress, executor, alone)
-    costs = pd.DataFrame([asdict(cost) for cost in found.step.profiler_cost])
+    explanation, path, slowdowns = _explained(run, store, progress, executor, alone)
+    costs = pd.DataFrame([asdict(cost) for cost in explanation.step.profiler_cost])
     outcomes = {
         _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
         _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
@@ -250,24 +250,24 @@ def _compute(
         name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
         for name, outcome in outcomes.items()
     }
-    tables |= _late_ranks(found, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
-    text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
+    tables |= _late_ranks(explanation, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
+    text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
-        return found, store.put_explanation(run.id, text, tables, sha256)
+        return explanation, store.put_explanation(run.id, text, tables, sha256)
     except StoreError:  # Users who may only read the database get the explanation too.
-        return found, True
+        return explanation, True
 
 
-def _late_ranks(found: Explanation, summary: AnalysisTable, skew: AnalysisTable) -> dict[str, AnalysisTable]:
+def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable) -> dict[str, AnalysisTable]:
     """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings."""
     costs = {
-        rank: one.saving_ns
-        for one in reversed(found.shown())
-        if is_a(one.cause, Trait.DELAYS_OTHERS) and len(one.ranks) < found.step.ranks
-        for rank in one.ranks
+        rank: late.saving_ns
+        for late in reversed(whole.shown())
+        if is_a(late.cause, Trait.DELAYS_OTHERS) and len(late.ranks) < whole.step.ranks
+        for rank in late.ranks
     }
     rows = [
-        priced({**row, "elapsed_ns": found.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
+        priced({**row, "elapsed_ns": whole.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
         for row in summary.rows
     ]
     names = summary.columns
@@ -292,11 +292,11 @@ def _explained(
     if (table := operations_of(run, store)) is not None:
         from hpcprof.analysis.predict.operation_causes import explain_operations
 
-        found, slowdowns = explain_operations(table)
+        explanation, slowdowns = explain_operations(table)
         for row in store.table(run.id, "step_kinds").rows[:1]:
-            told = {name: row[name] for name in ("wall_p50_ns", "elapsed_ns", "counted_steps")}
-            found = replace(found, step=replace(found.step, **told))
-        return found, pd.DataFrame(), slowdowns
+            times = {name: row[name] for name in ("wall_p50_ns", "elapsed_ns", "counted_steps")}
+            explanation = replace(explanation, step=replace(explanation.step, **times))
+        return explanation, pd.DataFrame(), slowdowns
     from hpcprof.analysis.explain.explain import explain_run
 
     inputs = _reported(explain_inputs(run, store, executor), progress)
@@ -400,22 +400,22 @@ def _world_size(run: Run) -> int:
 
 
 def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
-    found: dict[int, tuple[Loss, ...]] = {}
+    losses: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
         few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
         if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_PATH]):
-            found[rank] = (*found.get(rank, ()), loss)
-    return found
+            losses[rank] = (*losses.get(rank, ()), loss)
+    return losses
 
 
 def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
     from hpcprof.profiles.timeline import Gpu
 
-    found: dict[int, list[Gpu]] = defaultdict(list)
+    gpus_of_ranks: dict[int, list[Gpu]] = defaultdict(list)
     for row in store.gpus(run.id):
         values = msgspec.structs.asdict(row)
-        found[values.pop("rank")].append(Gpu(**{k: v for k, v in values.items() if k != "run_id"}))
-    return {rank: tuple(gpus) for rank, gpus in found.items()}
+        gpus_of_ranks[values.pop("rank")].append(Gpu(**{k: v for k, v in values.items() if k != "run_id"}))
+    return {rank: tuple(gpus) for rank, gpus in gpus_of_ranks.items()}
 
 
 def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
@@ -434,5 +434,5 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
         change.kind, ("", "")
     )
     if table and not any(matches(change.pattern, [*set(inputs.tables[table][key])])):
-        what = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
-        raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")
+        kind = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
+        raise UsageError(f"{text!r}: no {kind} of the run matches {change.pattern!r}.")

@@ -156,11 +156,11 @@ def plain_value(value: Any) -> Value:
 
 def distinct_names(names: list[str]) -> list[str]:
     """Return the names with a number after each that occurs again: ``rank``, ``rank_2``."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         repeated, number = name, 1
-        while repeated in found:
+        while repeated in unique:
             number += 1
             repeated = f"{name}_{number}"
-        found.append(repeated)
-    return found
+        unique.append(repeated)
+    return unique

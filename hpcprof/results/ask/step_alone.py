@@ -66,12 +66,12 @@ def _of_reference(run: Run, store: Store) -> StepAlone | None:
 
 def _elapsed(path: Path) -> float | None:
     """Return the time in ns that the program took on its slowest rank; None if it was not noted."""
-    found = []
+    times = []
     for note in (path / "state").glob("rank*.times"):
         with suppress(OSError, ValueError):
             began, ended = map(float, read_text(note).split())
-            found.append((ended - began) * 1e9)
-    return max(found, default=None)
+            times.append((ended - began) * 1e9)
+    return max(times, default=None)
 
 
 def _noted(run: Run) -> StepAlone | None:

@@ -70,13 +70,15 @@ class RankSteps(msgspec.Struct, frozen=True):
 
 def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of those ranks that have some, by rank."""
-    known = {event.rank: event for event in events}
-    rows = kept_table(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost={})
+    events_by_rank = {event.rank: event for event in events}
+    rows = kept_table(events_by_rank.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost={})
     rank, number, start, wall = (rows.column(name).to_numpy() for name in rows.column_names)
     whole = RankSteps(number, start, start + wall)
     bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
-    found = {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
-    return found | _steps_of_mpi(known[one] for one in sorted(known.keys() - found.keys()))
+    steps = {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
+    return steps | _steps_of_mpi(
+        events_by_rank[item] for item in sorted(events_by_rank.keys() - steps.keys())
+    )
 
 
 def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
@@ -85,8 +87,8 @@ def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     rows = kept_table(events, "mpi_regions", columns, lost={}).to_pandas(use_threads=False)
     rows = rows[rows["scope"] == "step"]
     return {
-        int(rank): RankSteps(np.arange(len(own)), *(own[name].to_numpy(np.int64) for name in columns[1:]))
-        for rank, own in rows.groupby("rank")
+        int(rank): RankSteps(np.arange(len(part)), *(part[name].to_numpy(np.int64) for name in columns[1:]))
+        for rank, part in rows.groupby("rank")
     }
 
 
@@ -103,8 +105,8 @@ class RunWindows:
     @cached_property
     def profiles(self) -> dict[int, ProfileRow]:
         """The profiles that hold timelines, by rank."""
-        found = self._store.profiles(self._run.id)
-        return {r: p for r, p in sorted(found.items()) if content_of(p.kind) is ProfileContent.TIMELINE}
+        profiles = self._store.profiles(self._run.id)
+        return {r: p for r, p in sorted(profiles.items()) if content_of(p.kind) is ProfileContent.TIMELINE}
 
     @cached_property
     def _step_ranges(self) -> StoredStepRanges:
@@ -126,16 +128,16 @@ class RunWindows:
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
         """Read all events of a rank, and the time that those of the host and the GPU take as one step 0."""
-        found = self.read(rank, -_EVER, _EVER)
-        start, end = found.of_operations("start", "end")
-        tables = (found.calls, found.ranges, found.operators, found.mpi_calls)
+        timeline = self.read(rank, -_EVER, _EVER)
+        start, end = timeline.of_operations("start", "end")
+        tables = (timeline.calls, timeline.ranges, timeline.operators, timeline.mpi_calls)
         start, end = (
             np.concatenate((of, *(getattr(t, name) for t in tables)))
             for of, name in ((start, "start"), (end, "end"))
         )
         return RankSteps(
             *(np.array([number]) for number in (0, start.min(initial=_EVER), end.max(initial=-_EVER)))
-        ), found
+        ), timeline
 
     def rows(self, rank: int) -> int | None:
         """Return how many events of a rank are kept; None if none are."""
@@ -213,12 +215,12 @@ def _has(steps: RankSteps) -> str:
 
 def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] = ()) -> Timeline:
     """Return a timeline with those rows that overlap a window, of some tables or by default of all."""
-    found = {}
+    fields = {}
     for field in tables or timeline_tables():
         table = getattr(timeline, field)
         start, end = (table.time, table.time) if isinstance(table, Allocations) else (table.start, table.end)
-        found[field] = table.take(overlapping(start, end, start_ns, end_ns))
-    return replace(timeline, **found)
+        fields[field] = table.take(overlapping(start, end, start_ns, end_ns))
+    return replace(timeline, **fields)
 
 
 def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:

@@ -103,19 +103,19 @@ def collect_profiles(
     """Read the profiles of runs into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     store = open_store(db, runs)
-    found = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
+    runs_to_collect = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
     store.prepare()
     whole = Collected()
     with nullcontext(serially) if jobs is None else Processes(jobs, PRELOAD, work_of) as executor:
-        for one in found:
+        for collected_run in runs_to_collect:
             try:
-                with readable(one) as (run_to_read, unpacked):
+                with readable(collected_run) as (run_to_read, unpacked):
                     whole.skipped += unpacked.skipped
                     whole.add(collect(run_to_read, store, progress, executor, jobs or 1, step_range, program))
             except StoreError:
                 raise
             except HpcprofError as error:
-                if len(found) == 1:
+                if len(runs_to_collect) == 1:
                     raise
                 # The other runs are collected.
                 whole.skipped.append(str(error))
@@ -161,15 +161,15 @@ def collect(
     if not store.profiles(run.id):
         _prepare(executor, files)
     # The cache is of whole folders.
-    known = unchanged_files(files) if run.files is None else {}
-    identities = {file: one.identity for file, one in known.items()}
+    unchanged = unchanged_files(files) if run.files is None else {}
+    identities = {file: one.identity for file, one in unchanged.items()}
     profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
         summary.skip(damage)
     summary.warnings += profiles.left_out
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     same = {
-        (one.identity.path, rank): sha256 for one in known.values() for rank, sha256 in one.sha256.items()
+        (one.identity.path, rank): sha256 for one in unchanged.values() for rank, sha256 in one.sha256.items()
     }
     with pending:
         for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
@@ -253,7 +253,7 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         return
     store.describe_run(row)
     outcomes = {
-        name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
+        name: analyze_run(item, {}, values[item.map]) for name, item in ANALYSES.items() if item.map in values
     }
     store.put_run(run.id, outcomes, {})
     note_collected(run, store.runs_dir or runs_directory())
@@ -282,7 +282,7 @@ def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: lis
 def _prepare(executor: Executor, files: list[Path]) -> None:
     """While another process imports what workers need, import what this one will need in the end."""
     if isinstance(executor, Processes) and executor.expect([ProfileTask(path, 0) for path in files]):
-        for analysis in (one for one in ANALYSES.values() if one.scope is Scope.RUN):
+        for analysis in (analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN):
             import_module((analysis.function or analysis.map).partition(":")[0])
 
 
@@ -440,10 +440,10 @@ def _tasks(
         make_private(folder, group_may_read())
     tasks = []
     for rank, path in sorted(profiles.paths.items()):
-        known = stored.get(rank)
-        current = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
+        previous = stored.get(rank)
+        current = previous and (previous.file, previous.analysis_version) == (path.name, ANALYSIS_VERSION)
         current = current and is_current(given, steps, rank)
-        sha256 = known.sha256 if known and current and _has_events(folder, run.id, known) else None
+        sha256 = previous.sha256 if previous and current and _has_events(folder, run.id, previous) else None
         part = profiles.parts.get(rank)
         tasks.append(
             ProfileTask(
@@ -502,20 +502,20 @@ class BatchWriter(msgspec.Struct):
     _rows: int = 0
     _since: float = 0.0
 
-    def add(self, rank: int, file: str, found: ProfileResults) -> None:
+    def add(self, rank: int, file: str, outcome: ProfileResults) -> None:
         """Take the results of a rank, and store all that wait if they are many or have waited for a second.
 
         Raises StoreError if they cannot be stored.
         """
         if not self._waiting:
             self._since = time.monotonic()
-        origin = found.origin
+        origin = outcome.origin
         profile = ProfileRow(
             run_id=self.run.id,
             rank=rank,
             file=file,
-            sha256=found.sha256,
-            bytes=found.bytes,
+            sha256=outcome.sha256,
+            bytes=outcome.bytes,
             kind=origin.kind,
             host=origin.host,
             devices=", ".join(origin.device_names),
@@ -524,9 +524,9 @@ class BatchWriter(msgspec.Struct):
             analysis_version=ANALYSIS_VERSION,
             made_by=__version__,
         )
-        results = RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)
+        results = RankResults(profile, outcome.tables, origin.gpus, origin.facts, outcome.losses)
         self._waiting.append(results)
-        self._rows += sum(table.count for table in found.tables.values())
+        self._rows += sum(table.count for table in outcome.tables.values())
         late = time.monotonic() - self._since >= _MOST_SECONDS
         if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
             self._put()

@@ -43,9 +43,9 @@ def bring_logs(run: Run) -> bool:
     """
     if run.manifest is None:
         return False
-    found = [*filter(is_darshan_log, run.beside or ()), *_logs_at_site(run)][:_MOST_LOGS]
+    logs = [*filter(is_darshan_log, run.beside or ()), *_logs_at_site(run)][:_MOST_LOGS]
     folder, brought = run.path / FOLDER, False
-    for path in found:
+    for path in logs:
         target = folder / path.name
         # A run that somebody else owns is read as it is.
         with suppress(OSError):
@@ -71,8 +71,8 @@ def _logs_at_site(run: Run) -> Iterator[Path]:
         fields = {"user": glob.escape(run.path.owner()), "job": job[0]}
         while day <= last:
             name = pattern.format(year=day.year, month=day.month, day=day.day, **fields)
-            found = map(Path, glob.glob(name))  # noqa: PTH207 (the pattern is that of a site)
-            yield from sorted(filter(is_darshan_log, found))
+            paths = map(Path, glob.glob(name))  # noqa: PTH207 (the pattern is that of a site)
+            yield from sorted(filter(is_darshan_log, paths))
             day += _DAY
 
 
@@ -97,7 +97,7 @@ def run_logs(
         except DamagedInput as error:
             damaged.append(str(error))
     lines = step_lines(run) if run.manifest is not None else {}
-    steps = {rank: [StepMark(one.step, one.time) for one in line] for rank, line in lines.items()}
+    steps = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
     profiled = captured()
     common = captured_steps(profiled) if profiled and not steps else None
     if common is not None:

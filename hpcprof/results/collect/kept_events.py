@@ -111,7 +111,7 @@ def _keep_events(task: KeepTask) -> str:
         timeline = replace(kept or _profile(task), step_range=task.step_range)
         keep_timeline(task.events, timeline)
         rank = task.events.rank
-        analyzed = {name: analyze_rank(one, timeline, rank) for name, one in RANK_TABLES.items()}
+        analyzed = {name: analyze_rank(analysis, timeline, rank) for name, analysis in RANK_TABLES.items()}
         finish(task.events, timeline, analyzed)
     except HpcprofError as error:
         return str(error).rstrip(".")

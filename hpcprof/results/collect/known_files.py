@@ -139,23 +139,23 @@ def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
 
 
 def _unchanged(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
-    found = {}
+    unchanged = {}
     for file in files:
         entry = folder.files.get(file.name)
         if entry is not None:
             read = file.with_name(entry.read)
             stamps = stamps_of(file, read)
             if stamps and stamps == entry.stamps:
-                found[file] = KnownFile(Identity(read, entry.rank, entry.several, stamps), entry.sha256)
-    return found
+                unchanged[file] = KnownFile(Identity(read, entry.rank, entry.several, stamps), entry.sha256)
+    return unchanged
 
 
 def remember(files: Mapping[Path, KnownFile]) -> None:
     """Keep what is known of the profiles of a folder; a cache that cannot be written is left alone."""
     entries = {
-        file.name: _Entry(one.path.name, one.rank, one.several, one.stamps, {**known.sha256})
-        for file, known in files.items()
-        if (one := known.identity).stamps and one.path.parent == file.parent
+        file.name: _Entry(read.path.name, read.rank, read.several, read.stamps, {**entry.sha256})
+        for file, entry in files.items()
+        if (read := entry.identity).stamps and read.path.parent == file.parent
     }
     if not entries:
         return
@@ -170,13 +170,13 @@ def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
     None if that is not known: then a collect has to look.
     """
     folder = _load(files[0].parent) if files else _NOTHING
-    found = folder.stores.get(str(store.absolute()))
-    if found is None or found.run_id != run_id or found.store != _state_of(store):
+    stored = folder.stores.get(str(store.absolute()))
+    if stored is None or stored.run_id != run_id or stored.store != _state_of(store):
         return None
-    if not has_run_events(Path(found.events), run_id):
+    if not has_run_events(Path(stored.events), run_id):
         return None
     unchanged = {file.name for file in _unchanged(files, folder)}
-    return found if {file.name for file in files} == unchanged == folder.files.keys() else None
+    return stored if {file.name for file in files} == unchanged == folder.files.keys() else None
 
 
 def remember_settled(
@@ -188,9 +188,12 @@ def remember_settled(
         return
     if not has_run_events(Path(events), run_id):
         return
-    one = Settled(run_id, state, tuple(path.name for path in read), tuple(losses), events)
-    if folder.stores.get(str(store.absolute())) != one:
-        _write(files[0].parent, _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): one}))
+    state_of_run = Settled(run_id, state, tuple(path.name for path in read), tuple(losses), events)
+    if folder.stores.get(str(store.absolute())) != state_of_run:
+        _write(
+            files[0].parent,
+            _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): state_of_run}),
+        )
 
 
 def _state_of(store: Path) -> _StoreState | None:

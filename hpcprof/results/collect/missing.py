@@ -78,8 +78,8 @@ def _store_what_was_sampled(run: Run, store: Store) -> None:
     """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
     # A reader without the right to write is told what the database and the run's folder have.
     with suppress(StoreError, OSError):
-        known = store.run(run.id) if store.exists() else None
-        if (known.sampled if known else None) == sampled_so_far(run):
+        row = store.run(run.id) if store.exists() else None
+        if (row.sampled if row else None) == sampled_so_far(run):
             return
         from hpcprof.results.collect.collection import collect  # imports pandas
 

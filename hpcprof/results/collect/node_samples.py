@@ -57,18 +57,18 @@ def run_telemetry(
     nodes = read_telemetry(run.path)
     ranks = [sorted(node.ranks) for node in nodes if node.ranks]
     each = sum(map(len, ranks)) <= _MOST_RANKS
-    lines = step_lines(run, [rank for of_node in ranks for rank in (of_node if each else of_node[:1])])
-    marks = {rank: [StepMark(one.step, one.time) for one in line] for rank, line in lines.items()}
-    steps = {rank: marks.get(rank if each else of_node[0], []) for of_node in ranks for rank in of_node}
-    of_run = captured_steps(captured())
-    if of_run is None or len(of_run.steps) < FEWEST_UNITS:
-        of_run = noted_steps(next(iter(lines.values()), ()))
-    found = RunTelemetry(nodes, steps, run_steps=of_run, **items_per_step(run, lines, sum(map(len, ranks))))
+    lines = step_lines(run, [rank for members in ranks for rank in (members if each else members[:1])])
+    marks = {rank: [StepMark(mark.step, mark.time) for mark in line] for rank, line in lines.items()}
+    steps = {rank: marks.get(rank if each else members[0], []) for members in ranks for rank in members}
+    window = captured_steps(captured())
+    if window is None or len(window.steps) < FEWEST_UNITS:
+        window = noted_steps(next(iter(lines.values()), ()))
+    sampled = RunTelemetry(nodes, steps, run_steps=window, **items_per_step(run, lines, sum(map(len, ranks))))
     if run.manifest is None:
-        return found
+        return sampled
     job = run.manifest.job
     return replace(
-        found,
+        sampled,
         requested=Requested(
             job.cpus_per_rank and job.cpus_per_rank * job.ranks,
             job.gpus_per_rank and job.gpus_per_rank * job.ranks,

@@ -119,7 +119,7 @@ class _Matched(NamedTuple):
 
 def survey_ranks(events: Mapping[int, RankEvents], executor: Executor = serially) -> RunSurvey:
     """Look at what each rank of a run calls together with others."""
-    chunks = [RankTask(tuple(events[rank] for rank in some), Path()) for some in rank_chunks(sorted(events))]
+    chunks = [RankTask(tuple(events[rank] for rank in part), Path()) for part in rank_chunks(sorted(events))]
     return RunSurvey(events, [survey for _, survey in run_tasks(_survey, chunks, executor)])
 
 
@@ -141,11 +141,11 @@ def analyze_over_ranks(
         lists = _mpi_lists(events)
         if survey is None or survey.events != events:
             survey = survey_ranks(events, executor)
-        found, values = _matched(run_id, store, survey, folder, executor, lists)
+        matched, values = _matched(run_id, store, survey, folder, executor, lists)
         if events:
-            found.save()
-        values |= _mapped_over_ranks(events, folder, found, executor)
-        values |= _mapped_over_mpi(run_id, store, events, lists, found)
+            matched.save()
+        values |= _mapped_over_ranks(events, folder, matched, executor)
+        values |= _mapped_over_mpi(run_id, store, events, lists, matched)
         profiled, loss = _profiled_metrics(run_id, store, events)
         values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events), profiled, loss)
         # A long run's take hundreds of MB.
@@ -156,7 +156,9 @@ def analyze_over_ranks(
     outcomes: dict[str, Outcome] = {}
     last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
     shown = [
-        one for one in _OVER_RANKS if not (one.policy is Policy.LAZY and _has_many_rows(values[one.map]))
+        analysis
+        for analysis in _OVER_RANKS
+        if not (analysis.policy is Policy.LAZY and _has_many_rows(values[analysis.map]))
     ]
     for analysis in shown:
         for need in analysis.needs:
@@ -167,7 +169,7 @@ def analyze_over_ranks(
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
                 del outcomes[need]
-    return {one.name: outcomes[one.name] for one in shown}
+    return {analysis.name: outcomes[analysis.name] for analysis in shown}
 
 
 def _has_many_rows(parts: Sequence[Listed]) -> bool:
@@ -182,9 +184,9 @@ def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str
     maps = {ANALYSES[name].map: imported(ANALYSES[name].map) for name in names}
     values: dict[str, list[Any]] = {name: [] for name in maps}
     for task in _match_tasks(survey_ranks(store.rank_events(run_id)), Path()):
-        found = _communication(task)
-        for name, function in maps.items() if found.ranks else ():
-            values[name].append(function(found))
+        matched = _communication(task)
+        for name, function in maps.items() if matched.ranks else ():
+            values[name].append(function(matched))
     return {name: analyze_run(ANALYSES[name], {}, values[ANALYSES[name].map]) for name in names}
 
 
@@ -195,19 +197,19 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
     """
     events = store.rank_events(run.id)
     folder = _communication_folder(run.id, events)
-    found = load_communication(folder, events)
-    if found is not None:
-        return found
+    loaded = load_communication(folder, events)
+    if loaded is not None:
+        return loaded
     # A reader without the right to write computes it each time.
     temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
         try:
-            found, _ = _matched(
+            loaded, _ = _matched(
                 run.id, store, survey_ranks(events), place, serially, _mpi_lists(events), goes
             )
-            found.save()
-            return found
+            loaded.save()
+            return loaded
         except OSError:
             continue
         except StoreError as error:  # The rows of a rank are gone.
@@ -219,7 +221,7 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
 
 
 def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path:
-    folder = next((one.folder for one in events.values()), Path())
+    folder = next((event.folder for event in events.values()), Path())
     return communication_folder(folder, run_id)
 
 
@@ -236,7 +238,7 @@ def _matched(
     events = survey.events
     tasks = _match_tasks(survey, folder)
     done = dict(run_tasks(_match, tasks, executor))
-    found = [done[task] for task in tasks if done[task].values]
+    parts = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
     by_mpi: list[Aligned] = []
     if lists.ranks:
@@ -245,12 +247,12 @@ def _matched(
                 lists, links.add, _zeros_of_node([profiles[rank] for rank in lists.ranks])
             )
     clocks = run_clocks(
-        [one for part in found for one in part.aligned] + by_mpi,
+        [group for part in parts for group in part.aligned] + by_mpi,
         events,
         {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
     )
-    values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
-    files = [part.file for part in found]
+    values = {name: [part.values[name] for part in parts] for name in _maps(Part.COMMUNICATORS)}
+    files = [part.file for part in parts]
     mpi = bool(lists.ranks)
     size = max((part.size for part in survey.parts), default=0)
     return RunCommunication(folder, files, clocks, events, size, temporary, mpi=mpi), values
@@ -262,17 +264,17 @@ def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
     They may share a node's clock, or an archive's: all its stamps are on the clock that it describes. Without
     UTC, the stamps of a node are compared as they are.
     """
-    if len(profiles) > 1 and len({(one.file, one.kind) for one in profiles}) == 1:
-        return {one.rank: 0 for one in profiles}
-    starts = {one.rank: one.start_utc_ns for one in profiles if one.start_utc_ns is not None}
+    if len(profiles) > 1 and len({(profile.file, profile.kind) for profile in profiles}) == 1:
+        return {profile.rank: 0 for profile in profiles}
+    starts = {profile.rank: profile.start_utc_ns for profile in profiles if profile.start_utc_ns is not None}
     if (
         len(profiles) < 2
         or 0 < len(starts) < len(profiles)
-        or len({one.host or one.rank for one in profiles}) > 1
+        or len({profile.host or profile.rank for profile in profiles}) > 1
     ):
         return None
     last = max(starts.values(), default=0)
-    return {one.rank: last - starts.get(one.rank, last) for one in profiles}
+    return {profile.rank: last - starts.get(profile.rank, last) for profile in profiles}
 
 
 def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
@@ -295,12 +297,12 @@ def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
 
 
 def _mapped_over_ranks(
-    events: Mapping[int, RankEvents], folder: Path, found: RunCommunication, executor: Executor
+    events: Mapping[int, RankEvents], folder: Path, matched: RunCommunication, executor: Executor
 ) -> dict[str, list[Any]]:
     tasks = []
-    for some in rank_chunks(sorted(events)):
-        clocks = {rank: found.clocks.aligned[rank] for rank in some if rank in found.clocks.aligned}
-        tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts, clocks))
+    for chunk in rank_chunks(sorted(events)):
+        clocks = {rank: matched.clocks.aligned[rank] for rank in chunk if rank in matched.clocks.aligned}
+        tasks.append(RankTask(tuple(events[rank] for rank in chunk), folder, matched.parts, clocks))
     done = dict(run_tasks(_map_ranks, tasks, executor))
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
@@ -312,21 +314,21 @@ def _rows(events: Sequence[RankEvents], name: str) -> pd.DataFrame:
 
 def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
     lists = RunLists()
-    for rank, one in sorted(events.items()):
-        if has_mpi(one):
-            lists.add(rank, *(_rows([one], name) for name in MPI_TABLES))
+    for rank, rank_events in sorted(events.items()):
+        if has_mpi(rank_events):
+            lists.add(rank, *(_rows([rank_events], name) for name in MPI_TABLES))
     return lists
 
 
 def _mapped_over_mpi(
-    run_id: str, store: Store, events: Mapping[int, RankEvents], lists: RunLists, found: RunCommunication
+    run_id: str, store: Store, events: Mapping[int, RankEvents], lists: RunLists, matched: RunCommunication
 ) -> dict[str, list[Any]]:
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
     found_by: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
         regions = (_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
-        found_by[name] = [imported(name)(lists, regions, found.clocks.aligned, nodes)]
+        found_by[name] = [imported(name)(lists, regions, matched.clocks.aligned, nodes)]
     return found_by
 
 
@@ -350,17 +352,17 @@ def _profiled_metrics(
     run_id: str, store: Store, events: Mapping[int, RankEvents]
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of ``device_metrics`` of all ranks with their nodes, and what is left out of them."""
-    found: list[dict[str, Any]] = []
-    counts = {rank: one.written_rows().get(DEVICE_METRICS, 0) for rank, one in sorted(events.items())}
+    metrics: list[dict[str, Any]] = []
+    counts = {rank: event.written_rows().get(DEVICE_METRICS, 0) for rank, event in sorted(events.items())}
     ranks = [rank for rank, count in counts.items() if count]
     profiles = store.profiles(run_id) if ranks else {}
     for place, rank in enumerate(ranks):
-        if len(found) + counts[rank] > _MOST_METRIC_ROWS:
+        if len(metrics) + counts[rank] > _MOST_METRIC_ROWS:
             left = counted(len(ranks) - place, "rank")
-            return found, f"the metrics in the profiles of {left} from rank {rank} on are left out"
+            return metrics, f"the metrics in the profiles of {left} from rank {rank} on are left out"
         rows = kept_table([events[rank]], DEVICE_METRICS).to_pylist()
-        found += ({"node": profiles[rank].host, **row} for row in rows)
-    return found, ""
+        metrics += ({"node": profiles[rank].host, **row} for row in rows)
+    return metrics, ""
 
 
 def mapped_beside_profiles(
@@ -387,15 +389,15 @@ def mapped_beside_profiles(
 
         sampled = replace(sampled or RunTelemetry([]), profiled=profiled, profiled_loss=profiled_loss)
     return {
-        name: [] if known is None else [imported(name)(known)]
-        for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory), (Part.LOGS, logs))
+        name: [] if samples is None else [imported(name)(samples)]
+        for part, samples in ((Part.NODES, sampled), (Part.MEMORY, memory), (Part.LOGS, logs))
         for name in _maps(part)
     }
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:
     """Return the maps over these parts, each once, with the tables that they read."""
-    return {one.map: one.map_needs for one in _OVER_RANKS if one.map and one.map_over is over}
+    return {item.map: item.map_needs for item in _OVER_RANKS if item.map and item.map_over is over}
 
 
 def run_tasks(
@@ -411,9 +413,9 @@ def run_tasks(
             del left[task]
             yield task, result
     for task in left:
-        found = function(task)
-        assert found is not None
-        yield task, found
+        part = function(task)
+        assert part is not None
+        yield task, part
 
 
 class _Elsewhere(msgspec.Struct, frozen=True):
@@ -430,38 +432,38 @@ class _Elsewhere(msgspec.Struct, frozen=True):
 
 
 def _survey(task: RankTask) -> Survey:
-    found = Survey()
-    for one in task.events:
-        rows = kept_table([one], _TABLE, (*_KINDS, "start_ns", "end_ns"))
+    survey = Survey()
+    for rank_events in task.events:
+        rows = kept_table([rank_events], _TABLE, (*_KINDS, "start_ns", "end_ns"))
         grouped = rows.group_by(_KINDS, use_threads=False).aggregate(
             [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
         )
         kinds = grouped.to_pylist()
-        found.calls[one.rank] = collective_counts(one.world_size(), kinds)
+        survey.calls[rank_events.rank] = collective_counts(rank_events.world_size(), kinds)
         for kind in kinds:
             name, world = kind["comm_id"], kind["world_ranks"]
             if name:
-                found.members.setdefault(name, set()).add(one.rank)
+                survey.members.setdefault(name, set()).add(rank_events.rank)
             if name and kind["op"] in POINT_TO_POINT:
-                found.exchanging.add(name)
-            found.whole |= not name or kind["op"] == _UNTOLD
-            found.worlds.add(world)
+                survey.exchanging.add(name)
+            survey.whole |= not name or kind["op"] == _UNTOLD
+            survey.worlds.add(world)
             inside = name and is_of_one_process(name)
-            found.size = max(found.size, world or 0, 0 if inside else kind["comm_ranks"] or 0)
-    return found
+            survey.size = max(survey.size, world or 0, 0 if inside else kind["comm_ranks"] or 0)
+    return survey
 
 
 def _match(task: MatchTask) -> _Matched:
     """Match some communicators and write what they have in common; without values if that is nothing."""
-    found = _communication(task)
-    if not found.ranks:
+    matched = _communication(task)
+    if not matched.ranks:
         return _Matched(PartFile("", ()), [], {})
-    file = write_matches(task.folder, task.number, matches_of(found))
-    values = {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)}
-    for name in {one.map for one in _OVER_RANKS if one.policy is Policy.LAZY}:
+    file = write_matches(task.folder, task.number, matches_of(matched))
+    values = {name: imported(name)(matched) for name in _maps(Part.COMMUNICATORS)}
+    for name in {analysis.map for analysis in _OVER_RANKS if analysis.policy is Policy.LAZY}:
         if _has_many_rows([values[name]]):
             values[name] = values[name].without_rows()
-    return _Matched(file, found.aligned, values)
+    return _Matched(file, matched.aligned, values)
 
 
 def _communication(task: MatchTask) -> Communication:
@@ -475,9 +477,9 @@ def _communication(task: MatchTask) -> Communication:
 def _map_ranks(task: RankTask) -> dict[str, Any]:
     ranks = [events.rank for events in task.events]
     matches = read_matches(task.folder, task.parts, ranks)
-    of_rank = ((rank, matches.take(matches.rank == rank)) for rank in np.unique(matches.rank).tolist())
-    found = ((rank, rank_waits(own)) for rank, own in of_rank)
-    waits = {rank: one for rank, one in found if one is not None}
+    by_rank = ((rank, matches.take(matches.rank == rank)) for rank in np.unique(matches.rank).tolist())
+    waits_of_ranks = ((rank, rank_waits(rank_matches)) for rank, rank_matches in by_rank)
+    waits = {rank: rank_wait for rank, rank_wait in waits_of_ranks if rank_wait is not None}
     values = {}
     for name, needs in _maps(Part.RANKS).items():
         tables = {need: _rows(task.events, need) for need in needs}
@@ -553,28 +555,28 @@ def _bundles(
     ranks: set[int] = set()
     names: set[str] = set()
     # Groups of one size are nearly always of one kind, and share few ranks with each other.
-    for of_group, of_names in sorted(_overlapping(groups), key=lambda group: len(group[0])):
-        if ranks and len(ranks.union(of_group)) > RANKS_A_TASK:
+    for members, group_names in sorted(_overlapping(groups), key=lambda group: len(group[0])):
+        if ranks and len(ranks.union(members)) > RANKS_A_TASK:
             yield tuple(sorted(ranks)), frozenset(names)
             ranks, names = set(), set()
-        ranks.update(of_group)
-        names.update(of_names)
+        ranks.update(members)
+        names.update(group_names)
     yield tuple(sorted(ranks)), frozenset(names)
 
 
 def _overlapping(groups: Sequence[tuple[tuple[int, ...], set[str]]]) -> list[tuple[list[int], set[str]]]:
     """Put groups that share ranks together if they are small: their ranks are then read once."""
-    found: list[tuple[list[int], set[str]]] = []
-    of_rank: dict[int, int] = {}
-    for of_group, of_names in sorted(groups, key=lambda group: len(group[0])):
-        touched = sorted({of_rank[rank] for rank in of_group if rank in of_rank})
-        ranks = sorted(set(of_group).union(*(found[number][0] for number in touched)))
+    groups_found: list[tuple[list[int], set[str]]] = []
+    number_of_rank: dict[int, int] = {}
+    for members, group_names in sorted(groups, key=lambda group: len(group[0])):
+        touched = sorted({number_of_rank[rank] for rank in members if rank in number_of_rank})
+        ranks = sorted(set(members).union(*(groups_found[number][0] for number in touched)))
         if len(ranks) > RANKS_A_TASK:
-            found.append((list(of_group), of_names))
+            groups_found.append((list(members), group_names))
             continue
-        names = of_names.union(*(found[number][1] for number in touched))
+        names = group_names.union(*(groups_found[number][1] for number in touched))
         for number in touched:
-            found[number] = ([], set())
-        of_rank |= dict.fromkeys(ranks, len(found))
-        found.append((ranks, names))
-    return [one for one in found if one[1]]
+            groups_found[number] = ([], set())
+        number_of_rank |= dict.fromkeys(ranks, len(groups_found))
+        groups_found.append((ranks, names))
+    return [group for group in groups_found if group[1]]

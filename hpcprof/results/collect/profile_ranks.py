@@ -47,16 +47,16 @@ class RankedProfiles(msgspec.Struct, frozen=True):
 
 def identify(paths: Sequence[Path]) -> list[Identified]:
     """Find the rank of each profile; damage to one does not affect the others."""
-    found: list[Identified] = []
+    identities: list[Identified] = []
     for file in paths:
         try:
             path = file_to_read(file)
             stamps = stamps_of(file, path)
-            found.append(Identity(path, identify_rank(path), several_ranks(path), stamps))
+            identities.append(Identity(path, identify_rank(path), several_ranks(path), stamps))
         except DamagedInput as error:
             log_traceback(str(error), error.traceback)
-            found.append(error)
-    return found
+            identities.append(error)
+    return identities
 
 
 def profiles_by_rank(
@@ -75,31 +75,31 @@ def profiles_by_rank(
     new = [file for file in files if file not in known]
     for paths, answer in executor(identify, [new[i::jobs] for i in range(min(jobs, len(new)))]):
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
-    found = RankedProfiles()
+    ranked = RankedProfiles()
     alike = _alike(identified.values())
     stated_ranks = {
-        one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
+        item.rank for item in identified.values() if isinstance(item, Identity) and item.rank is not None
     }
-    profiles = [file for file, one in identified.items() if isinstance(one, Identity)]
+    profiles = [file for file, item in identified.items() if isinstance(item, Identity)]
     # Several servers beside each other are rank 0 of a program each.
-    told = len(stated_ranks) > 1 or (
-        stated_ranks and any(rank_from_name(one) is not None for one in profiles)
+    stated = len(stated_ranks) > 1 or (
+        stated_ranks and any(rank_from_name(item) is not None for item in profiles)
     )
-    by_name = {} if told or len(profiles) < 2 else ranks_by_name(profiles)
+    by_name = {} if stated or len(profiles) < 2 else ranks_by_name(profiles)
     if by_name:
-        found.left_out.append(
+        ranked.left_out.append(
             f"the {len(by_name)} ranks are numbered by the names of the profiles, which tell no ranks apart"
         )
     for file in sorted(files, key=lambda file: _certainty(file, identified[file])):
         identity = identified[file]
         if isinstance(identity, DamagedInput):
-            found.damaged.append(identity)
+            ranked.damaged.append(identity)
             continue
         path = identity.path
         rank = by_name.get(file, identity.rank)
         for number, part in _ranks(rank, identity.several, len(profiles) == 1, alike):
             if number is None and stated_ranks:
-                found.left_out.append(
+                ranked.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
                     f"rename it, for example to {_name_with_rank(file, identified.values())}"
                 )
@@ -110,21 +110,21 @@ def profiles_by_rank(
                     f"it, for example to {_name_with_rank(file, identified.values())}, or open it alone."
                 )
             number = number or 0
-            if number in found.paths:
-                other = found.paths[number]
+            if number in ranked.paths:
+                other = ranked.paths[number]
                 if len(stated_ranks) > 1:
-                    found.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
+                    ranked.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
                     continue
                 why = f"two profiles of rank {number}: {other} and {path}; remove one"
                 # Started by the mpiexec of another MPI, each process is rank 0 of 1.
-                if number == 0 and {rank_from_name(one) for one in (other, path)} != {0}:
+                if number == 0 and {rank_from_name(name) for name in (other, path)} != {0}:
                     why += ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
                 raise HpcprofError(f"{why}.")
-            found.paths[number] = path
-            found.identities[file] = identity
+            ranked.paths[number] = path
+            ranked.identities[file] = identity
             if part is not None:
-                found.parts[number] = part
-    return found
+                ranked.parts[number] = part
+    return ranked
 
 
 _NUMBER = re.compile(r"\d+")
@@ -145,7 +145,7 @@ def ranks_by_name(files: Sequence[Path]) -> dict[Path, int]:
                 return dict(zip(files, column, strict=True))
     if named_by_host(files):
         return {file: rank for rank, file in enumerate(sorted(files))}
-    processes = [found.groups() for file in files if (found := _PROCESS.match(file.name))]
+    processes = [match.groups() for file in files if (match := _PROCESS.match(file.name))]
     if len({*processes}) < len(files):
         return {}
     order = sorted((host, int(process), file) for (host, process), file in zip(processes, files, strict=True))
@@ -180,18 +180,18 @@ def _ranks(
 def _alike(identified: Iterable[Identified]) -> bool:
     """Return whether every profile holds as many ranks that it does not tell."""
     counts = {
-        0 if one.several is None or one.several.ranks is not None else len(one.several.processes)
-        for one in identified
-        if not isinstance(one, DamagedInput)
+        0 if item.several is None or item.several.ranks is not None else len(item.several.processes)
+        for item in identified
+        if not isinstance(item, DamagedInput)
     }
     return len(counts) == 1 and counts != {0}
 
 
 def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
     """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
-    others = [one for one in identified if not isinstance(one, DamagedInput)]
-    taken = {one.rank for one in others} | {
-        rank for one in others if one.several is not None for rank in one.several.ranks or ()
+    others = [identity for identity in identified if not isinstance(identity, DamagedInput)]
+    taken = {identity.rank for identity in others} | {
+        rank for identity in others if identity.several is not None for rank in identity.several.ranks or ()
     }
     free = next(rank for rank in count() if rank not in taken)
     reader = reader_of(file)

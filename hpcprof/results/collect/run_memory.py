@@ -47,13 +47,13 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
         return {name: store.table(run.id, name).rows for name in TABLES}
     from hpcprof.results.collect.node_samples import run_telemetry
 
-    known = run_memory(run, run_telemetry(run))
-    if known is None:
+    memory = run_memory(run, run_telemetry(run))
+    if memory is None:
         return {name: [] for name in TABLES}
     from hpcprof.analysis.memory.tables import memory_tables
 
-    found = memory_tables(known)
-    return {name: AnalysisTable.from_outcome(found[name]).rows for name in TABLES}
+    tables = memory_tables(memory)
+    return {name: AnalysisTable.from_outcome(tables[name]).rows for name in TABLES}
 
 
 def growing_memory(run: Run) -> str:
@@ -72,8 +72,8 @@ def growing_memory(run: Run) -> str:
     from hpcprof.analysis.memory.findings import growing, growth_in_words
     from hpcprof.analysis.memory.tables import host_rows
 
-    found = growing(host_rows(sampled))
-    most = max(found, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
+    growing_rows = growing(host_rows(sampled))
+    most = max(growing_rows, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
     return f"Memory on the host grows: {growth_in_words(most)}" if most else ""
 
 
@@ -82,11 +82,11 @@ def _may_grow(run: Run) -> bool:
 
     Most has not, and the analysis that is sure of it imports numpy and pandas: most of the time of a command.
     """
-    found = dict(resident_points(run.path))
-    if len(found) > _MANY_RANKS:
+    points = dict(resident_points(run.path))
+    if len(points) > _MANY_RANKS:
         return True
-    for rank, marks in step_lines(run, found).items():
-        inside = [one for one in found[rank] if marks[0].time <= one[0] <= marks[-1].time]
+    for rank, marks in step_lines(run, points).items():
+        inside = [point for point in points[rank] if marks[0].time <= point[0] <= marks[-1].time]
         late = [size for time, size in inside if time >= inside[0][0] + (inside[-1][0] - inside[0][0]) / 3]
         risen = max(map(sub, late, accumulate(late, min)), default=0.0)
         if len(late) >= LEAST_GROWTH_SAMPLES and risen >= LEAST_GROWTH_BYTES:
@@ -98,17 +98,17 @@ def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
     """Return what is known of the memory of a run; None if that is nothing."""
     files = snapshots_of(run)
     lines = step_lines(run) if run.manifest is not None else {}
-    used = {rank: own for rank, own in lines.items() if any(line.reserved_bytes for line in own)}
+    used = {rank: marks for rank, marks in lines.items() if any(line.reserved_bytes for line in marks)}
     if not files and not used and sampled is None:
         return None
     from hpcprof.analysis.memory.tables import MemoryLine, RunMemory
 
     noted = {
         rank: [
-            MemoryLine(one.step, one.allocated_bytes, one.reserved_bytes, one.inactive_split_bytes)
-            for one in own
+            MemoryLine(line.step, line.allocated_bytes, line.reserved_bytes, line.inactive_split_bytes)
+            for line in marks
         ]
-        for rank, own in used.items()
+        for rank, marks in used.items()
     }
     return RunMemory(noted, _Snapshots(files), sampled)
 

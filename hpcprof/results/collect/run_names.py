@@ -78,8 +78,8 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
     others = [reference for reference in references if not _is_profile(reference)]
     named = find_known_runs(others, runs_dir, store)
     if len(named) == 1 and files and all(map(is_beside_profiles, files)):
-        return [replace(one, beside=tuple(map(Path.absolute, files))) for one in runs_to_collect(named[0])]
-    return [*runs_of_files(files), *(run for one in named for run in runs_to_collect(one))]
+        return [replace(item, beside=tuple(map(Path.absolute, files))) for item in runs_to_collect(named[0])]
+    return [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item))]
 
 
 def _is_profile(reference: str) -> bool:

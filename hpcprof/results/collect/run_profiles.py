@@ -48,10 +48,10 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
     if not compressed:
         yield run, Unpacked()
         return
-    with unpacking(compressed) as found:
-        files = [found.files.get(file, file) for file in run.files or ()]
+    with unpacking(compressed) as unpacked:
+        files = [unpacked.files.get(file, file) for file in run.files or ()]
         left = [file for file in files if not reader_of_compressed(file)]
-        yield replace(run, files=tuple(left)), found
+        yield replace(run, files=tuple(left)), unpacked
 
 
 def runs_in(folder: Path) -> list[Run]:
@@ -83,24 +83,24 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             )
         else:
             by_folder.setdefault(file.parent, []).append(file)
-    found = []
+    runs = []
     if len(by_folder) == 1:
         beside = {folder: [file for others in beside.values() for file in others] for folder in by_folder}
     for folder, others in beside.items():
         if folder not in by_folder:
             name = f"{folder.name}-{others[0].name.partition('.')[0]}" if len(others) == 1 else folder.name
             key = adopted_id(name, folder, *sorted(file.name for file in others))
-            found.append(Run(key, folder, files=(), beside=tuple(sorted(others))))
+            runs.append(Run(key, folder, files=(), beside=tuple(sorted(others))))
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
-            of_kind = tuple(sorted(file for file in named if _kind(file) == kind))
-            name = f"{folder.name}-{of_kind[0].name.partition('.')[0]}" if len(of_kind) == 1 else folder.name
-            own = Run(adopted_id(name, folder, *(file.name for file in of_kind)), folder, files=of_kind)
-            run = whole.get(of_kind, own)
+            alike = tuple(sorted(file for file in named if _kind(file) == kind))
+            name = f"{folder.name}-{alike[0].name.partition('.')[0]}" if len(alike) == 1 else folder.name
+            adopted = Run(adopted_id(name, folder, *(file.name for file in alike)), folder, files=alike)
+            run = whole.get(alike, adopted)
             others = beside.get(folder, [])
-            found.append(replace(run, beside=tuple(sorted(others))) if others else run)
-    return found
+            runs.append(replace(run, beside=tuple(sorted(others))) if others else run)
+    return runs
 
 
 def is_beside_profiles(file: Path) -> bool:
@@ -114,17 +114,19 @@ def runs_below(folder: Path) -> list[Run]:
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
     is left out. Folders of single ranks, side by side, are one run.
     """
-    found = []
+    adopted_runs = []
     for place, folders, files in os.walk(folder):
         here = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        own = MANIFEST in files
-        if (own or here.name != "profiles") and (runs := [run for run in runs_in(here) if profiles_of(run)]):
-            found += runs
-            own = True
-        if own:
+        is_run = MANIFEST in files
+        if (is_run or here.name != "profiles") and (
+            runs := [run for run in runs_in(here) if profiles_of(run)]
+        ):
+            adopted_runs += runs
+            is_run = True
+        if is_run:
             folders.clear()
-    return _joined(folder, found)
+    return _joined(folder, adopted_runs)
 
 
 def _joined(folder: Path, runs: list[Run]) -> list[Run]:
@@ -150,8 +152,8 @@ def runs_to_collect(run: Run) -> list[Run]:
 def several_runs(runs: Sequence[Run]) -> str:
     """Return, without a period, a sentence that names the runs of a folder with several."""
     each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
-    what = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
-    return f"{runs[0].path} is {len(runs)} runs, one for each {what}: {' and '.join(each)}"
+    noun = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
+    return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}"
 
 
 def told_apart(runs: Sequence[Run]) -> list[str]:
@@ -160,14 +162,14 @@ def told_apart(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         if run.files:
             folders.setdefault(run.path, []).append(run)
-    return [f"{several_runs(of_folder)}." for of_folder in folders.values() if len(of_folder) > 1]
+    return [f"{several_runs(same)}." for same in folders.values() if len(same) > 1]
 
 
 def restored(run: Run, names: Sequence[str]) -> Run:
     """Return a run of the store with its profiles, given their names there, unless they are all."""
     if run.manifest is not None or not is_folder(run.path):
         return run
-    same = next((one for one in runs_in(run.path) if one.id == run.id), None)
+    same = next((other for other in runs_in(run.path) if other.id == run.id), None)
     if same is not None or open_run(run.path).id == run.id:
         return same or run
     native = find_profiles(run.path)
@@ -187,8 +189,8 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
         alone = tuple(sorted(files)) if len(files) > len(native) else None
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
     return [
-        Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
-        for kind, of_kind in sorted(by_kind.items())
+        Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(files_of_kind))
+        for kind, files_of_kind in sorted(by_kind.items())
     ]
 
 
@@ -233,10 +235,10 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:
-    of_groups = [*groups]
-    if len(of_groups) < 2:
+    file_groups = [*groups]
+    if len(file_groups) < 2:
         return False
-    ranks = [rank for files in of_groups for rank in {_rank(file) for file in files}]
+    ranks = [rank for files in file_groups for rank in {_rank(file) for file in files}]
     return len(set(ranks)) < len(ranks)
 
 
@@ -258,12 +260,12 @@ def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
     place = folder / "profiles" if is_folder(folder / "profiles") else folder
     if not is_folder(place):
         return []
-    there = {name for file in native for name in _names(file)}
+    names = {name for file in native for name in _names(file)}
     compressed = []
     for path in sorted(place.iterdir()):
         reader = reader_of_compressed(path)
         # Whether a table is one of ncu is seen only in what it contains.
-        if reader and not reader.is_unclear(path.stem) and path.stem not in there and path.is_file():
+        if reader and not reader.is_unclear(path.stem) and path.stem not in names and path.is_file():
             compressed.append(path)
     return compressed
 

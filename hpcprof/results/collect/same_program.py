@@ -76,7 +76,7 @@ def check_same_program(run_id: str, store: Store, calls: Mapping[int, Collective
         if all(whys):
             programs.append(rank)
             if len(programs) > 1:
-                first, other = (f"rank {one} ({profiles[one].file})" for one in (programs[0], rank))
+                first, other = (f"rank {number} ({profiles[number].file})" for number in (programs[0], rank))
                 raise HpcprofError(
                     f"{other} is of another program than {first}: {whys[0]}. Put the profiles of each "
                     "program into a folder of its own or, if they ran together, name the program with "
@@ -110,39 +110,39 @@ def collective_counts(ranks: int | None, kinds: Iterable[Mapping[str, Any]]) -> 
 
 
 def difference(
-    one: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
+    counts: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
 ) -> str:
     """Return in words why two ranks are of different programs by what they call; empty if they may not be."""
-    if one.ranks is not None and other.ranks is not None and one.ranks != other.ranks:
-        return f"it ran on {other.ranks} ranks, the other on {one.ranks}"
-    if not one.communicators.isdisjoint(other.communicators):
+    if counts.ranks is not None and other.ranks is not None and counts.ranks != other.ranks:
+        return f"it ran on {other.ranks} ranks, the other on {counts.ranks}"
+    if not counts.communicators.isdisjoint(other.communicators):
         return ""
-    if _common(one.operations, other.operations) < _ALIKE:
-        return f"it calls {_named(other.operations)}, the other {_named(one.operations)}"
-    alike = _common(one.world_sizes, other.world_sizes)
-    if _apart(one, other, start, other_start):
-        alike = min(alike, _common(one.sizes, other.sizes))
+    if _common(counts.operations, other.operations) < _ALIKE:
+        return f"it calls {_named(other.operations)}, the other {_named(counts.operations)}"
+    alike = _common(counts.world_sizes, other.world_sizes)
+    if _apart(counts, other, start, other_start):
+        alike = min(alike, _common(counts.sizes, other.sizes))
     return "its collective operations have other sizes" if alike < _ALIKE else ""
 
 
 def _apart(
-    one: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
+    counts: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
 ) -> bool:
     """Return whether two ranks were certainly not recorded at the same time."""
-    if start is None or other_start is None or one.span_ns is None or other.span_ns is None:
+    if start is None or other_start is None or counts.span_ns is None or other.span_ns is None:
         return False
-    gap = max(start + one.span_ns[0], other_start + other.span_ns[0]) - min(
-        start + one.span_ns[1], other_start + other.span_ns[1]
+    gap = max(start + counts.span_ns[0], other_start + other.span_ns[0]) - min(
+        start + counts.span_ns[1], other_start + other.span_ns[1]
     )
     return gap > _APART_NS
 
 
-def _common(one: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
+def _common(counts: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
     """Return which part two counts have in common; 1 if one of them is too small to tell."""
-    whole, of_other = sum(one.values()), sum(other.values())
-    if min(whole, of_other) < fewest:
+    whole, other_sum = sum(counts.values()), sum(other.values())
+    if min(whole, other_sum) < fewest:
         return 1.0
-    return sum(min(count / whole, other.get(key, 0) / of_other) for key, count in one.items())
+    return sum(min(count / whole, other.get(key, 0) / other_sum) for key, count in counts.items())
 
 
 def _named(operations: Mapping[str, int]) -> str:
@@ -155,13 +155,13 @@ class _Kernels:
     def __init__(self, run_id: str, store: Store) -> None:
         self._run_id, self._store = run_id, store
 
-    def difference(self, one: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:
+    def difference(self, first: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:
         """Return in words why two ranks are of different programs by their kernels, as `difference`."""
-        if not calls[one].communicators.isdisjoint(calls[other].communicators):
+        if not calls[first].communicators.isdisjoint(calls[other].communicators):
             return ""
-        if min(sum(calls[rank].world_sizes.values()) for rank in (one, other)) >= _FEWEST:
+        if min(sum(calls[rank].world_sizes.values()) for rank in (first, other)) >= _FEWEST:
             return ""  # They call the same together.
-        common = _common(self._times[one], self._times[other], fewest=1)
+        common = _common(self._times[first], self._times[other], fewest=1)
         return "they have no kernels in common" if common < _SOME_KERNELS else ""
 
     @cached_property

@@ -35,7 +35,7 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def named(self) -> str:
         """The name that a user gave when the run was collected; empty if none did."""
-        rows = (row for of_rank in self.rows.values() for row in of_rank)
+        rows = (row for rank_rows in self.rows.values() for row in rank_rows)
         return next((row["range"] for row in rows if row["chosen"] and row["source"] == _NAMED), "")
 
     def step_range(self, rank: int) -> StepRange:
@@ -59,10 +59,10 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
         for rank, candidate in candidates.items():
             # Graphs, and kernels chosen by shapes, may have other names on other ranks.
             shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
-            remaining = [one for one in candidate if one.source not in shared]
-            of_rank = [one.name for one in candidate]
+            remaining = [step for step in candidate if step.source not in shared]
+            step_names = [step.name for step in candidate]
             # The calls of a name are there even if a rank alone would take others.
-            has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))
+            has_it = common in step_names or (is_mpi_step(common) and any(map(is_mpi_step, step_names)))
             names[rank] = common if has_it else common_step_range({rank: remaining})
         return names
 

@@ -55,11 +55,11 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
         raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
     files = profiles_of(run)
     # To find out the ranks of thousands of files takes seconds.
-    files = [one for one in files if one.name == file] or files
+    files = [path for path in files if path.name == file] or files
     identity = {file: unchanged_file.identity for file, unchanged_file in unchanged_files(files).items()}
-    found = profiles_by_rank(files, known=identity)
-    paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
-    return Timelines(paths, found.skipped, found.parts, captured_steps(run))
+    profiles = profiles_by_rank(files, known=identity)
+    paths = {rank: path for rank, path in sorted(profiles.paths.items()) if _has_timeline(path)}
+    return Timelines(paths, profiles.skipped, profiles.parts, captured_steps(run))
 
 
 def _has_timeline(path: Path) -> bool:
@@ -86,9 +86,9 @@ def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
         timeline = kept_timeline(kept[rank], step_range)
         if timeline is not None:
             return timeline
-        found = find()
-        if rank not in found.paths:
+        timelines = find()
+        if rank not in timelines.paths:
             raise profile_is_gone(run, rank, profiles[rank].file)
-        return replace(found.read(rank), step_range=step_range)
+        return replace(timelines.read(rank), step_range=step_range)
 
     return read

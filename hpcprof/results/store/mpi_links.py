@@ -73,20 +73,20 @@ class LinkWriter:
 
     def add(self, run: RunMpi) -> None:
         """Write the matches of a window."""
-        calls, found = run.calls, run.operations
-        rows = np.flatnonzero((found.match != NONE) & calls.counted[found.begin])
-        message = found.partner[rows] != NONE
-        way = np.where(message, np.where(found.sends[rows], 1, -1), 0)
+        calls, ops = run.calls, run.operations
+        rows = np.flatnonzero((ops.match != NONE) & calls.counted[ops.begin])
+        message = ops.partner[rows] != NONE
+        way = np.where(message, np.where(ops.sends[rows], 1, -1), 0)
         columns = (
-            found.rank[rows],
-            found.row[rows],
-            calls.own_start[found.begin[rows]],
-            found.match[rows] + self._count,
-            np.where(message, found.peer[rows], NONE),
+            ops.rank[rows],
+            ops.row[rows],
+            calls.own_start[ops.begin[rows]],
+            ops.match[rows] + self._count,
+            np.where(message, ops.peer[rows], NONE),
             way,
-            (found.end[rows] != NONE) & (found.end[rows] != found.begin[rows]),
+            (ops.end[rows] != NONE) & (ops.end[rows] != ops.begin[rows]),
         )
-        self._count += int(found.match.max(initial=NONE)) + 1
+        self._count += int(ops.match.max(initial=NONE)) + 1
         arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
         self._writer.write_table(pa.table(arrays, _SCHEMA))
 
@@ -107,8 +107,8 @@ def _parts(folder: Path) -> Iterator[pa.Table]:
 
 
 def _ints(rows: pa.Table, name: str) -> Ints:
-    found: Ints = rows.column(name).to_numpy().astype(np.int64)
-    return found
+    values: Ints = rows.column(name).to_numpy().astype(np.int64)
+    return values
 
 
 def calls_between(
@@ -129,7 +129,7 @@ def calls_between(
     inside = np.concatenate([*chosen.values()])
     place = np.where(inside, np.cumsum(inside) - 1, NONE).astype(np.int32)
     match, peer = np.full((2, np.count_nonzero(inside)), NONE)
-    known = np.zeros(len(match), bool)
+    is_matched = np.zeros(len(match), bool)
     for part in _parts(folder):
         ranks, row, number, other = (_ints(part, name) for name in ("rank", "row", "match", "peer"))
         # The last place belongs to no rank.
@@ -141,10 +141,10 @@ def calls_between(
         count = np.bincount(group, minlength=len(used))
         whole = np.bincount(group[here], minlength=len(used)) == count
         usable = whole[group] & ((count[group] == _ENDS) | (other[ours] == NONE))
-        known[at[here]] = True
+        is_matched[at[here]] = True
         kept = here & usable
         match[at[kept]], peer[at[kept]] = number[ours][kept], other[ours][kept]
-    return with_matches(lists, match, peer, known)
+    return with_matches(lists, match, peer, is_matched)
 
 
 _ENDS = 2

@@ -68,10 +68,10 @@ def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
 
     Parameters and errors are those of `stored_runs`. A database of an earlier version has no baselines.
     """
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for run_id, name in _rows(_BASELINES, "baselines", db, runs_dir):
-        found.setdefault(str(run_id), []).append(str(name))
-    return found
+        names.setdefault(str(run_id), []).append(str(name))
+    return names
 
 
 def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:

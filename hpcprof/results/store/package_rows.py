@@ -125,21 +125,21 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
                 raise _another_type(name, column, error) from None
         return rows
 
-    def _fields(self, what: str, text: bytes | Raw, names: tuple[str, ...]) -> dict[str, Raw]:
+    def _fields(self, noun: str, text: bytes | Raw, names: tuple[str, ...]) -> dict[str, Raw]:
         """Return the values of an object, still as JSON."""
         try:
             values = _object_decoder(names).decode(text)
         except msgspec.ValidationError as error:
             others = f"a package by hpcprof {self._made_by[:20]}; here is hpcprof {__version__}"
-            raise DamagedInput(f"{what} has unknown columns, in {others}: {error}") from None
+            raise DamagedInput(f"{noun} has unknown columns, in {others}: {error}") from None
         except DAMAGES as error:
-            raise DamagedInput(f"{what} is damaged: {error}") from None
+            raise DamagedInput(f"{noun} is damaged: {error}") from None
         fields = {name: cast(Raw, value) for name in names if (value := getattr(values, name)) is not UNSET}
         # A value that a later one of the same name replaces is in the text and in no field.
         separators = max(0, 2 * len(fields) - 1)
         compact = 2 + separators + sum(len(name) + 2 + _size(value) for name, value in fields.items())
         if _size(text) not in (compact, compact + separators):
-            raise DamagedInput(f"{what} has a name twice, or more space than JSON needs")
+            raise DamagedInput(f"{noun} has a name twice, or more space than JSON needs")
         return fields
 
 

@@ -128,12 +128,12 @@ class RunClocks:
         parts = []
         for source, text in how.items():
             if ranks := self._by(source):
-                of_some = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
-                parts.append(f"the clocks{of_some} {text}")
+                suffix = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
+                parts.append(f"the clocks{suffix} {text}")
         return f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")
 
     def _by(self, source: ClockSource) -> list[int]:
-        return [rank for rank, of_rank in sorted(self.sources.items()) if of_rank is source]
+        return [rank for rank, source_of_rank in sorted(self.sources.items()) if source_of_rank is source]
 
 
 def run_clocks(
@@ -148,7 +148,7 @@ def run_clocks(
     profile does not record it.
     """
     aligned = [*aligned]
-    of_node = {rank for ranks, one in aligned if one.of_node for rank in ranks}
+    node_ranks = {rank for ranks, clocks_of_set in aligned if clocks_of_set.of_node for rank in ranks}
     parts = connect(aligned) if len(utc) > 1 else []
     lone_ranks = [rank for rank in utc if not any(rank in part.clocks for part in parts)]
     parts += [Alignment({rank: RankClock.shifted(0)}, {rank: 0.0}) for rank in lone_ranks]
@@ -158,7 +158,7 @@ def run_clocks(
     first = {} if None not in zeros else first_steps(events)
     clocks = dict(parts[0].clocks)
     alone = ClockSource.STEPS if zeros[0] is None else ClockSource.UTC
-    together = ClockSource.NODE if of_node >= clocks.keys() else ClockSource.COMMUNICATION
+    together = ClockSource.NODE if node_ranks >= clocks.keys() else ClockSource.COMMUNICATION
     sources = dict.fromkeys(clocks, together if len(clocks) > 1 else alone)
     for part, zero in zip(parts[1:], zeros[1:], strict=True):
         if zero is not None and zeros[0] is not None:
@@ -189,12 +189,12 @@ def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
 
 def _start(part: Alignment, first: Mapping[int, int]) -> int:
     """Return when the first step of a part starts, on its clock; 0 without steps."""
-    found = [
+    starts = [
         int(clock.to_common(np.array([first[rank]]))[0])
         for rank, clock in part.clocks.items()
         if rank in first
     ]
-    return min(found, default=0)
+    return min(starts, default=0)
 
 
 @dataclass(frozen=True)
@@ -263,18 +263,18 @@ class _Description(msgspec.Struct):
 
 def identity(events: Mapping[int, RankEvents]) -> str:
     """Return what identifies the profiles of a run."""
-    profiles = [f"{rank} {one.sha256}" for rank, one in sorted(events.items())]
+    profiles = [f"{rank} {rank_events.sha256}" for rank, rank_events in sorted(events.items())]
     return sha256("\n".join(profiles).encode()).hexdigest()
 
 
 def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
     """Write one file of matches into the folder of a run's communication."""
-    found = matches.take(np.lexsort((matches.row, matches.rank)))
+    ordered = matches.take(np.lexsort((matches.row, matches.rank)))
     # Each file numbers its matches apart from the others.
     first = number << _MATCH_BITS
     arrays = []
     for field, column in _COLUMNS.items():
-        values = getattr(found, field)
+        values = getattr(ordered, field)
         if field in ("group", "match"):
             values = values + first
         kind = MATCH_SCHEMA.field(column).type
@@ -293,7 +293,7 @@ def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
             write_statistics=["rank"],
             store_schema=False,
         )
-    return PartFile(name, tuple(np.unique(found.rank).tolist()))
+    return PartFile(name, tuple(np.unique(ordered.rank).tolist()))
 
 
 def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] | None = None) -> Matches:
@@ -380,8 +380,8 @@ class RunCommunication:
             return None
         tables = ((rank, *(kept_table([self._events[rank]], name) for name in MPI_TABLES)) for rank in ranks)
         with self._reading():
-            found = calls_between(self._folder, tables, between)
-        return found.on_common_clock(self.clocks.aligned)
+            calls = calls_between(self._folder, tables, between)
+        return calls.on_common_clock(self.clocks.aligned)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -396,13 +396,13 @@ class RunCommunication:
         """Return what a rank has in common with others; nothing if it has no communication."""
         if self.lost is not None:
             return _NOTHING
-        found = self.matches([rank])
+        joint = self.matches([rank])
         # Collectives that share a kernel share its arrows.
-        found = found.take((found.part == 0) | (found.peer != UNKNOWN))
-        found = found.take(np.lexsort((found.match, found.start)))
-        way = np.where(found.peer == UNKNOWN, 0, np.where(found.sends, 1, -1))
+        joint = joint.take((joint.part == 0) | (joint.peer != UNKNOWN))
+        joint = joint.take(np.lexsort((joint.match, joint.start)))
+        way = np.where(joint.peer == UNKNOWN, 0, np.where(joint.sends, 1, -1))
         carrier = np.full(len(way), int(Carrier.WORK))
-        kernels = RankCommunication(found.start, found.match, way, carrier, self._texts(rank, found, way))
+        kernels = RankCommunication(joint.start, joint.match, way, carrier, self._texts(rank, joint, way))
         return RankCommunication.joined([kernels, self._of_mpi(rank)]) if self.mpi else kernels
 
     def _of_mpi(self, rank: int) -> RankCommunication:
@@ -413,19 +413,19 @@ class RunCommunication:
         rows = kept_table([self._events[rank]], "mpi_operation_list", _MESSAGE).take(links.row)
         values = (rows.column(name).to_pylist() for name in _MESSAGE)
         texts = [
-            _said_of_mpi(*one) for one in zip(*values, links.way.tolist(), links.peer.tolist(), strict=True)
+            _said_of_mpi(*row) for row in zip(*values, links.way.tolist(), links.peer.tolist(), strict=True)
         ]
         # The files of matches number theirs before.
         number = links.match + (len(self.parts) << _MATCH_BITS)
         carrier = np.where(links.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
         return RankCommunication(links.start, number, links.way, carrier, texts)
 
-    def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
-        if not len(found):
+    def _texts(self, rank: int, matches: Matches, way: Ints) -> list[str]:
+        if not len(matches):
             return []
-        rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE).take(found.row)
+        rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE).take(matches.row)
         values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
-        return [_said(*one) for one in zip(*values, way.tolist(), found.peer.tolist(), strict=True)]
+        return [_said(*row) for row in zip(*values, way.tolist(), matches.peer.tolist(), strict=True)]
 
     def save(self) -> None:
         """Write what makes the files in the folder count."""

@@ -224,7 +224,7 @@ EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
 BASELINES = _row_table("baselines", BaselineRow, keys=2)
 PUSHED = _row_table("pushed", PushedRow, keys=1)
 TABLES = {
-    name: _analysis_table(one) for name, one in ANALYSES.items() if one.policy is not Policy.WITH_EVENTS
+    name: _analysis_table(item) for name, item in ANALYSES.items() if item.policy is not Policy.WITH_EVENTS
 }
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
@@ -239,7 +239,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 OF_RUN = {
     "runs": Kept(RUNS, "id"),
-    **{one.name: Kept(one) for one in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
+    **{item.name: Kept(item) for item in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
     **{name: Kept(table) for name, table in TABLES.items()},
 }
 """The tables that hold what is known of a run, by name; analyses by theirs."""

@@ -351,10 +351,10 @@ def _check_versions(client: Client) -> None:
             )
 
 
-def _versions(found: Mapping[str, Any]) -> dict[str, str | None]:
+def _versions(reported: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the versions of `_SAME`; of Python only what its pickles depend on."""
-    python = ".".join(str(found["host"]["python"]).split(".")[:2])
-    return {**{name: found["packages"].get(name) for name in _SAME}, "python": python}
+    python = ".".join(str(reported["host"]["python"]).split(".")[:2])
+    return {**{name: reported["packages"].get(name) for name in _SAME}, "python": python}
 
 
 def _run(

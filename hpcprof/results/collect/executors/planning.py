@@ -44,17 +44,17 @@ def worker_count(work: Sequence[float], jobs: int, started: bool = False) -> int
 def chunks(work: Sequence[float], workers: int) -> list[list[int]]:
     """Return the numbers of the tasks in chunks, the most work first; much work is a chunk of its own."""
     order = sorted(range(len(work)), key=lambda task: -work[task])
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     left, share, most, filled = sum(work), 0.0, 0, 0.0
     for done, task in enumerate(order):
-        if not found or filled + work[task] > share or len(found[-1]) == most:
-            found.append([])
+        if not groups or filled + work[task] > share or len(groups[-1]) == most:
+            groups.append([])
             share, filled = left / workers * _PART, 0.0
             most = min(_MOST_TASKS, ceil((len(work) - done) / workers * _PART))
-        found[-1].append(task)
+        groups[-1].append(task)
         filled += work[task]
         left -= work[task]
-    return found
+    return groups
 
 
 def usable_cpus() -> int:
@@ -73,9 +73,9 @@ def _quota(membership: Path, root: Path) -> float:
         if controllers and "cpu" not in controllers.split(","):
             continue
         folder = root / "cpu" if controllers else root
-        own = folder / path.lstrip("/")
+        folder_of_path = folder / path.lstrip("/")
         # Inside a container the path may be that of the host; the root is then the container's own.
-        for place in (own, *own.parents):
+        for place in (folder_of_path, *folder_of_path.parents):
             if place == folder.parent:
                 break
             least = min(least, _limit(place))
