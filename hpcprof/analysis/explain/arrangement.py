@@ -37,27 +37,27 @@ _GOOD_REPLAY_PCT, POOR_REPLAY_PCT = 1.0, 3.0
 """Maximum error of a replay for high and for medium confidence, in percent."""
 
 
-def drifts(one: Judged, series: StepSeries) -> bool:
+def drifts(judged: Judged, series: StepSeries) -> bool:
     """Return whether the level of the steps would change less than half as much without a cause."""
-    change, known = drift(series), len(one.gained)
+    change, replayed = drift(series), len(judged.gained)
     # The elapsed time of the last step may be unknown.
-    if change is None or known not in (len(series.wall) - 1, len(series.wall)):
+    if change is None or replayed not in (len(series.wall) - 1, len(series.wall)):
         return False
     wall = series.wall.copy()
-    wall[:known] -= np.rint(one.gained).astype(np.int64)
+    wall[:replayed] -= np.rint(judged.gained).astype(np.int64)
     rest = drift(replace(series, wall=wall))
     return rest is None or rest.excess < _EXPLAINED * change.excess
 
 
-def as_sure(one: Judged, level: Finding) -> Judged:
+def as_sure(judged: Judged, level: Finding) -> Judged:
     """Return a cause of the changing level with an interval as narrow as the level's: a trend is no noise."""
-    share = one.saving / (level.saving_ns or 1)
+    share = judged.saving / (level.saving_ns or 1)
     low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
-    return replace(one, interval=replace(one.interval, low=low, high=high, steps_needed=None))
+    return replace(judged, interval=replace(judged.interval, low=low, high=high, steps_needed=None))
 
 
 def by_steps(
-    of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int], drifting: Sequence[Finding]
+    series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int], drifting: Sequence[Finding]
 ) -> list[Finding]:
     """Join the findings of the series and of the replay that are about the same single steps.
 
@@ -65,39 +65,39 @@ def by_steps(
     to them or, if they recur, comes before them, as does a cause that changes the level of the steps
     (``drifting``).
     """
-    left = [one for one in replayed if not _only_in(one, paused)]
-    found = []
-    for long in of_series:
+    left = [item for item in replayed if not _only_in(item, paused)]
+    result = []
+    for long in series:
         change = long.cause == Cause.STEP_DRIFT
-        same = [one for one in left if _only_in(one, set(long.steps)) or (change and one in drifting)]
-        left = [one for one in left if one not in same]
+        same = [item for item in left if _only_in(item, set(long.steps)) or (change and item in drifting)]
+        left = [item for item in left if item not in same]
         if not same:
-            found.append(long)
+            result.append(long)
         elif (change or len(long.steps) >= RECURRING) and (same[0].saving_ns or 0) >= _EXPLAINED * (
             long.saving_ns or 0
         ):
-            found += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
+            result += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
         else:
-            found.append(replace(long, alternatives=tuple(replace(one, alternatives=()) for one in same)))
-    return [*found, *left]
+            result.append(replace(long, alternatives=tuple(replace(item, alternatives=()) for item in same)))
+    return [*result, *left]
 
 
 def _only_in(finding: Finding, steps: Set[int]) -> bool:
-    near = {one + by for one in steps for by in (-1, 0, 1)}
+    near = {step + by for step in steps for by in (-1, 0, 1)}
     return bool(finding.steps) and near.issuperset(finding.steps)
 
 
 def slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
     """Yield the ranks whose host is somewhat slower than the others', which a profiler may cause."""
-    for one in slow:
-        if one.candidate.slower < SURELY_SLOW:
-            rank = graph.ranks[one.ranks[0]]
-            times = one.candidate.slower
+    for item in slow:
+        if item.candidate.slower < SURELY_SLOW:
+            rank = graph.ranks[item.ranks[0]]
+            times = item.candidate.slower
             judged = "the findings are those without it" if times >= MUCH_SLOWER else "it is not a finding"
             yield NotJudged(
                 f"the host of rank {rank}",
                 f"its calls and the time between them take {times:.1f} times as long as on the other ranks, "
-                f"which costs {format_ns(one.saving)} of a step. A profiler can cause that, so {judged}: "
+                f"which costs {format_ns(item.saving)} of a step. A profiler can cause that, so {judged}: "
                 "compare with steps that are not profiled",
             )
 
@@ -114,7 +114,7 @@ def trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confide
 def finding_of(
     inputs: ExplainInputs,
     built: Replayable,
-    one: Judged,
+    judged: Judged,
     wall: int,
     usual: Confidence,
     *,
@@ -124,13 +124,13 @@ def finding_of(
 
     ``wall`` is the time of a step in ns, and ``usual`` the confidence that nothing about the finding lowers.
     """
-    candidate = one.candidate
+    candidate = judged.candidate
     replayed = built.graph.ranks
     # A cause of all replayed steps is one of the steps that they stand for.
-    of_all = len(one.ranks) == len(replayed)
-    ranks = inputs.ranks if of_all else tuple(replayed[position] for position in one.ranks)
-    low, high = max(0.0, one.interval.low), one.interval.high
-    wide = high - low > one.saving
+    on_all = len(judged.ranks) == len(replayed)
+    ranks = inputs.ranks if on_all else tuple(replayed[position] for position in judged.ranks)
+    low, high = max(0.0, judged.interval.low), judged.interval.high
+    wide = high - low > judged.saving
     estimated = candidate.has(Trait.ESTIMATED)
     doubtful = candidate.slower > 0 or usual == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
@@ -138,20 +138,20 @@ def finding_of(
         cause=candidate.cause.name,
         ranks=ranks,
         where=candidate.where or built.step,
-        saving_ns=round(one.saving),
+        saving_ns=round(judged.saving),
         saving_low_ns=round(low),
         saving_high_ns=round(high),
-        share_pct=round(100 * one.saving / wall, 3),
-        evidence=evidence_of(inputs.tables, candidate, ranks, of_mpi=not built.graph.couplings),
+        share_pct=round(100 * judged.saving / wall, 3),
+        evidence=evidence_of(inputs.tables, candidate, ranks, with_mpi=not built.graph.couplings),
         remedy=candidate.cause.advise(
-            candidate.where, ranks, in_turn=of_all and len(ranks) > 1, advice=candidate.advice
+            candidate.where, ranks, in_turn=on_all and len(ranks) > 1, advice=candidate.advice
         ),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
-        limits_after=None if one.limits_after is None else _earlier(one.limits_after.candidate, built),
-        steps=tuple(built.number(place) for place in one.steps),
-        alternatives=tuple(finding_of(inputs, built, other, wall, usual) for other in one.alternatives),
-        together=tuple(finding_of(inputs, built, other, wall, usual) for other in one.together),
+        limits_after=None if judged.limits_after is None else _earlier(judged.limits_after.candidate, built),
+        steps=tuple(built.number(place) for place in judged.steps),
+        alternatives=tuple(finding_of(inputs, built, other, wall, usual) for other in judged.alternatives),
+        together=tuple(finding_of(inputs, built, other, wall, usual) for other in judged.together),
     )
 
 
@@ -160,7 +160,7 @@ def _earlier(candidate: Candidate, built: Replayable) -> Earlier:
 
 
 def beyond_profiler(
-    built: Replayable, found: Sequence[Judged], wall: int
+    built: Replayable, judged: Sequence[Judged], wall: int
 ) -> tuple[list[Judged], list[NotJudged]]:
     """Return the causes that would also be shown without what the profiler adds to them, and those in doubt.
 
@@ -168,16 +168,16 @@ def beyond_profiler(
     """
     bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
     kept, doubts = [], []
-    for one in found:
-        interval, cause = one.interval, one.candidate.cause.name
-        place = f" in {one.candidate.where}" if one.candidate.where else ""
-        seems = f"it seems to cost {format_ns(one.saving)} of a step{place}"
-        if one.saving - interval.by_profiler < bar <= one.saving:
+    for item in judged:
+        interval, cause = item.interval, item.candidate.cause.name
+        place = f" in {item.candidate.where}" if item.candidate.where else ""
+        seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
+        if item.saving - interval.by_profiler < bar <= item.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
             doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
             continue
-        kept.append(one)
-        unsure = one.saving >= bar and interval.low < least
+        kept.append(item)
+        unsure = item.saving >= bar and interval.low < least
         if unsure and interval.steps_needed and built.graph.steps == built.steps:
             steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
             doubts.append(
@@ -203,9 +203,9 @@ def ordered(
 
     def of_step(finding: Finding) -> Finding:
         # The host's work before the first launch of a step is in the wall time of the step before.
-        of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
+        around = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
         # The rarer kind tells more.
-        kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
+        kind = max((number for pair in around if len(pair) == 1 for number in pair if number), default=None)
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
         low, high = (
@@ -217,12 +217,12 @@ def ordered(
             finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
         )
 
-    placed = [one.changed(of_step) if elapsed else one for one in findings]
+    placed = [item.changed(of_step) if elapsed else item for item in findings]
 
     def place(finding: Finding) -> tuple[bool, bool, int, bool]:
         together = {(other.cause, other.where, other.ranks) for other in finding.together}
-        before = [one for one in placed if (one.cause, one.where, one.ranks) in together]
-        least = min(one.saving_ns or 0 for one in (finding, *before))
+        before = [item for item in placed if (item.cause, item.where, item.ranks) in together]
+        least = min(item.saving_ns or 0 for item in (finding, *before))
         return finding.saving_ns is None, finding.confidence == "low", -least, bool(before)
 
     return tuple(sorted(placed, key=place))

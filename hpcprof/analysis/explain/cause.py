@@ -223,9 +223,9 @@ class CauseDeclaration:
         ``advice`` is a candidate's, and comes before all others.
         """
         place = where.lower()
-        usable = (one for one in self.place_remedies if one.jax == (stack == "jax"))
+        usable = (option for option in self.place_remedies if option.jax == (stack == "jax"))
         chosen = next(
-            (one.text for one in usable if any(word in place for word in one.words)),
+            (option.text for option in usable if any(word in place for word in option.words)),
             self.remedies.get(stack, self.remedy),
         )
         chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen

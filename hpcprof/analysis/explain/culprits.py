@@ -70,13 +70,13 @@ def sources_of(
 
 
 def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
-    total, of_function = sum(time.values()), defaultdict[tuple[str, str], dict[int, int]](dict)
+    total, lines_of = sum(time.values()), defaultdict[tuple[str, str], dict[int, int]](dict)
     for place, length in time.items():
         if place is not None:
             function, file, line = place
-            of_function[function, file][line] = length
+            lines_of[function, file][line] = length
     sources = []
-    for (function, file), lines in of_function.items():
+    for (function, file), lines in lines_of.items():
         longest = max(lines, key=lines.__getitem__)
         share = round(100 * sum(lines.values()) / total, 1)
         sources.append(Source(file or None, None if longest == NO_LINE else longest, function, share))
@@ -97,8 +97,8 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         thread = (process, number)
         if thread not in working:
             continue
-        own = functions.take(rows)
-        function, (place, outside) = _innermost(own), places.of(thread)
+        rows_of = functions.take(rows)
+        function, (place, outside) = _innermost(rows_of), places.of(thread)
         calling = _calling(timeline, cause, thread, steps)
         _, start, end = divided([function, place, outside, calling], steps.start, steps.end)
         at = place.at(start)
@@ -106,8 +106,8 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         if cause.calls:
             kept &= calling.at(start) != NONE
         row, length = function.at(start[kept]), (end - start)[kept]
-        for one in np.unique(row).tolist():
-            counter[_line(timeline, own, one)] += int(length[row == one].sum())
+        for distinct_row in np.unique(row).tolist():
+            counter[_line(timeline, rows_of, distinct_row)] += int(length[row == distinct_row].sum())
     return counter
 
 
@@ -153,13 +153,13 @@ def culprit_of(
     declared = cause_of(cause)
     if not declared.has_slice:
         return None
-    known = [rank for rank in ranks if rank in timelines]
-    only = {rank: _slowest_kernel(rank, timelines) for rank in known if cause == Cause.LATE_RANK_GPU}
-    found = [_longest(rank, timelines[rank], declared, where, only.get(rank)) for rank in known]
-    steps = [steps_of(timelines[rank]).number for rank in known]
+    read = [rank for rank in ranks if rank in timelines]
+    only = {rank: _slowest_kernel(rank, timelines) for rank in read if cause == Cause.LATE_RANK_GPU}
+    calls = [_longest(rank, timelines[rank], declared, where, only.get(rank)) for rank in read]
+    steps = [steps_of(timelines[rank]).number for rank in read]
     first = min((int(number[0]) for number in steps if len(number)), default=0)
     return max(
-        (one for one in found if one), key=lambda one: (one.step > first, one.duration_ns), default=None
+        (call for call in calls if call), key=lambda call: (call.step > first, call.duration_ns), default=None
     )
 
 
@@ -213,17 +213,17 @@ def _candidates(
     timeline: Timeline, places: Places, cause: CauseDeclaration, where: str
 ) -> tuple[Ints, Ints, Ints]:
     wheres = where.split(", ")
-    of_texts = (any(is_inside(text, one) for one in wheres) for text in places.texts)
-    inside = np.array([*of_texts, where in ("", OUTSIDE)], bool)
+    insides = (any(is_inside(text, name) for name in wheres) for text in places.texts)
+    inside = np.array([*insides, where in ("", OUTSIDE)], bool)
     if cause.operations:
         work = timeline.columns_of_operations(Operations)
         chosen = work.category == (Category.COMP if cause.operations == "compute" else Category.COMM)
         if cause.kernels:
             chosen &= named(timeline, work.name, cause.kernels)
         calls, launch = timeline.calls, launch_calls(timeline)
-        known = np.flatnonzero(chosen & (launch != NO_CALL))
-        place = places.at(timeline, *(getattr(calls, of)[launch[known]] for of in _WHOSE))
-        rows = known[inside[place]]
+        launched = np.flatnonzero(chosen & (launch != NO_CALL))
+        place = places.at(timeline, *(getattr(calls, of)[launch[launched]] for of in _WHOSE))
+        rows = launched[inside[place]]
         work = work.take(rows if len(rows) else np.flatnonzero(chosen))
         return work.start, work.end, work.name
     table: ApiCalls | Ranges
@@ -232,9 +232,9 @@ def _candidates(
         chosen = named(timeline, table.name, re.compile(cause.calls).search)
     else:
         table = timeline.ranges
-        own = (table.domain == NO_NAME) & (table.one_thread != 0) & (table.name != NO_NAME)
-        inner = {one.rpartition("/")[2] for one in wheres}
-        chosen = own & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
+        on_thread = (table.domain == NO_NAME) & (table.one_thread != 0) & (table.name != NO_NAME)
+        inner = {path.rpartition("/")[2] for path in wheres}
+        chosen = on_thread & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
     rows = np.flatnonzero(chosen)
     rows = rows[inside[places.at(timeline, *(getattr(table, of)[rows] for of in _WHOSE))]]
     return table.start[rows], table.end[rows], table.name[rows]
@@ -258,13 +258,13 @@ def with_culprits(
         # Each timeline of a large run is read when it is looked at.
         ranks = finding.ranks[:MOST_RANKS]
         chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
-        whole_step = {"step", *(one.name for one in chosen if one is not None)}
+        whole_step = {"step", *(item.name for item in chosen if item is not None)}
         where = "" if finding.where in whole_step else finding.where
-        known = [timelines[rank] for rank in ranks if rank in timelines]
-        on_host = bool(known) and not any(timeline.operation_count for timeline in known)
+        read = [timelines[rank] for rank in ranks if rank in timelines]
+        on_host = bool(read) and not any(timeline.operation_count for timeline in read)
         return replace(
             finding,
-            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, known))),
+            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, read))),
             evidence_text=tuple(_said(finding, evidence, tables, on_host) for evidence in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),

@@ -25,18 +25,18 @@ _LONGEST_NAME = 60
 
 
 def evidence_of(
-    tables: Tables, candidate: Candidate, ranks: tuple[int, ...], *, of_mpi: bool
+    tables: Tables, candidate: Candidate, ranks: tuple[int, ...], *, with_mpi: bool
 ) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
 
     ``ranks`` are those that have the cause, by their own numbers. Calls of MPI, such as barriers of a program
-    whose GPUs communicate by themselves, show nothing unless ``of_mpi``.
+    whose GPUs communicate by themselves, show nothing unless ``with_mpi``.
     """
     inner = candidate.where.rpartition("/")[2]
     evidence: list[Evidence] = []
     for figures in candidate.cause.figures:
         table = tables[figures.analysis]
-        if not len(table) or (figures.analysis.startswith("mpi_") and not of_mpi):
+        if not len(table) or (figures.analysis.startswith("mpi_") and not with_mpi):
             continue
         rows = table[figures.rows(table, inner)]
         rank_column = "delaying_rank" if "delaying_rank" in rows else "rank"
@@ -141,8 +141,8 @@ def plain(evidence: Evidence) -> str:
     words = evidence.key.removesuffix("_ns").replace("_", " ")
     is_time = evidence.key.endswith("_ns") and not isinstance(evidence.value, str)
     value = format_ns(float(evidence.value)) if is_time else str(evidence.value)
-    of_rank = "" if evidence.rank is None else f"rank {evidence.rank}: "
-    return f"{of_rank}{words} of {value} in {evidence.analysis}"
+    prefix = "" if evidence.rank is None else f"rank {evidence.rank}: "
+    return f"{prefix}{words} of {value} in {evidence.analysis}"
 
 
 def _idle(row: Row, idle: str = "the GPU is idle for") -> str:

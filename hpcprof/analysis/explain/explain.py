@@ -108,16 +108,16 @@ def explain_noted(
         "coincidences": coincidences,
         "darshan_files": files,
     }
-    found, _ = of_series(tables, ranks, series, {})
+    findings, _ = of_series(tables, ranks, series, {})
     wall = float(series.wall.mean())
-    placed = with_machine(ordered(found, round(wall), {}), tables)
+    placed = with_machine(ordered(findings, round(wall), {}), tables)
     placed = with_files(with_waiting(placed, coincidences, wall), tables)
-    rare = [one for one in placed if is_rare(one)]
+    rare = [finding for finding in placed if is_rare(finding)]
 
     def told(finding: Finding) -> Finding:
-        return replace(finding, evidence_text=tuple(in_words(tables, one) for one in finding.evidence))
+        return replace(finding, evidence_text=tuple(in_words(tables, item) for item in finding.evidence))
 
-    common = ordered([one.changed(told) for one in placed if one not in rare], round(wall), {})
+    common = ordered([finding.changed(told) for finding in placed if finding not in rare], round(wall), {})
     return common, tuple(map(rare_steps, rare))
 
 
@@ -126,11 +126,11 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     series = steady_series(inputs.tables["step_account"])
     wall, elapsed, kinds, counted_steps = _measured(inputs)
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if kinds else []
-    of_step = dict(zip(series.steps.tolist(), numbers, strict=False))
+    kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = replayable(inputs, timelines)
-    of_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
+    in_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
-    findings = [*of_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
+    findings = [*in_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
     once = once_steps(inputs.tables["step_account"])
     summary = StepSummary(
         *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds),
@@ -141,46 +141,46 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [
-                one for one in on_host if not (inputs.coverage and is_a(one.cause, Trait.LIKE_WAITING))
+                item for item in on_host if not (inputs.coverage and is_a(item.cause, Trait.LIKE_WAITING))
             ]
         if len(series.wall):
             summary = replace(summary, source=steps_of(timelines[inputs.ranks[0]]).source)
         unjudged = (NotJudged("causes", built), *pauses)
-        findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
+        findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
-    of_mpi = built.graph.is_of_host
+    is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
-    weights, absent = _weights(built, of_step, {step.step for step in once})
+    weights, absent = _weights(built, kind_of, {step.step for step in once})
     share = profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
     built = replace(built, graph=replay.graph)
     scene = Scene(replay, inputs.gpus, timelines)
-    held_up = scene.mpi.held_up if of_mpi and scene.mpi else 0.0
-    rare = [one for one in findings if of_mpi and (is_rare(one) or is_held_up(one, held_up))]
-    findings = [one for one in findings if one not in rare]
+    held_up = scene.mpi.held_up if is_mpi and scene.mpi else 0.0
+    rare = [finding for finding in findings if is_mpi and (is_rare(finding) or is_held_up(finding, held_up))]
+    findings = [finding for finding in findings if finding not in rare]
     unknown = {Trait.LIKE_WAITING} if inputs.coverage or built.loose_ranks else set()
-    cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
-    of_calls = cost if replay.recorded is None else call_costs(replay, share.less_ns)
-    judged = [one for one in scene.candidates() if not one.has(*unknown)]
-    search = Search(replay, judged, of_calls, weights)
-    found, hidden, slow = search.findings()
-    found += [one for one in slow if one.candidate.slower >= SURELY_SLOW]
+    cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
+    call_cost = cost if replay.recorded is None else call_costs(replay, share.less_ns)
+    judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
+    search = Search(replay, judged, call_cost, weights)
+    causes, hidden, slow = search.findings()
+    causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
     wall, recorded_elapsed = wall or round(search.wall), elapsed or round(search.wall)
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
     usual = trust(inputs, built, error)
     doubts = [*absent]
-    if error > POOR_REPLAY_PCT and any(one.candidate.cause.name == Cause.CONTENTION for one in found):
-        found = [one for one in found if one.candidate.cause.name != Cause.CONTENTION]
+    if error > POOR_REPLAY_PCT and any(item.candidate.cause.name == Cause.CONTENTION for item in causes):
+        causes = [item for item in causes if item.candidate.cause.name != Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
-    level = next((one for one in findings if one.cause == Cause.STEP_DRIFT), None)
-    of_level = [one.candidate for one in found if level and drifts(one, series)]
-    found = [as_sure(one, level) if level and one.candidate in of_level else one for one in found]
-    found, uncertain = beyond_profiler(built, found, elapsed)
-    replayed = [finding_of(inputs, built, one, elapsed, usual) for one in found]
-    drifting = [finding for finding, one in zip(replayed, found, strict=True) if one.candidate in of_level]
+    level = next((finding for finding in findings if finding.cause == Cause.STEP_DRIFT), None)
+    drifters = [item.candidate for item in causes if level and drifts(item, series)]
+    causes = [as_sure(item, level) if level and item.candidate in drifters else item for item in causes]
+    causes, uncertain = beyond_profiler(built, causes, elapsed)
+    replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
+    drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
     findings = by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
-    hiding = tuple(finding_of(inputs, built, one, elapsed, usual, hidden=True) for one in hidden)
+    hiding = tuple(finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden)
     summary = replace(
         summary,
         wall_p50_ns=wall,
@@ -197,9 +197,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
-    waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
+    waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
-    findings = with_machine(ordered(findings, elapsed, of_step), inputs.tables)
+    findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
     return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay.recorded or replay)
 
 
@@ -232,7 +232,7 @@ def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
     names, number = np.unique(
-        [*(short_name(one).split("<")[0] for one in graph.names), ""], return_inverse=True
+        [*(short_name(text).split("<")[0] for text in graph.names), ""], return_inverse=True
     )
     step = work.step - graph.calls.step[graph.front_call[0, 0]]
     counts = (work.category == Category.COMP) & (step >= 0) & (step < graph.steps)
@@ -261,7 +261,7 @@ def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[Step
     if not len(rows):
         return None, None, (), None
     every, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
-    found = [StepKind(int(kind), float(share), int(p50), int(steps)) for kind, share, p50, steps in kinds]
+    rates = [StepKind(int(kind), float(share), int(p50), int(steps)) for kind, share, p50, steps in kinds]
     number = rows["counted_steps"].iloc[0]
     counted_steps = None if pd.isna(number) else int(number)
-    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(found), counted_steps
+    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(rates), counted_steps

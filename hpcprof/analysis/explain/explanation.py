@@ -150,7 +150,7 @@ class Finding(InNotebooks):
         return replace(
             change(self),
             alternatives=tuple(alternative.changed(change) for alternative in self.alternatives),
-            together=tuple(one.changed(change) for one in self.together),
+            together=tuple(finding.changed(change) for finding in self.together),
         )
 
 
@@ -361,16 +361,16 @@ class Explanation(InNotebooks):
             import matplotlib.pyplot as plt
 
             ax = plt.gca()
-        priced = [one for one in reversed(self.shown()) if one.saving_ns is not None]
+        priced = [item for item in reversed(self.shown()) if item.saving_ns is not None]
         saving, low, high = (
-            [(getattr(one, name) or 0) / 1e6 for one in priced]
+            [(getattr(item, name) or 0) / 1e6 for item in priced]
             for name in ("saving_ns", "saving_low_ns", "saving_high_ns")
         )
         errors = [
             [max(value - least, 0) for value, least in zip(saving, low, strict=True)],
             [max(most - value, 0) for value, most in zip(saving, high, strict=True)],
         ]
-        ax.barh([f"{one.cause}\n{one.where}" for one in priced], saving, xerr=errors if priced else None)
+        ax.barh([f"{item.cause}\n{item.where}" for item in priced], saving, xerr=errors if priced else None)
         ax.set_xlabel("saving per step (ms)")
         return ax
 
@@ -388,7 +388,7 @@ class Explanation(InNotebooks):
     def changed(self, change: Callable[[Finding], Finding]) -> Explanation:
         """Return the explanation with all of its findings changed."""
         findings, hidden = (
-            tuple(one.changed(change) for one in some) for some in (self.findings, self.hidden)
+            tuple(finding.changed(change) for finding in side) for side in (self.findings, self.hidden)
         )
         return replace(self, findings=findings, hidden=hidden)
 
@@ -396,8 +396,8 @@ class Explanation(InNotebooks):
         """Return the explanation in the types of JSON."""
         json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self), enc_hook=str))
         for finding in json["findings"]:
-            for one in (finding, *finding["alternatives"], *finding["together"]):
-                del one["cost_ns"], one["limits_after"]
+            for entry in (finding, *finding["alternatives"], *finding["together"]):
+                del entry["cost_ns"], entry["limits_after"]
         return json
 
     @classmethod

@@ -103,31 +103,31 @@ class Search:
         """
         slow = self._slow_hosts()
         base = self.replay.measured
-        for one in slow:
-            if one.candidate.slower >= MUCH_SLOWER:
-                base = one.candidate.remove(base, one.ranks)
+        for late in slow:
+            if late.candidate.slower >= MUCH_SLOWER:
+                base = late.candidate.remove(base, late.ranks)
         begin = self._elapsed(base) if slow else self.unchanged
-        found: list[Judged] = []
+        chosen: list[Judged] = []
         times, walls = base, begin
-        savings = self._savings(times, [one for one in self.candidates if not one.slower])
+        savings = self._savings(times, [item for item in self.candidates if not item.slower])
         hidden = self._hidden(savings)
-        while len(found) < _MOST_FINDINGS:
-            worth = [(saving, one) for saving, one in savings if 100 * saving >= LEAST_PCT * self.wall]
+        while len(chosen) < _MOST_FINDINGS:
+            worth = [(saving, item) for saving, item in savings if 100 * saving >= LEAST_PCT * self.wall]
             judged = self._best(times, walls, worth) or self._late_together(times, walls)
             if judged is None:
                 break
             # A saving beyond a cause's own share is due to the causes before it.
-            alone = self._judged(base, begin, judged.candidate, judged.ranks) if found else judged
-            hiding = self._hiding(found, judged, alone)
+            alone = self._judged(base, begin, judged.candidate, judged.ranks) if chosen else judged
+            hiding = self._hiding(chosen, judged, alone)
             without = judged.candidate.remove(times, judged.ranks)
             # A late rank costs little while another one is as late.
             left = [
-                (saving, one)
-                for saving, one in savings
-                if ((saving, one) in worth or one.has(Trait.LATE_RANK))
-                and not _overlaps(one, judged.candidate)
+                (saving, item)
+                for saving, item in savings
+                if ((saving, item) in worth or item.has(Trait.LATE_RANK))
+                and not _overlaps(item, judged.candidate)
             ]
-            savings = self._savings(without, [one for _, one in left])
+            savings = self._savings(without, [item for _, item in left])
             absorbed = [
                 pair
                 for pair, (rest, _) in zip(left, savings, strict=True)
@@ -138,25 +138,27 @@ class Search:
             others = self._alternatives(times, walls, absorbed)
             least, of = (judged, times) if hiding or judged.saving <= alone.saving else (alone, base)
             together = hiding or judged.together
-            found.append(replace(self._bounded(least, of), alternatives=others, together=together))
+            chosen.append(replace(self._bounded(least, of), alternatives=others, together=together))
             times, walls = without, self._elapsed(without)
-            hidden = [self._limiting(one, found[-1], times) for one in hidden]
-        return found, hidden, slow
+            hidden = [self._limiting(item, chosen[-1], times) for item in hidden]
+        return chosen, hidden, slow
 
-    def _limiting(self, one: Judged, last: Judged, times: Times) -> Judged:
+    def _limiting(self, late: Judged, last: Judged, times: Times) -> Judged:
         """Return a hidden cost, which limits the step after a finding if it shortens what is left."""
-        ((saving, _),) = self._savings(times, [one.candidate]) if one.limits_after is None else ((0.0, None),)
+        ((saving, _),) = (
+            self._savings(times, [late.candidate]) if late.limits_after is None else ((0.0, None),)
+        )
         limits = 100 * saving >= LEAST_ESTIMATE_PCT * self.wall
-        return replace(one, limits_after=last) if limits else one
+        return replace(late, limits_after=last) if limits else late
 
-    def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
+    def _hiding(self, earlier: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
         """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""
         hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
         if not hidden or not judged.candidate.has(Trait.LATE_RANK):
             return ()
-        late = [one for one in found if one.candidate.has(Trait.LATE_RANK)]
-        others = [one for one in late if not set(one.ranks) & set(judged.ranks)]
-        return tuple(others or (found if not late else ()))
+        late = [item for item in earlier if item.candidate.has(Trait.LATE_RANK)]
+        others = [item for item in late if not set(item.ranks) & set(judged.ranks)]
+        return tuple(others or (earlier if not late else ()))
 
     def _late_together(self, times: Times, walls: Ints) -> Judged | None:
         """Return ranks that are late by different causes, where a step gains enough only without both.
@@ -166,27 +168,27 @@ class Search:
         """
         by_host, by_gpu = map(self._latest, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
         pairs = [
-            self._without_both(times, walls, *sorted((one, other), key=lambda late: -late.own_ns))
-            for one in by_host
+            self._without_both(times, walls, *sorted((first, other), key=lambda late: -late.own_ns))
+            for first in by_host
             for other in by_gpu
-            if not set(one.ranks) & set(other.ranks)
+            if not set(first.ranks) & set(other.ranks)
         ]
-        best = max((one.saving for one in pairs), default=0.0)
+        best = max((pair.saving for pair in pairs), default=0.0)
         if 100 * best < LEAST_ESTIMATE_PCT * self.wall:
             return None
         chosen = min(
-            (one for one in pairs if one.saving >= _SAME * best),
-            key=lambda one: len(one.ranks) + len(one.together[0].ranks),
+            (pair for pair in pairs if pair.saving >= _SAME * best),
+            key=lambda pair: len(pair.ranks) + len(pair.together[0].ranks),
         )
         other = self._judged(times, walls, chosen.together[0].candidate, chosen.together[0].ranks)
         return replace(chosen, together=(self._bounded(other, times),))
 
     def _latest(self, cause: Cause) -> list[Candidate]:
         """Return the latest rank by a cause and the latest group; none if a host is slower everywhere."""
-        late = [one for one in self.candidates if one.cause.name == cause]
-        several = [[one for one in late if (len(one.ranks) > 1) == group] for group in (False, True)]
-        latest = [max(alike, key=lambda one: one.own_ns) for alike in several if alike]
-        return [] if any(one.slower for one in latest) else latest
+        late = [item for item in self.candidates if item.cause.name == cause]
+        several = [[item for item in late if (len(item.ranks) > 1) == group] for group in (False, True)]
+        latest = [max(alike, key=lambda item: item.own_ns) for alike in several if alike]
+        return [] if any(item.slower for item in latest) else latest
 
     def _without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
         """Judge ``first`` with what a step gains without both causes."""
@@ -201,36 +203,36 @@ class Search:
     def _alternatives(
         self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
     ) -> tuple[Judged, ...]:
-        found: list[Judged] = []
-        while len(found) < _MOST_ALTERNATIVES:
+        alternatives: list[Judged] = []
+        while len(alternatives) < _MOST_ALTERNATIVES:
             judged = self._best(times, walls, absorbed)
             if judged is None:
                 break
-            found.append(self._bounded(judged, times))
+            alternatives.append(self._bounded(judged, times))
             absorbed = [pair for pair in absorbed if pair[1].cause is not judged.candidate.cause]
-        return tuple(found)
+        return tuple(alternatives)
 
     def _savings(self, times: Times, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
         """Return what each candidate saves, about: the same kernels stay beside communication."""
         before = self._elapsed(times, exact=False)
-        without = (self._elapsed(one.remove(times, one.ranks), exact=False) for one in candidates)
+        without = (self._elapsed(item.remove(times, item.ranks), exact=False) for item in candidates)
         return [
-            (self._mean_of(_gained(before, after)), one)
-            for after, one in zip(without, candidates, strict=True)
+            (self._mean_of(_gained(before, after)), item)
+            for after, item in zip(without, candidates, strict=True)
         ]
 
     def _slow_hosts(self) -> list[Judged]:
         """Return the ranks whose host is slower in all of its calls, if that costs time."""
         times, walls = self.replay.measured, self.unchanged
-        found = []
-        for one in self.candidates:
-            if one.slower > 1:
-                judged = self._judged(times, walls, one, one.ranks)
+        slow = []
+        for candidate in self.candidates:
+            if candidate.slower > 1:
+                judged = self._judged(times, walls, candidate, candidate.ranks)
                 if 100 * judged.saving >= LEAST_PCT * self.wall:
-                    found.append(self._bounded(judged, times))
-                    times = one.remove(times, one.ranks)
+                    slow.append(self._bounded(judged, times))
+                    times = candidate.remove(times, candidate.ranks)
                     walls = self._elapsed(times)
-        return found
+        return slow
 
     def _mean(self, times: Times) -> float:
         return self._mean_of(self._elapsed(times))
@@ -247,10 +249,10 @@ class Search:
         key = sha256(times.lag.data)
         key.update(times.alone.data)
         contended = times.contended and self.replay.has_slowdown
-        known = (key.digest(), contended, contended and exact)
-        if known not in self._found:
-            self._found[known] = self.replay.elapsed(self.replay.moments(times, exact=exact))
-        return self._found[known]
+        state = (key.digest(), contended, contended and exact)
+        if state not in self._found:
+            self._found[state] = self.replay.elapsed(self.replay.moments(times, exact=exact))
+        return self._found[state]
 
     def _best(self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]) -> Judged | None:
         """Return the narrowest candidate that saves about as much as the best one; None without one."""
@@ -258,11 +260,11 @@ class Search:
             return None
         best = max(saving for saving, _ in savings)
         least = {True: _TELLS * best, False: _SAME * best}
-        near = (one for saving, one in savings if saving >= least[one.has(Trait.TELLING)])
+        near = (item for saving, item in savings if saving >= least[item.has(Trait.TELLING)])
         narrow = min(near, key=_breadth)
         if narrow.has(Trait.BROAD):
-            alike = [(saving / best, one) for saving, one in savings if one.cause is narrow.cause]
-            narrow = _around([one for share, one in alike if share >= _ABSORBED], narrow)
+            alike = [(saving / best, item) for saving, item in savings if item.cause is narrow.cause]
+            narrow = _around([item for share, item in alike if share >= _ABSORBED], narrow)
         return self._narrowed(times, walls, narrow)
 
     def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
@@ -280,20 +282,20 @@ class Search:
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
         by_step, steps = gained, ()  # type: Floats, tuple[int, ...]
-        if (some := _some_steps(gained)) is not None:
+        if (chosen := _some_steps(gained)) is not None:
             # How many steps of the capture have the cause is known.
-            by_step = gained[some] * self._mean_of(some.astype(float))
-            steps = self._numbers(times, changed, some)
+            by_step = gained[chosen] * self._mean_of(chosen.astype(float))
+            steps = self._numbers(times, changed, chosen)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
-    def _bounded(self, one: Judged, times: Times) -> Judged:
-        remove, ranks = one.candidate.remove, one.ranks
+    def _bounded(self, judged: Judged, times: Times) -> Judged:
+        remove, ranks = judged.candidate.remove, judged.ranks
         interval = self._uncertainty.of_saving(
-            times, lambda those: remove(those, ranks), one.saving, one.by_step
+            times, lambda those: remove(those, ranks), judged.saving, judged.by_step
         )
-        return replace(one, interval=interval)
+        return replace(judged, interval=interval)
 
-    def _numbers(self, times: Times, changed: Times, some: Mask) -> tuple[int, ...]:
+    def _numbers(self, times: Times, changed: Times, chosen: Mask) -> tuple[int, ...]:
         """Return the numbers of the steps that have a cause, from those that gain without it.
 
         Less work of the host before the first launch of a step shortens the step before.
@@ -306,33 +308,33 @@ class Search:
         # A pause may lie at the end of the step before that of its call.
         pause, longest = graph.calls.step.copy(), np.argsort(graph.pieces.length, kind="stable")
         pause[graph.pieces.call[longest]] = graph.pieces.step[longest]
-        of_pause = graph.edges.kind[edges] == EdgeKind.HOST
-        number = np.where(of_pause, pause[call], graph.calls.step[call]) - first
-        known = (number >= 0) & (number < graph.steps)
+        in_pause = graph.edges.kind[edges] == EdgeKind.HOST
+        number = np.where(in_pause, pause[call], graph.calls.step[call]) - first
+        within = (number >= 0) & (number < graph.steps)
         before = np.zeros(len(call), bool)
-        before[known] = call[known] <= front[graph.call_rank[call[known]], number[known]]
+        before[within] = call[within] <= front[graph.call_rank[call[within]], number[within]]
         earlier = int(less[before].sum() > less[~before].sum())
-        return tuple((np.flatnonzero(some) + first + earlier).tolist())
+        return tuple((np.flatnonzero(chosen) + first + earlier).tolist())
 
     def _hidden(self, savings: Sequence[tuple[float, Candidate]]) -> list[Judged]:
         """Return the work of the host that takes long and costs about nothing, at its narrowest places."""
-        found = [
-            Judged(one, one.ranks, max(0.0, saving), np.empty(0), Interval(0.0, max(0.0, saving)))
-            for saving, one in savings
-            if one.has(Trait.HIDES)
-            and 100 * one.own_ns >= _HIDDEN_PCT * self.wall
+        hidden = [
+            Judged(item, item.ranks, max(0.0, saving), np.empty(0), Interval(0.0, max(0.0, saving)))
+            for saving, item in savings
+            if item.has(Trait.HIDES)
+            and 100 * item.own_ns >= _HIDDEN_PCT * self.wall
             and 100 * saving < LEAST_PCT * self.wall
         ]
-        found.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
+        hidden.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
         return [
-            one
-            for i, one in enumerate(found)
-            if not any(_outer(one, other) for other in found[:i] + found[i + 1 :])
+            item
+            for i, item in enumerate(hidden)
+            if not any(_outer(item, other) for other in hidden[:i] + hidden[i + 1 :])
         ]
 
 
-def _outer(one: Judged, other: Judged) -> bool:
-    mine, its = one.candidate, other.candidate
+def _outer(inner: Judged, other: Judged) -> bool:
+    mine, its = inner.candidate, other.candidate
     inside = its.where != mine.where and is_inside(its.where, mine.where)
     return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
 
@@ -348,21 +350,21 @@ def _some_steps(gained: Floats) -> Mask | None:
     """Return the steps that gain by the removal of a cause; None if that is not only some of them."""
     order = np.sort(gained)[::-1]
     reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
-    some: Mask = gained >= np.mean(order[:reach]) / 2
-    few = some.sum() <= _SOME_STEPS * len(gained) and gained[some].sum() >= _MOSTLY * order.sum()
-    return some if few else None
+    chosen: Mask = gained >= np.mean(order[:reach]) / 2
+    few = chosen.sum() <= _SOME_STEPS * len(gained) and gained[chosen].sum() >= _MOSTLY * order.sum()
+    return chosen if few else None
 
 
-def _breadth(one: Candidate) -> tuple[bool, int, bool, bool, float, int]:
+def _breadth(candidate: Candidate) -> tuple[bool, int, bool, bool, float, int]:
     """Return how much a candidate is about: its ranks, its own time, and the size of its place.
 
     Broadest is a host that should be quicker in all that it does. A host that never waits for the GPU hides
     whatever else it does. Recorded reads and writes tell why a rank is late.
     """
-    alone = one.only != NONE and not one.has(Trait.ALL_RANKS)
-    ranks, syncs = 1 if alone else len(one.ranks), one.has(Trait.SYNCHRONIZES)
-    unknown = not one.has(Trait.TELLING)
-    return one.has(Trait.BROAD), ranks, syncs, unknown, one.own_ns, -len(one.where)
+    alone = candidate.only != NONE and not candidate.has(Trait.ALL_RANKS)
+    ranks, syncs = 1 if alone else len(candidate.ranks), candidate.has(Trait.SYNCHRONIZES)
+    unknown = not candidate.has(Trait.TELLING)
+    return candidate.has(Trait.BROAD), ranks, syncs, unknown, candidate.own_ns, -len(candidate.where)
 
 
 def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
@@ -371,19 +373,19 @@ def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
     Where it also helps to be quicker in another place, none alone is the cause. The place with the most time
     is the whole step, whatever its name.
     """
-    *inner, whole = sorted(places, key=lambda one: one.own_ns)
+    *inner, whole = sorted(places, key=lambda item: item.own_ns)
     comparable = (
         is_inside(narrow.where, other.where) or is_inside(other.where, narrow.where) for other in inner
     )
     return narrow if all(comparable) else whole
 
 
-def _overlaps(one: Candidate, taken: Candidate) -> bool:
-    if one.cause is not taken.cause:
+def _overlaps(item: Candidate, taken: Candidate) -> bool:
+    if item.cause is not taken.cause:
         return False
-    if one.has(Trait.LATE_RANK) and set(one.ranks) & set(taken.ranks):
+    if item.has(Trait.LATE_RANK) and set(item.ranks) & set(taken.ranks):
         return True
-    return is_inside(one.where, taken.where) or is_inside(taken.where, one.where)
+    return is_inside(item.where, taken.where) or is_inside(taken.where, item.where)
 
 
 def estimated_finding(

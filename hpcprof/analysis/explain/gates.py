@@ -30,7 +30,7 @@ class Gate(msgspec.Struct, frozen=True):
 
     def unknown_in(self, explanation: Explanation) -> str:
         """Return why the cause could not be judged; empty if it was."""
-        reasons = (one.reason for one in explanation.not_judged if one.what == self.cause)
+        reasons = (entry.reason for entry in explanation.not_judged if entry.what == self.cause)
         return next(reasons, "")
 
 

@@ -55,6 +55,6 @@ class ExplainInputs:
     @property
     def coverage(self) -> str:
         """A clause with the number of ranks that have a profile; empty if all have one."""
-        known = len(self.ranks)
-        has = "has" if known == 1 else "have"
-        return f"{known} of {self.world_size:,} ranks {has} a profile" if known < self.world_size else ""
+        count = len(self.ranks)
+        has = "has" if count == 1 else "have"
+        return f"{count} of {self.world_size:,} ranks {has} a profile" if count < self.world_size else ""

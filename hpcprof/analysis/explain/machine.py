@@ -34,7 +34,7 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     findings = list(findings)
     # Without any finding, nobody asks for the table.
     rows = [] if not findings else _rows(tables[TABLE])
-    return with_files([_explained(one, rows) for one in findings] if rows else findings, tables)
+    return with_files([_explained(finding, rows) for finding in findings] if rows else findings, tables)
 
 
 def _waits() -> list[tuple[str, MachineWait]]:
@@ -44,7 +44,7 @@ def _waits() -> list[tuple[str, MachineWait]]:
 
 def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
     """Return findings; those about slow reads and writes with the files that took most time, by Darshan."""
-    if all(one.cause != Cause.SLOW_IO for one in findings):
+    if all(finding.cause != Cause.SLOW_IO for finding in findings):
         return [*findings]
     rows = [row for row in _rows(tables[FILES]) if row["module"] != "MPI-IO" and row["log"]]
     rows = [row for row in rows if (row["share_pct"] or 0.0) >= _SHARE_OF_FILE_PCT]
@@ -54,36 +54,36 @@ def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
         key = "write_s" if row["write_s"] >= row["read_s"] else "read_s"
         figures.append(Evidence(FILES, None, key, row[key]))
     return [
-        replace(one, evidence=(*one.evidence, *figures)) if one.cause == Cause.SLOW_IO else one
-        for one in findings
+        replace(item, evidence=(*item.evidence, *figures)) if item.cause == Cause.SLOW_IO else item
+        for item in findings
     ]
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    known = table.astype(object).where(table.notna(), None)
-    found: list[dict[str, Any]] = known.to_dict("records")
-    return found
+    cells = table.astype(object).where(table.notna(), None)
+    rows: list[dict[str, Any]] = cells.to_dict("records")
+    return rows
 
 
 def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
     for cause, wait in _waits():
-        of_waiting = _as_waiting(finding, rows, cause, wait) if wait.metrics else None
-        if of_waiting is not None:
-            return of_waiting
-    own = _about(finding, rows)
-    shown = [row for row in own if _is_reason(row, finding)][:_MOST_REASONS]
-    shown += [row for row in own if row not in shown][: _MOST_CHANCES if not shown else 0]
+        as_wait = _as_waiting(finding, rows, cause, wait) if wait.metrics else None
+        if as_wait is not None:
+            return as_wait
+    about = _about(finding, rows)
+    shown = [row for row in about if _is_reason(row, finding)][:_MOST_REASONS]
+    shown += [row for row in about if row not in shown][: _MOST_CHANCES if not shown else 0]
     return replace(finding, evidence=(*finding.evidence, *map(_evidence, shown)))
 
 
 def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     subject = cause_of(finding.cause).meanwhile
-    own = [row for row in rows if row["subject"] == subject]
+    matching = [row for row in rows if row["subject"] == subject]
     if subject == "rank":
-        of_gpu = finding.cause == Cause.LATE_RANK_GPU
-        own = [row for row in own if row["rank"] in finding.ranks]
-        own = [row for row in own if str(row["device"]).startswith("gpu") == of_gpu]
-    return sorted(own, key=lambda row: (row["p_value"], -_change(row)))
+        on_gpu = finding.cause == Cause.LATE_RANK_GPU
+        matching = [row for row in matching if row["rank"] in finding.ranks]
+        matching = [row for row in matching if str(row["device"]).startswith("gpu") == on_gpu]
+    return sorted(matching, key=lambda row: (row["p_value"], -_change(row)))
 
 
 def _change(row: Mapping[str, Any]) -> float:
@@ -119,13 +119,13 @@ def _as_waiting(
     if not is_a(finding.cause, Trait.MAY_BE_WAITING):
         return None
     long = finding.cause == Cause.STEP_SPIKES or any(
-        one.cause == Cause.STEP_SPIKES for one in finding.alternatives
+        item.cause == Cause.STEP_SPIKES for item in finding.alternatives
     )
     in_long = [row for row in rows if long and row["subject"] == "spikes" and row["beyond_chance"]]
-    of_steps = [row for row in in_long if row["metric"] in wait.metrics]
+    in_steps = [row for row in in_long if row["metric"] in wait.metrics]
     if cause == Cause.MEMORY_PRESSURE:
-        of_steps = [row for row in of_steps if _is_most_of_waiting(row, rows)]
-    of_ranks = [
+        in_steps = [row for row in in_steps if _is_most_of_waiting(row, rows)]
+    on_ranks = [
         row
         for row in rows
         if row["subject"] == wait.subject
@@ -133,30 +133,32 @@ def _as_waiting(
         and row["rank"] in finding.ranks
         and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
     ]
-    shown = of_steps or of_ranks
+    shown = in_steps or on_ranks
     if not shown:
         return None
-    also = [row for row in in_long if of_steps and row["metric"] in (*wait.metrics, *wait.beside)]
-    own = {int(row["rank"]) for row in shown if row["rank"] is not None}
-    ranks = tuple(sorted(own)) or finding.ranks
-    told = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
+    also = [row for row in in_long if in_steps and row["metric"] in (*wait.metrics, *wait.beside)]
+    late = {int(row["rank"]) for row in shown if row["rank"] is not None}
+    ranks = tuple(sorted(late)) or finding.ranks
+    reasons = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
     where = "" if finding.cause == Cause.STEP_SPIKES else finding.where
     return replace(
         finding,
         cause=cause,
         ranks=ranks,
         where=where,
-        evidence=(*map(_evidence, told), *finding.evidence),
+        evidence=(*map(_evidence, reasons), *finding.evidence),
         remedy=cause_of(cause).advise(where, ranks),
     )
 
 
 def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a rank for which memory is short waits for hardly anything else in long steps."""
-    own = [one for one in rows if one["rank"] == row["rank"]]
-    blocked = (one["then"] for one in own if (one["subject"], one["metric"]) == ("spikes", "blocked_pct"))
+    alike = [line for line in rows if line["rank"] == row["rank"]]
+    blocked = (
+        line["then"] for line in alike if (line["subject"], line["metric"]) == ("spikes", "blocked_pct")
+    )
     share = row["then"] * (100 if row["unit"] == "s/s" else 1)
-    return any(one["subject"] == "memory" for one in own) and share >= _ENOUGH * max(blocked, default=0.0)
+    return any(line["subject"] == "memory" for line in alike) and share >= _ENOUGH * max(blocked, default=0.0)
 
 
 def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
@@ -171,18 +173,18 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
     Where they wait for memory or files in the long steps, these would be gone too without it: it is then an
     alternative to them.
     """
-    known, rows = [*findings], _rows(table)
+    result, rows = [*findings], _rows(table)
     for cause, wait in _waits():
-        if any(one.cause == cause for one in findings):
+        if any(item.cause == cause for item in findings):
             continue
-        found = [*waiting(table, cause, wall)]
-        long = next((one for one in known if one.cause == Cause.STEP_SPIKES), None)
-        if long is None or not found or not wait.metrics or not _mostly_in_long_steps(rows, wait):
-            known += found
+        waits = [*waiting(table, cause, wall)]
+        long = next((item for item in result if item.cause == Cause.STEP_SPIKES), None)
+        if long is None or not waits or not wait.metrics or not _mostly_in_long_steps(rows, wait):
+            result += waits
         else:
-            nested = replace(long, alternatives=(*long.alternatives, *found))
-            known = [nested if one is long else one for one in known]
-    return known
+            nested = replace(long, alternatives=(*long.alternatives, *waits))
+            result = [nested if item is long else item for item in result]
+    return result
 
 
 def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) -> bool:

@@ -79,8 +79,8 @@ def mpi_graph(
         activities[rank] = RankActivity(
             *(timeline, calls, Work.empty(), pieces, places, run.calls.names, streams, part.fronts, NONE)
         )
-        own = concatenate(Edges, host_edges(calls, calls.end - calls.start))
-        edges[rank] = RankEdges(own, 0, 0, np.empty(0, np.int64))
+        host = concatenate(Edges, host_edges(calls, calls.end - calls.start))
+        edges[rank] = RankEdges(host, 0, 0, np.empty(0, np.int64))
     # The calls are on the common clock.
     common = CommonClock({}, {}, dict.fromkeys(timelines, 0))
     return run_graph(activities, edges, common, (), run, _in_files(timelines, parts, run))
@@ -116,7 +116,7 @@ def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _Ra
     order = np.lexsort((row != NONE, start, sequence))
     next_row = low + np.searchsorted(every.own_start[low:last_of_main], bounds)
     following = np.concatenate((np.where(next_row < last_of_main, next_row, NONE), rows))
-    row, sequence, start, end, following = (one[order] for one in (row, sequence, start, end, following))
+    row, sequence, start, end, following = (part[order] for part in (row, sequence, start, end, following))
     again = np.append(False, sequence[1:] == sequence[:-1])
     # Calls of a thread do not overlap, but stamps of damaged profiles may.
     begin = np.maximum(start, np.where(again, np.append(start[:1], end[:-1]), start))
@@ -148,12 +148,12 @@ def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[st
     start, end = part.own_end[calls.before[gaps]], part.own_start[gaps]
     filled = end > start
     gaps, start, end = gaps[filled], start[filled], end[filled]
-    own = np.full(len(gaps), NONE)
+    innermost = np.full(len(gaps), NONE)
     owner, begin, finish = np.arange(len(gaps)), start, end
     if len(timeline.ranges) and len(gaps):
-        owner, begin, finish, own = _divided(timeline, run, calls.thread[gaps], start, end, number)
+        owner, begin, finish, innermost = _divided(timeline, run, calls.thread[gaps], start, end, number)
     between = _between(run, part.following[gaps], number)
-    place = np.where(own == NONE, between[owner], own)
+    place = np.where(innermost == NONE, between[owner], innermost)
     return tuple(number), HostPieces(gaps[owner], place, finish - begin, calls.step[gaps[owner]])
 
 
@@ -163,9 +163,9 @@ def _divided(
     places = places_of(timeline, int(start.min()), int(end.max()))
     columns = []
     for (sequence,), mine in rows_by_key(thread):
-        own, marking = places.of(_thread(timeline, run, sequence))
-        owner, begin, finish = divided((own, marking), start[mine], end[mine])
-        place = own.at(begin)
+        opened, marking = places.of(_thread(timeline, run, sequence))
+        owner, begin, finish = divided((opened, marking), start[mine], end[mine])
+        place = opened.at(begin)
         place = np.where(place == NONE, marking.at(begin), place)
         columns.append((mine[owner], begin, finish, place))
     owner, begin, finish, place = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -181,18 +181,18 @@ def _thread(timeline: Timeline, run: RunMpi, sequence: int) -> Thread:
 
 
 def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi) -> Ints:
-    found = []
+    times = []
     for timeline, part in zip(timelines.values(), parts, strict=True):
         calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
         gaps = np.flatnonzero(part.calls.before != NONE)
         for (sequence,), mine in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
             process, thread = _thread(timeline, run, sequence)
-            own = calls.take((calls.process == process) & (calls.thread == thread))
+            on_thread = calls.take((calls.process == process) & (calls.thread == thread))
             rows = gaps[mine]
             start, end = part.own_end[part.calls.before[rows]], part.own_start[rows]
-            time[rows] = coverage(start, end, union(own.start, own.end))
-        found.append(time)
-    return np.concatenate(found)
+            time[rows] = coverage(start, end, union(on_thread.start, on_thread.end))
+        times.append(time)
+    return np.concatenate(times)
 
 
 def _between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
@@ -201,13 +201,13 @@ def _between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
     before = np.where(following > 0, calls.name[following - 1], NONE)
     before[calls.first[np.searchsorted(calls.first, following, side="right") - 1] == following] = NONE
     pairs, which = numbered_rows(before, np.where(last, NONE, calls.name[following]))
-    texts = [between_calls(*(calls.names[one] if one != NONE else None for one in pair)) for pair in pairs]
-    known = np.array([number.setdefault(text, len(number)) for text in texts], np.int64)
-    return known[which] if len(known) else np.empty(0, np.int64)
+    texts = [between_calls(*(calls.names[name] if name != NONE else None for name in pair)) for pair in pairs]
+    numbers = np.array([number.setdefault(text, len(number)) for text in texts], np.int64)
+    return numbers[which] if len(numbers) else np.empty(0, np.int64)
 
 
-def between_calls(one: str | None, other: str | None) -> str:
+def between_calls(previous: str | None, other: str | None) -> str:
     """Return the name of the place between two calls of MPI, either of which may be unknown."""
-    if one is None or other is None:
-        return f"before {other}" if other else f"after {one}"
-    return f"between {one} and {other}"
+    if previous is None or other is None:
+        return f"before {other}" if other else f"after {previous}"
+    return f"between {previous} and {other}"

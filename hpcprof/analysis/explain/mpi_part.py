@@ -60,8 +60,8 @@ class MpiPart:
         They may pass back the same way. Ranks that exchange messages with their neighbours send as often to
         the neighbour that sent last as to another one.
         """
-        found = self.directions
-        inner = np.count_nonzero(found + found.T, axis=0) > 1
+        directions = self.directions
+        inner = np.count_nonzero(directions + directions.T, axis=0) > 1
         relays = self.relays[inner[self.relays[:, 1]]]
         passed = relays[relays[:, 0] != relays[:, 2]]
         if not len(passed) or len(passed) < _RELAYED * len(relays):
@@ -74,13 +74,13 @@ class MpiPart:
     @cached_property
     def server(self) -> int:
         """The position of the rank with which all others exchange their messages; `NONE` without."""
-        found = self.directions
-        if len(found) <= 2 or not found.any():
+        directions = self.directions
+        if len(directions) <= 2 or not directions.any():
             return NONE
-        hub = int((found.sum(axis=0) + found.sum(axis=1)).argmax())
-        others = np.delete(np.arange(len(found)), hub)
-        serves = (found[hub, others] > 0) & (found[others, hub] > 0)
-        return hub if serves.all() and not found[np.ix_(others, others)].any() else NONE
+        hub = int((directions.sum(axis=0) + directions.sum(axis=1)).argmax())
+        others = np.delete(np.arange(len(directions)), hub)
+        serves = (directions[hub, others] > 0) & (directions[others, hub] > 0)
+        return hub if serves.all() and not directions[np.ix_(others, others)].any() else NONE
 
 
 _RELAYED = 0.75
@@ -132,10 +132,10 @@ class MpiNeeds:
 
     def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:
         self._calls, self._run, self._row = calls, run, row
-        known = np.flatnonzero(row != NONE)
-        self._real = known[np.lexsort((calls.start[known], calls.thread[known]))]
+        kept = np.flatnonzero(row != NONE)
+        self._real = kept[np.lexsort((calls.start[kept], calls.thread[kept]))]
         node = np.full(len(run.calls) + 1, NONE)
-        node[row[known]] = known
+        node[row[kept]] = kept
         operations = run.operations
         receives, held = operations.matched_receives, blocked_sends(run)
         sends = operations.matched_sends
@@ -162,55 +162,55 @@ class MpiNeeds:
             if run.waits_for_all(op, rows):
                 joined += zip(begin, done, strict=True)
             elif name in PREFIX:
-                own, other = needed_before(run, rows)
-                rooted.append((node[operations.begin[other]], node[operations.completes[own]]))
+                waiters, other = needed_before(run, rows)
+                rooted.append((node[operations.begin[other]], node[operations.completes[waiters]]))
             elif name in FROM_ROOT:
-                rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
+                rows, begin, done, is_root = (column[one_root] for column in (rows, begin, done, is_root))
                 others = rows.shape[1] - 1
                 rooted.append((np.repeat(begin[is_root], others), done[~is_root]))
             elif name in TO_ROOT:
-                rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
+                rows, begin, done, is_root = (column[one_root] for column in (rows, begin, done, is_root))
                 blocked.append(blocked_givers(run, rows))
                 gathered += zip(begin, done[is_root][:, None], strict=True)
         self._held, self._posted, *_ = self._pairs(
             run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
         )
-        root, of_root = (np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1))
+        root, leaves = (np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1))
         self._needs = (
             (self._received, self._sent, EdgeKind.MESSAGE),
             (self._held, self._posted, EdgeKind.RENDEZVOUS),
             (self._stuck, self._moving, EdgeKind.MESSAGE),
-            (of_root, root, EdgeKind.MESSAGE),
+            (leaves, root, EdgeKind.MESSAGE),
         )
         self._groups = [*joined, *gathered]
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
         operations = run.operations
-        own, other = node[operations.completes[rows]], node[operations.begin[partner]]
-        here = (own != NONE) & (other != NONE) & (own != other)
-        return own[here], other[here], partner[here]
+        waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
+        here = (waiter != NONE) & (other != NONE) & (waiter != other)
+        return waiter[here], other[here], partner[here]
 
-    def _progress(self, run: RunMpi, own: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
+    def _progress(self, run: RunMpi, waiter: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
         """Return calls that end because a partner is inside MPI again, and the call in which it is.
 
         Without a thread for it, the library moves a large message only while both ranks are inside MPI. So a
         wait that begins while the partner, in the middle of a nonblocking operation, is outside, and that
         ends soon after it comes back, has waited for that.
         """
-        calls, found = self._calls, run.operations
-        begun = found.completes[partner] != found.begin[partner]
+        calls, ops = self._calls, run.operations
+        begun = ops.completes[partner] != ops.begin[partner]
         at_start, at_end = (
             self._last_begun(calls.thread[other], moment)
-            for moment in (calls.start[own], calls.end[own] + _NEAR_NS)
+            for moment in (calls.start[waiter], calls.end[waiter] + _NEAR_NS)
         )
-        away = begun & (at_end > at_start) & (calls.end[at_start] + _NEAR_NS < calls.start[own])
-        alone = calls.start[at_end] - calls.start[own]
-        length = calls.end[own] - calls.start[own]
+        away = begun & (at_end > at_start) & (calls.end[at_start] + _NEAR_NS < calls.start[waiter])
+        alone = calls.start[at_end] - calls.start[waiter]
+        length = calls.end[waiter] - calls.start[waiter]
         chosen = np.flatnonzero(away & (alone > _NEAR_NS) & (alone > _MOSTLY * length))
         # A wait has waited for the last one of several partners to come back.
-        chosen = chosen[np.lexsort((-alone[chosen], own[chosen]))]
-        chosen = chosen[np.append(True, np.diff(own[chosen]) != 0)[: len(chosen)]]
-        return own[chosen], at_end[chosen]
+        chosen = chosen[np.lexsort((-alone[chosen], waiter[chosen]))]
+        chosen = chosen[np.append(True, np.diff(waiter[chosen]) != 0)[: len(chosen)]]
+        return waiter[chosen], at_end[chosen]
 
     def _last_begun(self, thread: Ints, moment: Ints) -> Ints:
         calls, rows = self._calls, self._real
@@ -243,24 +243,24 @@ class MpiNeeds:
         time that it then takes from there on. A rank may receive in another order what it receives without
         sending, or joining a collective, in between.
         """
-        calls, found = self._calls, self._run.operations
+        calls, ops = self._calls, self._run.operations
         node = np.full(len(self._run.calls), NONE)
-        known = np.flatnonzero(self._row != NONE)
-        node[self._row[known]] = known
+        rows_of = np.flatnonzero(self._row != NONE)
+        node[self._row[rows_of]] = rows_of
         operations, counts = np.zeros((2, len(calls)), np.int64)
         np.add.at(counts, self._received, 1)
-        begun = node[found.begin[found.sends | ~found.is_of(POINT_TO_POINT)]]
+        begun = node[ops.begin[ops.sends | ~ops.is_of(POINT_TO_POINT)]]
         operations[begun[begun != NONE]] = 1
         # One message in a call, in the order of the calls of a thread.
-        own, sent = self._received, self._sent
-        single = (counts[own] == 1) & (operations[own] == 0)
-        own, sent = own[single], sent[single]
-        order = np.lexsort((calls.start[own], calls.thread[own]))
-        own, sent = own[order], sent[order]
+        ended, sent = self._received, self._sent
+        single = (counts[ended] == 1) & (operations[ended] == 0)
+        ended, sent = ended[single], sent[single]
+        order = np.lexsort((calls.start[ended], calls.thread[ended]))
+        ended, sent = ended[order], sent[order]
         between = np.cumsum(operations)
         # The calls of a thread follow each other.
         run = np.cumsum(
-            np.diff(between[own], prepend=NONE) + np.abs(np.diff(calls.thread[own], prepend=NONE)) != 0
+            np.diff(between[ended], prepend=NONE) + np.abs(np.diff(calls.thread[ended], prepend=NONE)) != 0
         )
         moment = calls.start[sent]
         late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
@@ -270,8 +270,8 @@ class MpiNeeds:
             rows = np.flatnonzero(run == number)
             by_time = rows[np.argsort(moment[rows], kind="stable")]
             rows, by_time = rows[rows != by_time], by_time[rows != by_time]
-            lag = np.minimum(transfer[own[by_time]], calls.end[own[rows]] - moment[by_time])
-            parts.append(np.stack((own[rows], sent[by_time], lag)))
+            lag = np.minimum(transfer[ended[by_time]], calls.end[ended[rows]] - moment[by_time])
+            parts.append(np.stack((ended[rows], sent[by_time], lag)))
         return np.concatenate(parts, axis=1)
 
     @cached_property
@@ -279,12 +279,12 @@ class MpiNeeds:
         """The time that each call waits for the last one that it needs, in ns, shape (calls,)."""
         start, end = self._calls.start, self._calls.end
         last = start.copy()
-        for own, other, _ in self._needs:
-            np.maximum.at(last, own, start[other])
+        for waiter, other, _ in self._needs:
+            np.maximum.at(last, waiter, start[other])
         for come, waiting in self._groups:
             last[waiting] = np.maximum(last[waiting], start[come].max())
-        found: Ints = np.minimum(last, end) - start
-        return found
+        transfer: Ints = np.minimum(last, end) - start
+        return transfer
 
     def moments(self) -> Ints:
         """Return when the last rank comes to each collective with a node of its own."""
@@ -295,12 +295,12 @@ class MpiNeeds:
         """Return the edges between calls; the nodes of collectives have numbers from ``first`` on."""
         start, end = self._calls.start, self._calls.end
         transfer = end - start - self.waits
-        found = []
-        for own, other, kind in self._needs:
-            lag = np.minimum(transfer[own], end[own] - start[other])
-            found.append(edges_of(1 + 2 * other, 2 + 2 * own, lag, kind, own))
-        own, sent, _ = self._reordered
-        found.append(edges_of(1 + 2 * sent, 2 + 2 * own, EARLIEST, EdgeKind.ORDER, own))
+        edges = []
+        for waiter, other, kind in self._needs:
+            lag = np.minimum(transfer[waiter], end[waiter] - start[other])
+            edges.append(edges_of(1 + 2 * other, 2 + 2 * waiter, lag, kind, waiter))
+        waiter, sent, _ = self._reordered
+        edges.append(edges_of(1 + 2 * sent, 2 + 2 * waiter, EARLIEST, EdgeKind.ORDER, waiter))
         sources, targets = [], []
         for number, (come, waiting) in enumerate(self._groups, first):
             sources.append(np.stack((come, np.full(len(come), number))))
@@ -309,7 +309,7 @@ class MpiNeeds:
             come, joined = np.concatenate(sources, axis=1)
             waiting, leaving = np.concatenate(targets, axis=1)
             last = self.moments()[leaving - first]
-            found += [
+            edges += [
                 edges_of(1 + 2 * come, joined, 0, EdgeKind.JOIN, come),
                 edges_of(
                     leaving,
@@ -319,7 +319,7 @@ class MpiNeeds:
                     waiting,
                 ),
             ]
-        return found
+        return edges
 
 
 _NO = np.empty(0, np.int64)

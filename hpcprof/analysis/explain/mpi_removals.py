@@ -56,26 +56,26 @@ class MpiRemovals:
     @cached_property
     def size(self) -> Ints:
         """The bytes that begin or end in each call, -1 if unknown or none."""
-        found = self.part.run.operations
+        ops = self.part.run.operations
         size = np.full(len(self.part.run.calls), -1)
-        known = np.maximum(found.sent, found.received)
-        for call in (found.begin, found.completes):
-            np.maximum.at(size, call, known)
+        bytes_moved = np.maximum(ops.sent, ops.received)
+        for call in (ops.begin, ops.completes):
+            np.maximum.at(size, call, bytes_moved)
         return self._of_calls(size, -1)
 
     @cached_property
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
-        found = self.part.run.operations
-        return self._among(found.begin[~found.is_of(POINT_TO_POINT)])
+        ops = self.part.run.operations
+        return self._among(ops.begin[~ops.is_of(POINT_TO_POINT)])
 
     @cached_property
     def peer(self) -> Ints:
         """The rank or the communicator with which each call communicates first, a number of its own."""
-        found = self.part.run.operations
-        partner = np.where(found.peer == NONE, -2 - found.comm, found.peer)
+        ops = self.part.run.operations
+        partner = np.where(ops.peer == NONE, -2 - ops.comm, ops.peer)
         peer = np.full(len(self.part.run.calls), NONE)
-        peer[found.begin[::-1]] = partner[::-1]
+        peer[ops.begin[::-1]] = partner[::-1]
         return self._of_calls(peer, NONE)
 
     def _of_calls(self, values: Ints, otherwise: int) -> Ints:
@@ -90,12 +90,12 @@ class MpiRemovals:
     @cached_property
     def latency(self) -> Ints:
         """The time that each call would take for a message or a collective of a byte, in ns."""
-        found = np.zeros(len(self.transfer), np.int64)
+        transfer = np.zeros(len(self.transfer), np.int64)
         for chosen, otherwise in ((~self.collective, _LATENCY_NS), (self.collective, _JOINT_LATENCY_NS)):
             small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.part.wait == 0)
             few = np.count_nonzero(small) < _FEWEST
-            found[chosen] = otherwise if few else int(np.median(self.transfer[small]))
-        return found
+            transfer[chosen] = otherwise if few else int(np.median(self.transfer[small]))
+        return transfer
 
     @cached_property
     def usual_transfer(self) -> Ints:
@@ -105,26 +105,26 @@ class MpiRemovals:
         """
         scale = np.frexp(np.maximum(self.size, 0).astype(float))[1].astype(np.int64)
         _, group = numbered_rows(self.graph.calls.name, scale)
-        found: Ints = self.transfer.copy()
+        transfer: Ints = self.transfer.copy()
         for _, rows in rows_by_key(group):
-            found[rows] = np.minimum(found[rows], int(np.quantile(found[rows], _QUICK)))
-        return found
+            transfer[rows] = np.minimum(transfer[rows], int(np.quantile(transfer[rows], _QUICK)))
+        return transfer
 
     @cached_property
     def exposed(self) -> Ints:
         """The transfer of each call that larger messages cost, in ns: without latency, and as usual."""
-        found: Ints = np.maximum(self.usual_transfer - self.latency, 0)
+        excess: Ints = np.maximum(self.usual_transfer - self.latency, 0)
         small = (self.size >= 0) & (self.size <= SMALL_BYTES)
-        return np.where(self._is_call & ~small, found, 0)
+        return np.where(self._is_call & ~small, excess, 0)
 
     def less_transfer(self, times: Times, less: Ints | Floats) -> Times:
         """Let calls take less time after what they need has come."""
         edges = self.graph.edges
         rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS)))
-        own = self.removals.edge_of_call[EdgeKind.CALL]
+        call_edges = self.removals.edge_of_call[EdgeKind.CALL]
         short = np.rint(less).astype(np.int64)
         lag = times.lag.copy()
-        lag[own] = np.maximum(lag[own] - short, 0)
+        lag[call_edges] = np.maximum(lag[call_edges] - short, 0)
         # Nodes that nothing waits for stay as they are.
         lag[rows] = np.where(lag[rows] > 0, np.maximum(lag[rows] - short[edges.row[rows]], 0), lag[rows])
         return replace(times, lag=lag)
@@ -137,12 +137,12 @@ class MpiRemovals:
         """Let ranks receive messages in the order in which they are sent."""
         edges = self.graph.edges
         call, lag = self.part.reordered.T
-        of_call = np.zeros(len(self.graph.calls), np.int64)
-        of_call[call] = lag
+        lag_of = np.zeros(len(self.graph.calls), np.int64)
+        lag_of[call] = lag
         changed = np.isin(edges.row, call)
-        found = times.without(changed & (edges.kind == EdgeKind.MESSAGE))
+        removed = times.without(changed & (edges.kind == EdgeKind.MESSAGE))
         new = np.flatnonzero(changed & (edges.kind == EdgeKind.ORDER))
-        return found.set_lag(new, of_call[edges.row[new]])
+        return removed.set_lag(new, lag_of[edges.row[new]])
 
     @cached_property
     def follows_small(self) -> Mask:
@@ -166,8 +166,8 @@ class MpiRemovals:
         keys, group = numbered_rows(run, calls.name, self.peer)
         first = np.full(len(keys), len(calls))
         np.minimum.at(first, group, np.arange(len(calls)))
-        found: Mask = small & (first[group] != np.arange(len(calls)))
-        return found
+        repeated: Mask = small & (first[group] != np.arange(len(calls)))
+        return repeated
 
     def joined_messages(self, times: Times) -> Times:
         """Send what small messages carry with the first of them: the others take no time."""
@@ -215,17 +215,17 @@ class MpiRemovals:
         )
         mean = quotient(total, count)
         # Ranks that do not come to the place so often tell nothing about this turn.
-        of_others, others = (np.delete(one, rank, axis=1) for one in (count, mean))
-        masked = np.ma.masked_where(of_others == 0, others)
+        peer_count, others = (np.delete(table, rank, axis=1) for table in (count, mean))
+        masked = np.ma.masked_where(peer_count == 0, others)
         usual = np.ma.median(masked, axis=1).filled(0.0)  # type: ignore[no-untyped-call]
         longer = np.maximum(mean[:, rank] - usual, 0.0)
         share = quotient(longer, mean[:, rank])
         moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)
         places = pieces.place + 1
-        before, after = (np.bincount(places, one) for one in (time, moved))
+        before, after = (np.bincount(places, values) for values in (time, moved))
         factor = quotient(before, after)
-        found: Floats = np.where(after[places] > 0, moved * factor[places], time)
-        return np.minimum(found, pieces.length)
+        lengths: Floats = np.where(after[places] > 0, moved * factor[places], time)
+        return np.minimum(lengths, pieces.length)
 
     def like_the_others(self, times: Times, rank: int) -> Times:
         """Take from a rank what it works longer than the others, and what it does while they wait for it."""
@@ -243,11 +243,11 @@ class MpiRemovals:
         total, alone = self.host_times, self._by_place(self.alone)
         count = total.shape[1]
         others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
-        found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _NOT_ALONE * total)
-        found[-1] = False
-        for place, rank in np.argwhere(found).tolist():
-            found[place, rank] = not self._is_a_turn(place, rank)
-        return found if count > 1 else np.zeros_like(found)
+        serial: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _NOT_ALONE * total)
+        serial[-1] = False
+        for place, rank in np.argwhere(serial).tolist():
+            serial[place, rank] = not self._is_a_turn(place, rank)
+        return serial if count > 1 else np.zeros_like(serial)
 
     def _is_a_turn(self, place: int, rank: int) -> bool:
         """Return whether what a rank does in a place is one of the blocks that ranks work on in turn.
@@ -390,8 +390,8 @@ class MpiRemovals:
         alike = np.var(later) <= _VARIES * self._chance(rank)[0]
         if self.part.server != NONE or alike or not weight.any():
             return time
-        of_step = np.bincount(self._step, time, len(weight))
-        factor = quotient(weight, of_step)
+        per_step = np.bincount(self._step, time, len(weight))
+        factor = quotient(weight, per_step)
         moved: Floats = time * factor[self._step] * time.sum() / weight.sum()
         return moved
 
@@ -405,16 +405,16 @@ class MpiRemovals:
         rank = graph.call_rank[pieces.call]
         counts = ~self.serial[pieces.place, rank]
         shape, keys = (graph.steps, len(graph.ranks)), (self._step[counts], rank[counts])
-        found = sums_by(shape, keys, pieces.length[counts])
+        totals = sums_by(shape, keys, pieces.length[counts])
         if self.part.server != NONE:
-            found /= np.maximum(sums_by(shape, keys, 1), 1)
-        return found
+            totals /= np.maximum(sums_by(shape, keys, 1), 1)
+        return totals
 
     @cached_property
     def _step(self) -> Ints:
         step = self.graph.calls.step
-        found: Ints = np.clip(step - step.min(initial=0), 0, self.graph.steps - 1)[self.graph.pieces.call]
-        return found
+        steps: Ints = np.clip(step - step.min(initial=0), 0, self.graph.steps - 1)[self.graph.pieces.call]
+        return steps
 
     @cached_property
     def pieces(self) -> Floats:
@@ -431,19 +431,19 @@ class MpiRemovals:
         """
         total = np.where(self.serial, 0.0, self._usual_times)
         others = np.delete(np.arange(total.shape[1]), rank)
-        own = np.where(self.serial[:, rank], 0.0, self.host_times[:, rank])
+        rank_time = np.where(self.serial[:, rank], 0.0, self.host_times[:, rank])
         server = self.part.server
         if server == NONE:
             usual = np.median(total[:, others], axis=1)
-            whole = float(own.sum() - np.median(total[:, others].sum(axis=0)))
+            whole = float(rank_time.sum() - np.median(total[:, others].sum(axis=0)))
         else:
             each = quotient(total, self.pieces)
             usual = np.median(each[:, others[others != server]], axis=1) * self.pieces[:, rank]
-            whole = 0.0 if rank == server else float((own - usual).sum())
-        longer, whole = np.maximum(own - usual, 0), max(whole, 0.0)
+            whole = 0.0 if rank == server else float((rank_time - usual).sum())
+        longer, whole = np.maximum(rank_time - usual, 0), max(whole, 0.0)
         share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0
         excess = longer * share
-        return whole / self.graph.steps, quotient(excess, own)
+        return whole / self.graph.steps, quotient(excess, rank_time)
 
     @cached_property
     def alone(self) -> Floats:
@@ -453,8 +453,8 @@ class MpiRemovals:
         """
         graph = self.graph
         calls = graph.calls
-        of_main = self.part.run.calls.main[np.maximum(self.part.row, 0)] | (self.part.row == NONE)
-        gaps = np.flatnonzero((calls.before != NONE) & of_main)
+        in_main = self.part.run.calls.main[np.maximum(self.part.row, 0)] | (self.part.row == NONE)
+        gaps = np.flatnonzero((calls.before != NONE) & in_main)
         start, end = calls.end[calls.before[gaps]], calls.start[gaps]
         moment = np.concatenate((start, end))
         change = np.repeat([1, -1], len(gaps))
@@ -464,9 +464,9 @@ class MpiRemovals:
         single = np.where(working[:-1] == 1, np.diff(time), 0)
         until = np.append(0, np.cumsum(single))
         at = np.searchsorted(time, np.column_stack((start, end)))
-        of_gap = np.zeros(len(calls))
-        of_gap[gaps] = until[at[:, 1]] - until[at[:, 0]]
-        share = quotient(of_gap, np.bincount(graph.pieces.call, graph.pieces.length, len(calls)))
+        gap_time = np.zeros(len(calls))
+        gap_time[gaps] = until[at[:, 1]] - until[at[:, 0]]
+        share = quotient(gap_time, np.bincount(graph.pieces.call, graph.pieces.length, len(calls)))
         return graph.pieces.length.astype(float) * np.minimum(share, 1.0)[graph.pieces.call]
 
 

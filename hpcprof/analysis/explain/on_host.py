@@ -51,10 +51,10 @@ def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
     if account is None:
         return ()
     wall = float(np.median(account.wall.max(axis=1)))
-    found = [*_host_work(tables, account, wall), *_late_ranks(tables, account, wall)]
-    found += _exposed(account, tables, wall)
-    found = [one for one in found if (one.saving_ns or 0) >= _LEAST_SHARE * wall]
-    return tuple(sorted(found, key=lambda one: -(one.saving_ns or 0)))
+    findings = [*_host_work(tables, account, wall), *_late_ranks(tables, account, wall)]
+    findings += _exposed(account, tables, wall)
+    findings = [finding for finding in findings if (finding.saving_ns or 0) >= _LEAST_SHARE * wall]
+    return tuple(sorted(findings, key=lambda item: -(item.saving_ns or 0)))
 
 
 def _account(table: pd.DataFrame) -> _Account | None:
@@ -99,13 +99,13 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
     if len(account.ranks) < 2:
         return
     for position, rank in enumerate(account.ranks):
-        own, idle = (_later(times, position) for times in (account.own, account.idle))
-        excess = float(np.median(own))
+        later_work, idle = (_later(times, position) for times in (account.own, account.idle))
+        excess = float(np.median(later_work))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
         place, evidence = _where_late(tables, rank, _SHARE_OF_EXCESS * excess, len(account.wall))
         # Others on the cores make computing uneven, pauses hardly. A step saves no more than either tells.
-        found = [
+        findings = [
             estimated_finding(
                 Cause.LATE_RANK_HOST,
                 (rank,),
@@ -115,10 +115,10 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
                 wall,
                 evidence,
             )
-            for later in (own, np.minimum(own, idle).clip(min=0))
+            for later in (later_work, np.minimum(later_work, idle).clip(min=0))
         ]
-        sure = [one for one in found if (one.saving_low_ns or 0) >= _LEAST_SHARE * wall]
-        yield (sure or found)[0]
+        sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _LEAST_SHARE * wall]
+        yield (sure or findings)[0]
 
 
 def _later(times: Floats, position: int) -> Floats:
@@ -140,8 +140,8 @@ def _where_late(tables: Tables, rank: int, least: float, steps: int) -> tuple[st
     place = max(excess, key=excess.__getitem__, default="")
     shown = largest("skew_summary", "lateness_p50_ns", skew[skew["rank"] == rank]) if len(skew) else []
     if len(idle):
-        own = idle[(idle["rank"] == rank) & (idle["range"] == place)]
-        shown = [*largest("idle_causes", "idle_ns_per_step", own), *shown]
+        shown_rows = idle[(idle["rank"] == rank) & (idle["range"] == place)]
+        shown = [*largest("idle_causes", "idle_ns_per_step", shown_rows), *shown]
     return place, tuple(shown)
 
 

@@ -98,21 +98,21 @@ def profiler_share(
     scale = time(replay.graph.observed) / elapsed if elapsed else 1.0
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
-    known = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
+    measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
-    if known is None or time(replay.unchanged) <= (1 + _HIDDEN) * time_at(_MOST_NS):
+    if measured is None or time(replay.unchanged) <= (1 + _HIDDEN) * time_at(_MOST_NS):
         launch = _typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
-            return ProfilerShare(replay, known, scale=scale)
+            return ProfilerShare(replay, measured, scale=scale)
         without, costs = _without(removals, launch[1]), _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
-        if known is None:
-            least, most = (round(one / scale) for one in (time(without.unchanged), time_at(launch[0])))
-            known = StepAlone((least + most) // 2, least, most, TYPICAL)
-        return ProfilerShare(without, known, costs, scale, launch[0] - launch[1])
-    ends = (known.value * scale, known.high * scale, known.low * scale)
+        if measured is None:
+            least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
+            measured = StepAlone((least + most) // 2, least, most, TYPICAL)
+        return ProfilerShare(without, measured, costs, scale, launch[0] - launch[1])
+    ends = (measured.value * scale, measured.high * scale, measured.low * scale)
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
-    costs = _by_call(replay, (cost, low, high), known.source)
-    return ProfilerShare(_without(removals, cost), known, costs, scale)
+    costs = _by_call(replay, (cost, low, high), measured.source)
+    return ProfilerShare(_without(removals, cost), measured, costs, scale)
 
 
 def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], float]) -> int:

@@ -174,9 +174,9 @@ def _calls(
     working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
     working[thread[launching]] = True
     kind = np.where(launching, np.where(memory, CallKind.COPY, CallKind.LAUNCH), by_name)
-    of_mpi = len(timeline.calls)
-    working[thread[of_mpi:]] = True
-    kind[of_mpi:] = CallKind.MPI
+    first_mpi = len(timeline.calls)
+    working[thread[first_mpi:]] = True
+    kind[first_mpi:] = CallKind.MPI
     wanted = (kind != CallKind.OTHER) & working[thread] & (calls.start >= begin) & (calls.start <= end)
     rows = np.flatnonzero(wanted)
     rows = rows[np.lexsort((-calls.end[rows], calls.start[rows], thread[rows]))]
@@ -196,7 +196,7 @@ def _calls(
         end=finish,
         thread=thread,
         # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
-        kind=np.where(kept >= of_mpi, CallKind.MPI, _strongest(kind[rows], position, len(kept))),
+        kind=np.where(kept >= first_mpi, CallKind.MPI, _strongest(kind[rows], position, len(kept))),
         name=calls.name[kept],
         place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
         step=np.searchsorted(steps, start, side="right") - 1,
@@ -252,31 +252,31 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     """
     count = len(start)
     order = np.lexsort((start, thread))
-    own, following = np.full(count, NONE), np.full(count, NONE)
+    previous, following = np.full(count, NONE), np.full(count, NONE)
     same = thread[order][1:] == thread[order][:-1]
-    own[order[1:][same]], following[order[:-1][same]] = order[:-1][same], order[1:][same]
+    previous[order[1:][same]], following[order[:-1][same]] = order[:-1][same], order[1:][same]
     by_end = np.argsort(end, kind="stable")
     latest = np.append(NONE, by_end)[np.searchsorted(end[by_end], start, side="right")]
     lowest = np.iinfo(np.int64).min
-    own_end = np.where(own == NONE, lowest, end[own])
+    own_end = np.where(previous == NONE, lowest, end[previous])
     other = (latest != NONE) & (thread[latest] != thread) & (end[latest] > own_end)
     calls = np.bincount(thread, minlength=1)
     share = np.bincount(thread[other], minlength=len(calls)) / np.maximum(calls, 1)
-    follows = other & ((share <= _MOST_HANDOVERS)[thread] | (own == NONE))
+    follows = other & ((share <= _MOST_HANDOVERS)[thread] | (previous == NONE))
     beside = np.flatnonzero(other & ~follows & (following[latest] != NONE))
     for _, rows in rows_by_key(thread[beside], thread[latest[beside]]) if len(beside) else ():
-        asked = beside[rows]
-        done, gap = (times - end[latest[asked]] for times in (end[asked], start[following[latest[asked]]]))
-        follows[asked] |= grows_with(done, gap)
-    return np.where(follows, latest, own)
+        chosen = beside[rows]
+        done, gap = (times - end[latest[chosen]] for times in (end[chosen], start[following[latest[chosen]]]))
+        follows[chosen] |= grows_with(done, gap)
+    return np.where(follows, latest, previous)
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
     every = timeline.columns_of_operations(GpuWork)
     launch = launch_calls(timeline)
-    known = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
-    known[list(owner)] = list(owner.values())
-    call = known[launch]
+    numbers = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
+    numbers[list(owner)] = list(owner.values())
+    call = numbers[launch]
     rows = np.flatnonzero(call != NONE)
     streams, stream = numbered_rows(every.device[rows], every.stream[rows])
     order = np.lexsort((every.end[rows], every.start[rows], stream))
@@ -317,10 +317,10 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
         rows = rows[calls.before[rows] != NONE]
         rows = rows[calls.start[rows] > calls.end[calls.before[rows]]]
         start, end = calls.end[calls.before[rows]], calls.start[rows]
-        own, marking = places.of((process, thread))
-        owner, begin, finish = divided((own, marking), start, end)
-        found = own.at(begin)
-        place = np.where(found == NONE, marking.at(begin), found)
+        opened, marking = places.of((process, thread))
+        owner, begin, finish = divided((opened, marking), start, end)
+        inner = opened.at(begin)
+        place = np.where(inner == NONE, marking.at(begin), inner)
         step = np.searchsorted(steps, begin, side="right") - 1
         parts.append(HostPieces(rows[owner], place, finish - begin, step))
     return concatenate(HostPieces, parts) if parts else HostPieces.empty()

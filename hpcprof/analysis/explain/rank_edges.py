@@ -74,22 +74,22 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     waits = WaitedWork(activity)
     events = waits.of_streams()
     device, odd = _device_edges(calls, work, events, nodes)
-    blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
+    blocking, call_time, blocked = _waiting_calls(calls, work, waits, nodes)
     needed = _needed_by_mpi(calls, blocking, nodes)
-    queue = _full_queues(calls, work, own, nodes)
-    edges = concatenate(Edges, [*host_edges(calls, own), *device, blocking, needed, queue])
+    queue = _full_queues(calls, work, call_time, nodes)
+    edges = concatenate(Edges, [*host_edges(calls, call_time), *device, blocking, needed, queue])
     return RankEdges(edges, odd, waits.inferred, blocked)
 
 
-def host_edges(calls: HostCalls, own: Ints) -> list[Edges]:
-    """Return the edges along threads: calls take ``own`` time, of shape (calls,), after those before."""
+def host_edges(calls: HostCalls, call_time: Ints) -> list[Edges]:
+    """Return the edges along threads; ``call_time``, of shape (calls,), is the time inside each, in ns."""
     every, nodes = np.arange(len(calls)), _Nodes(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
     start, end = nodes.call_start(every), nodes.call_end(every)
     return [
         edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
         edges_of(np.full_like(first, NONE), start[first], calls.start[first], EdgeKind.FIXED, first),
-        edges_of(start, end, own, EdgeKind.CALL, every),
+        edges_of(start, end, call_time, EdgeKind.CALL, every),
     ]
 
 
@@ -201,17 +201,17 @@ def _waiting_calls(
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS
-    own = calls.end - calls.start
+    call_time = calls.end - calls.start
     lag = np.zeros(len(calls), np.int64)
     for name in np.unique(calls.name[call]).tolist():
         mine = (calls.name == name) & (until != EARLIEST)
         held, free = mine & waited, mine & ~waited
         lag[mine] = _median((calls.end - until)[held], _RETURN_NS)
-        own[held] = np.minimum(own[held], _median((calls.end - calls.start)[free], _RETURN_NS))
-    late = calls.end - np.maximum(calls.start + own, until + lag)
+        call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
+    late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
     edges = edges_of(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
-    return edges, own, np.flatnonzero(waited)
+    return edges, call_time, np.flatnonzero(waited)
 
 
 def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
@@ -219,26 +219,26 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
 
     Data to send are there only then, even if the thread need not wait.
     """
-    of_mpi = np.flatnonzero(calls.kind == CallKind.MPI)
+    mpi = np.flatnonzero(calls.kind == CallKind.MPI)
     # Calls are sorted by start; so are those of a thread.
-    of_mpi = of_mpi[np.argsort(calls.thread[of_mpi], kind="stable")]
-    thread, count = calls.thread[of_mpi], len(calls) + 1
+    mpi = mpi[np.argsort(calls.thread[mpi], kind="stable")]
+    thread, count = calls.thread[mpi], len(calls) + 1
     call = (blocking.target - 1) // 2
-    after = np.searchsorted(thread * count + of_mpi, calls.thread[call] * count + call)
-    rows = np.flatnonzero(after < len(of_mpi))
+    after = np.searchsorted(thread * count + mpi, calls.thread[call] * count + call)
+    rows = np.flatnonzero(after < len(mpi))
     rows = rows[thread[after[rows]] == calls.thread[call[rows]]]
-    following = of_mpi[after[rows]]
+    following = mpi[after[rows]]
     return edges_of(blocking.source[rows], nodes.call_start(following), 0, EdgeKind.WAIT, following)
 
 
-def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
+def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -> Edges:
     """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
 
     A launch returns when the operation one queue length of launches before it has begun. Without a launch
     that took long while the queue was nearly full, no queue was full.
     """
-    found = [Edges.empty()]
-    usual = _median(own[calls.kind == CallKind.LAUNCH], _RETURN_NS)
+    edges = [Edges.empty()]
+    usual = _median(call_time[calls.kind == CallKind.LAUNCH], _RETURN_NS)
     for stream in np.unique(work.stream).tolist():
         rows = np.flatnonzero(work.stream == stream)
         call = work.call[rows]
@@ -248,15 +248,15 @@ def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edge
         waited = work.start[rows[:_FIRST]] - calls.start[call[:_FIRST]]
         backlog = bool(np.any(waited > _BACKLOG_NS))
         queues = np.isin(calls.kind[call], (CallKind.LAUNCH, CallKind.COPY))
-        long = queues & (own[call] > max(_HELD_TIMES * usual, _FAR_NS))
+        long = queues & (call_time[call] > max(_HELD_TIMES * usual, _FAR_NS))
         long &= begun > 0
         held = np.flatnonzero(long & (ahead >= (_QUEUE // 8 if backlog else _QUEUE // 2)))
         if not len(held):
             continue
-        own[call[held]] = usual
+        call_time[call[held]] = usual
         freeing = begun[held] - 1
         lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
-        found.append(
+        edges.append(
             edges_of(
                 nodes.work_start(rows[freeing]), nodes.call_end(call[held]), lag, EdgeKind.WAIT, call[held]
             )
@@ -264,10 +264,10 @@ def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edge
         late = np.setdiff1d(np.arange(_QUEUE, len(rows)), held)
         waits = call[late]
         room = np.full(len(late), _RETURN_NS)
-        found.append(
+        edges.append(
             edges_of(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
         )
-    return concatenate(Edges, found)
+    return concatenate(Edges, edges)
 
 
 def _blocking_copies(calls: HostCalls, work: Work) -> list[tuple[int, int]]:
@@ -301,19 +301,20 @@ class WaitedWork:
         self._devices = activity.streams[:, 0].tolist()
         self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
-        of_gpu = np.flatnonzero(~np.isin(self.calls.kind, (CallKind.MPI, CallKind.PAUSE)))
-        correlation = activity.timeline.calls.correlation[self.calls.row[of_gpu]]
-        self._of_correlation = dict(zip(correlation.tolist(), of_gpu.tolist(), strict=True))
+        on_gpu = np.flatnonzero(~np.isin(self.calls.kind, (CallKind.MPI, CallKind.PAUSE)))
+        correlation = activity.timeline.calls.correlation[self.calls.row[on_gpu]]
+        self._of_correlation = dict(zip(correlation.tolist(), on_gpu.tolist(), strict=True))
 
         # An event is recorded before the wait for it, so what its stream had to wait for is known by then.
         for call, (kind, device, stream, source, record) in sorted(self._recorded.items()):
             moment = int(self.calls.start[call])
             recorded = self._recorded_at(record, moment)
             if kind == SyncKind.STREAM_WAIT and recorded < moment:
-                of_source = self._recording(device, stream, source, recorded)
-                own, others = self._before(device, stream, moment), self._before(of_source, source, recorded)
+                source_gpu = self._recording(device, stream, source, recorded)
+                last = self._before(device, stream, moment)
+                others = self._before(source_gpu, source, recorded)
                 passed_on = self._passed_on.setdefault((device, stream), [])
-                passed_on.append((moment, self._latest([*own, *others])))
+                passed_on.append((moment, self._latest([*last, *others])))
 
     def _numbered(self, device: int, stream: int) -> int | None:
         """Return the number of a stream; profilers may number the device of a wait within its process."""
@@ -327,20 +328,20 @@ class WaitedWork:
         own passes on the waits of that stream. The last operation of each stream is enough.
         """
         number = self._numbered(device, stream)
-        found = [] if number is None else self._last_on(number, moment)
+        last_work = [] if number is None else self._last_on(number, moment)
         waits = self._passed_on.get((device, stream), [])
         last = bisect(waits, moment, key=itemgetter(0)) - 1
-        if last >= 0 and (not found or self.calls.start[self.work.call[found[0]]] < waits[last][0]):
+        if last >= 0 and (not last_work or self.calls.start[self.work.call[last_work[0]]] < waits[last][0]):
             return waits[last][1]
-        return found
+        return last_work
 
     def _latest(self, work: list[int]) -> list[int]:
-        of_stream: dict[int, int] = {}
+        last_of: dict[int, int] = {}
         for row in work:
-            other = of_stream.setdefault(int(self.work.stream[row]), row)
+            other = last_of.setdefault(int(self.work.stream[row]), row)
             if self.work.end[row] > self.work.end[other]:
-                of_stream[int(self.work.stream[row])] = row
-        return list(of_stream.values())
+                last_of[int(self.work.stream[row])] = row
+        return list(last_of.values())
 
     def _last_on(self, stream: int, moment: int) -> list[int]:
         place = int(np.searchsorted(self._launched[stream], moment)) - 1
@@ -348,9 +349,9 @@ class WaitedWork:
 
     def _last_on_all(self, moment: int, device: int | None) -> list[int]:
         """Return the last operation on each stream of a device, of all where the profile does not know it."""
-        known = device in self._devices
-        streams = [i for i, of in enumerate(self._devices) if of == device or not known]
-        return [one for stream in streams for one in self._last_on(stream, moment)]
+        is_device = device in self._devices
+        streams = [i for i, of in enumerate(self._devices) if of == device or not is_device]
+        return [row for stream in streams for row in self._last_on(stream, moment)]
 
     def _recording(self, device: int, stream: int, source: int, moment: int) -> int:
         """Return the device of the stream that a stream waits for, which profiles do not say.
@@ -362,8 +363,8 @@ class WaitedWork:
             return device
         launched = {
             of: int(self.calls.start[self.work.call[last[0]]])
-            for (of, one), number in self._stream.items()
-            if one == source and of != device and (last := self._last_on(number, moment))
+            for (of, event), number in self._stream.items()
+            if event == source and of != device and (last := self._last_on(number, moment))
         }
         return max(launched, key=launched.__getitem__, default=device)
 
@@ -383,21 +384,21 @@ class WaitedWork:
 
     def _before_all(self, calls: Ints) -> tuple[Ints, Ints]:
         place = [np.searchsorted(launched, self.calls.start[calls]) - 1 for launched in self._launched]
-        there = [np.flatnonzero(one >= 0) for one in place]
-        rows = [work[one[kept]] for work, one, kept in zip(self._by_launch, place, there, strict=True)]
+        known_rows = [np.flatnonzero(at >= 0) for at in place]
+        rows = [work[at[kept]] for work, at, kept in zip(self._by_launch, place, known_rows, strict=True)]
         none = np.empty(0, np.int64)
-        return calls[np.concatenate([none, *there])], np.concatenate([none, *rows])
+        return calls[np.concatenate([none, *known_rows])], np.concatenate([none, *rows])
 
     def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])
-        known = self._recorded.get(call)
-        if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
-            return self._last_on_all(moment, known[1] if known else None)
-        if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
+        record_of = self._recorded.get(call)
+        if self.calls.kind[call] == CallKind.FREE or (record_of and record_of[0] == SyncKind.DEVICE):
+            return self._last_on_all(moment, record_of[1] if record_of else None)
+        if record_of is None or record_of[0] not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
             return self._ended_inside(call)
-        _, device, stream, source, record = known
-        if known[0] == SyncKind.STREAM:
+        _, device, stream, source, record = record_of
+        if record_of[0] == SyncKind.STREAM:
             return self._before(device, stream, moment)
         return self._before(device, source, self._recorded_at(record, moment))
 
@@ -415,17 +416,17 @@ class WaitedWork:
         """
         waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
         pairs = [pair for call in waiting for pair in self._of_wait(call)]
-        found = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._just_before()
+        waits = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._just_before()
         # The last operation of a stream decides.
-        order = np.lexsort((self.work.end[found[:, 0]], self.work.stream[found[:, 0]], found[:, 1]))
-        found = found[order]
-        same = (found[1:, 1] == found[:-1, 1]) & (
-            self.work.stream[found[1:, 0]] == self.work.stream[found[:-1, 0]]
+        order = np.lexsort((self.work.end[waits[:, 0]], self.work.stream[waits[:, 0]], waits[:, 1]))
+        waits = waits[order]
+        same = (waits[1:, 1] == waits[:-1, 1]) & (
+            self.work.stream[waits[1:, 0]] == self.work.stream[waits[:-1, 0]]
         )
         # An event that was recorded after the wait cannot be the one.
-        found = found[np.append(~same, True)[: len(found)]]
-        known: Ints = found[self.work.end[found[:, 0]] <= self.work.start[found[:, 1]] + ODD_NS]
-        return known
+        waits = waits[np.append(~same, True)[: len(waits)]]
+        possible: Ints = waits[self.work.end[waits[:, 0]] <= self.work.start[waits[:, 1]] + ODD_NS]
+        return possible
 
     def _just_before(self) -> Ints:
         """Return what ended on another stream just before an operation that was launched long ago."""
@@ -442,12 +443,12 @@ class WaitedWork:
         return np.column_stack((source[kept], late[kept]))
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:
-        known = self._recorded.get(call)
+        recorded_wait = self._recorded.get(call)
         moment = int(self.calls.start[call])
-        if known is None:
+        if recorded_wait is None:
             self.inferred += 1
             return self._inferred_wait(call, moment)
-        _, device, stream, source, record = known
+        _, device, stream, source, record = recorded_wait
         waiting = self._numbered(device, stream)
         if waiting is None:
             return []
@@ -457,7 +458,7 @@ class WaitedWork:
         target = int(self._by_launch[waiting][place])
         recorded = self._recorded_at(record, moment)
         signalling = self._before(self._recording(device, stream, source, recorded), source, recorded)
-        return [(one, target) for one in signalling if self.work.stream[one] != waiting]
+        return [(row, target) for row in signalling if self.work.stream[row] != waiting]
 
     def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
         after = [
@@ -471,10 +472,10 @@ class WaitedWork:
         target = min(after, key=lambda row: int(self.calls.start[self.work.call[row]]))
         when = int(self.calls.start[self._records[recorded]])
         others = [
-            one
+            row
             for stream in range(len(self._by_launch))
             if stream != self.work.stream[target]
-            for one in self._last_on(stream, when)
+            for row in self._last_on(stream, when)
         ]
         if not others:
             return []
@@ -490,7 +491,7 @@ def _recorded(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int
     rows = np.flatnonzero(np.isin(activity.calls.kind, (CallKind.WAIT, CallKind.STREAM_WAIT, CallKind.FREE)))
     row = activity.calls.row[rows]
     ours, theirs = pair_keys((calls.process[row], calls.correlation[row]), (table.process, table.correlation))
-    call, found = matches(ours, theirs)
+    call, match = matches(ours, theirs)
     columns = (table.kind, table.device, table.stream, table.source_stream, table.source_correlation)
-    values = zip(*(column[found].tolist() for column in columns), strict=True)
+    values = zip(*(column[match].tolist() for column in columns), strict=True)
     return dict(zip(rows[call].tolist(), values, strict=True))

@@ -36,9 +36,9 @@ def replayed_ranks(
         return tuple(ranks)
     every = np.array(ranks)
     caused_by, members = np.array([(delays or {}).get(rank, 0.0) for rank in ranks]), [np.empty(0, np.int64)]
-    for some in arrivals:
-        caused_by += waits_caused(every, some)
-        members.append(_members(every, some))
+    for batch in arrivals:
+        caused_by += waits_caused(every, batch)
+        members.append(_members(every, batch))
     part = _parts(len(every), np.concatenate(members), most // _PARTS)
     caused = np.bincount(part, caused_by)
     awaited = np.argsort(-caused, kind="stable")[: np.count_nonzero(caused)]
@@ -60,23 +60,23 @@ def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
 
 def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
     """Return how long others waited for each rank, being the last one to come, in ns; shape (ranks,)."""
-    place, there = _places(ranks, arrivals.last)
-    return np.bincount(place[there], arrivals.waited[there], len(ranks)).astype(float)
+    place, inside = _places(ranks, arrivals.last)
+    return np.bincount(place[inside], arrivals.waited[inside], len(ranks)).astype(float)
 
 
 def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
     size = np.bincount(part)
-    found, taken = list(chosen), int(size[list(chosen)].sum())
-    for one in wanted.tolist():
-        if taken + size[one] <= room:
-            found.append(one)
-            taken += int(size[one])
-    return found
+    sample, taken = list(chosen), int(size[list(chosen)].sum())
+    for rank in wanted.tolist():
+        if taken + size[rank] <= room:
+            sample.append(rank)
+            taken += int(size[rank])
+    return sample
 
 
 def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
-    place, there = _places(ranks, arrivals.member)
-    return np.unique(arrivals.group[there] * len(ranks) + place[there])
+    place, inside = _places(ranks, arrivals.member)
+    return np.unique(arrivals.group[inside] * len(ranks) + place[inside])
 
 
 def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:

@@ -52,13 +52,13 @@ class Removals:
     @cached_property
     def edge_of_call(self) -> dict[EdgeKind, Ints]:
         """The edges of each call: along one its thread comes to it, along the other it takes its own time."""
-        found = {}
+        edges = {}
         for kind in (EdgeKind.HOST, EdgeKind.CALL):
             rows = np.flatnonzero(self.graph.edges.kind == kind)
-            of_call = np.full(len(self.graph.calls), NONE)
-            of_call[self.graph.edges.row[rows]] = rows
-            found[kind] = of_call
-        return found
+            edge_of = np.full(len(self.graph.calls), NONE)
+            edge_of[self.graph.edges.row[rows]] = rows
+            edges[kind] = edge_of
+        return edges
 
     @cached_property
     def long_gap(self) -> Mask:
@@ -69,10 +69,10 @@ class Removals:
         calls, work = self.graph.calls, self.graph.work
         launches = np.zeros(len(self.graph.places) + 1, bool)
         launches[work.place[work.category != Category.MEM]] = True
-        found: Mask = self._long(calls.gap) | (
+        waits: Mask = self._long(calls.gap) | (
             (calls.place != NONE) & ~launches[calls.place] & (calls.gap > 0)
         )
-        return found
+        return waits
 
     @cached_property
     def long_call(self) -> Mask:
@@ -96,8 +96,8 @@ class Removals:
     def with_host(self) -> Mask:
         """Operations that are copies between host and device, or may be: not those within a device."""
         work = self.graph.work
-        found: Mask = (work.category == Category.MEM) & (work.host_memory != HostMemory.NONE)
-        return found
+        copies: Mask = (work.category == Category.MEM) & (work.host_memory != HostMemory.NONE)
+        return copies
 
     def inside(self, place: str) -> Mask:
         """Return which places are a place or lie in it; the last element stands for no place."""
@@ -133,8 +133,8 @@ class Removals:
 
     def less_between(self, times: Times, less: Floats) -> Times:
         """Shorten the pieces of host time by some ns each."""
-        of_call = np.bincount(self.graph.pieces.call, less, len(self.graph.calls))
-        return self.less_before(times, np.rint(of_call).astype(np.int64))
+        less_of = np.bincount(self.graph.pieces.call, less, len(self.graph.calls))
+        return self.less_before(times, np.rint(less_of).astype(np.int64))
 
     def less_before(self, times: Times, less: Ints) -> Times:
         """Shorten the time between each call and the one before it on its thread."""
@@ -152,11 +152,11 @@ class Removals:
 
         ``less_ns`` is one time, or one for each call.
         """
-        own, before = (self.edge_of_call[kind] for kind in (EdgeKind.CALL, EdgeKind.HOST))
+        call_edges, before = (self.edge_of_call[kind] for kind in (EdgeKind.CALL, EdgeKind.HOST))
         lag = times.lag.copy()
-        wanted = np.broadcast_to(less_ns, own.shape)
-        less = np.minimum(lag[own], wanted)
-        lag[own] -= less
+        wanted = np.broadcast_to(less_ns, call_edges.shape)
+        less = np.minimum(lag[call_edges], wanted)
+        lag[call_edges] -= less
         follows = before != NONE
         rest = np.minimum(np.maximum(lag[before[follows]], 0), (wanted - less)[follows])
         lag[before[follows]] -= rest
@@ -208,9 +208,9 @@ class Removals:
         """Give a rank the host times of the median of the other ranks, by step and place."""
         return self._less_host(times, *self.host_excess(times, rank))
 
-    def _less_host(self, times: Times, own: Floats, between: Floats) -> Times:
+    def _less_host(self, times: Times, in_calls: Floats, between: Floats) -> Times:
         edges = self.edge_of_call[EdgeKind.CALL]
-        shorter = times.set_lag(edges, times.lag[edges] - np.rint(own).astype(np.int64))
+        shorter = times.set_lag(edges, times.lag[edges] - np.rint(in_calls).astype(np.int64))
         return self.less_between(shorter, between)
 
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
@@ -219,22 +219,22 @@ class Removals:
         Allocations and MPI are left out: they are causes of their own.
         """
         graph = self.graph
-        own = self._host_calls(times)
+        in_calls = self._host_calls(times)
         between = graph.pieces.length.astype(float)
-        of_calls, of_pieces = self._host_shares(own, between)
-        shorter, less = (_ratio_to_others(one, rank, graph.stage) for one in (of_calls, of_pieces))
-        return own * (1 - shorter), between * (1 - less)
+        by_call, by_piece = self._host_shares(in_calls, between)
+        shorter, less = (_ratio_to_others(part, rank, graph.stage) for part in (by_call, by_piece))
+        return in_calls * (1 - shorter), between * (1 - less)
 
-    def _host_shares(self, own: Floats, between: Floats) -> tuple[_Shares, _Shares]:
+    def _host_shares(self, in_calls: Floats, between: Floats) -> tuple[_Shares, _Shares]:
         calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
         ranks = len(self.graph.ranks)
-        of_calls = _Shares.of(calls.step, calls.place, (), rank, own, ranks)
+        call_shares = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)
         step = calls.step[pieces.call]
-        return of_calls, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
+        return call_shares, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
 
     def _host_calls(self, times: Times) -> Floats:
-        own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
-        return np.where(np.isin(self.graph.calls.kind, _OTHER_CAUSES), 0.0, own)
+        in_calls = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
+        return np.where(np.isin(self.graph.calls.kind, _OTHER_CAUSES), 0.0, in_calls)
 
     def in_turn_host(self, times: Times) -> Times:
         """Take from each rank the host time that it takes in single steps only, and others do not."""
@@ -242,10 +242,10 @@ class Removals:
 
     def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
         """Return what `in_turn_host` takes from each call and each piece of host time."""
-        own = self._host_calls(times)
+        in_calls = self._host_calls(times)
         between = self.graph.pieces.length.astype(float)
-        less = (1 - _ratio_to_usual(one, self.graph.stage) for one in self._host_shares(own, between))
-        return own * next(less), between * next(less)
+        less = (1 - _ratio_to_usual(part, self.graph.stage) for part in self._host_shares(in_calls, between))
+        return in_calls * next(less), between * next(less)
 
     def in_turn_gpu(self, times: Times) -> Times:
         """Take from each rank the compute that it has in single steps only, or give all ranks as much."""
@@ -303,7 +303,7 @@ class _Shares:
 
     def of_places(self, total: Floats) -> Floats:
         """Return the sums over the cells of each place in each step, shape (places, steps, …)."""
-        places, steps = (int(one.max(initial=-1)) + 1 for one in (self.around, self.step))
+        places, steps = (int(column.max(initial=-1)) + 1 for column in (self.around, self.step))
         return sums_by((places, steps, *total.shape[1:]), (self.around, self.step), total)
 
     def shortened(self, total: Floats, more: Floats, most: Floats) -> Floats:
@@ -326,13 +326,13 @@ def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
     """
     total = shares.total()
     usual = np.median(total[:, peers(late, stage)], axis=1)
-    own = total[:, late]
+    late_time = total[:, late]
     every = shares.of_places(total)
     excess = every[..., late] - np.median(every[..., peers(late, stage)], axis=-1)
     longer = excess.clip(min=0)
     late_at_all, sums = excess.sum(axis=1, keepdims=True).clip(min=0), longer.sum(axis=1, keepdims=True)
     longer *= quotient(late_at_all, sums)
-    ratio = shares.shortened(own, (own - usual).clip(min=0), longer)
+    ratio = shares.shortened(late_time, (late_time - usual).clip(min=0), longer)
     return np.where(shares.rank == late, ratio[shares.group], 1.0)
 
 
@@ -384,11 +384,11 @@ def _half(total: Floats, stage: Ints) -> Floats:
 
 def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> Floats:
     """Return a statistic over the ranks of each rank's stage; ``total`` has the shape (…, ranks)."""
-    found = np.empty_like(total)
-    for one in range(int(stage.max(initial=0)) + 1):
-        mine = stage == one
-        found[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
-    return found
+    result = np.empty_like(total)
+    for number in range(int(stage.max(initial=0)) + 1):
+        mine = stage == number
+        result[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
+    return result
 
 
 def peers(rank: int, stage: Ints) -> Ints:
@@ -401,4 +401,4 @@ def peers(rank: int, stage: Ints) -> Ints:
 def stage_medians(total: Floats, stage: Ints) -> Floats:
     """Return the median over the ranks of each stage; ``total`` has the shape (…, ranks)."""
     numbers = range(int(stage.max(initial=0)) + 1)
-    return np.stack([np.median(total[..., stage == one], axis=-1) for one in numbers], axis=-1)
+    return np.stack([np.median(total[..., stage == number], axis=-1) for number in numbers], axis=-1)

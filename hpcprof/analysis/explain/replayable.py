@@ -84,11 +84,11 @@ class Timelines(Mapping[int, Timeline]):
     def __getitem__(self, rank: int) -> Timeline:
         if rank in self._read:
             return self._read[rank]
-        found = self._inputs.read(rank)
-        self._calls += len(found.mpi_calls)
-        if found.operation_count or self._calls <= _MOST_CALLS:
-            self._read[rank] = found
-        return found
+        timeline = self._inputs.read(rank)
+        self._calls += len(timeline.mpi_calls)
+        if timeline.operation_count or self._calls <= _MOST_CALLS:
+            self._read[rank] = timeline
+        return timeline
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._inputs.ranks)
@@ -110,8 +110,8 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     if on_host:
         return _replayable_mpi(inputs, every[ranks[0]], on_host)
     timelines = {rank: every[rank] for rank in ranks}
-    if not any(len(steps_of(one)) for one in timelines.values()) and _is_short(timelines):
-        timelines = {rank: with_capture_as_step(one) for rank, one in timelines.items()}
+    if not any(len(steps_of(timeline)) for timeline in timelines.values()) and _is_short(timelines):
+        timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     if without := _without_steps(fronts):
         return without
@@ -122,10 +122,10 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
     activities = {
-        rank: with_pauses(rank_activity(one, chosen, fronts[rank])) for rank, one in timelines.items()
+        rank: with_pauses(rank_activity(whole, chosen, fronts[rank])) for rank, whole in timelines.items()
     }
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
-    begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
+    begin = {rank: int(activity.work.start[activity.front[0]]) for rank, activity in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
     mpi = _matched_mpi(inputs, timelines)
     # Calls of MPI are on the clock of most ranks.
@@ -135,12 +135,14 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     problems = [*_problems(inputs, graph, loose, len({len(front) for front in fronts.values()}) > 1)]
     problems += _unmatched(mpi)
     first = timelines[ranks[0]]
-    of_first = steps_of(first)
-    named = first.step_range is not None and not (of_first.by_hook or of_first.by_calls)
-    step = of_first.name if named else ""
-    numbers = tuple(of_first.number.tolist())
+    steps_of_first = steps_of(first)
+    named = first.step_range is not None and not (steps_of_first.by_hook or steps_of_first.by_calls)
+    step = steps_of_first.name if named else ""
+    numbers = tuple(steps_of_first.number.tolist())
     return Replayable(
-        *(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers), of_first.source, loose
+        *(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers),
+        steps_of_first.source,
+        loose,
     )
 
 
@@ -154,13 +156,13 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
     if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
         return {}
     waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
-    found = waits.groupby("delaying_rank", as_index=False)["wait_ns"].sum()
-    ranks, times = found["delaying_rank"].tolist(), found["wait_ns"].tolist()
+    sums = waits.groupby("delaying_rank", as_index=False)["wait_ns"].sum()
+    ranks, times = sums["delaying_rank"].tolist(), sums["wait_ns"].tolist()
     return {int(rank): float(time) for rank, time in zip(ranks, times, strict=True)}
 
 
 def _without_steps(steps: Mapping[int, Sized]) -> str:
-    without = [rank for rank, of_rank in steps.items() if not len(of_rank)]
+    without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
     naming = "name their range (hpcprof collect --step-range NAME), or mark them"
@@ -168,13 +170,13 @@ def _without_steps(steps: Mapping[int, Sized]) -> str:
 
 
 def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:
-    found = {}
+    steps = {}
     for rank in ranks:
         timeline = every[rank]
         if timeline.operation_count:
             return {}
-        found[rank] = HostSteps.of(timeline)
-    return found
+        steps[rank] = HostSteps.of(timeline)
+    return steps
 
 
 def _replayable_mpi(
@@ -186,30 +188,30 @@ def _replayable_mpi(
     """
     if without := _without_steps(steps):
         return without
-    if not all(one.calls for one in steps.values()):
+    if not all(item.calls for item in steps.values()):
         return NO_GPU
     numbers = common_steps(steps)
     if not len(numbers):
         return "no step has the same number on all ranks"
-    calls = sum(one.calls for one in steps.values())
+    calls = sum(item.calls for item in steps.values())
     chosen = numbers[_typical_steps(0, len(numbers), calls, inputs.tables["step_account"], len(numbers))]
-    around = {rank: one.around(chosen) for rank, one in steps.items()}
-    bounds = {rank: one.bounds(chosen) for rank, one in steps.items()}
+    around = {rank: item.around(chosen) for rank, item in steps.items()}
+    bounds = {rank: item.bounds(chosen) for rank, item in steps.items()}
     run = inputs.mpi(around)
     if run is None:
         return NO_GPU
     clock = common_clock(
-        inputs.clocks, clock_parts(inputs.aligned), {rank: int(one[0]) for rank, one in bounds.items()}
+        inputs.clocks, clock_parts(inputs.aligned), {rank: int(bound[0]) for rank, bound in bounds.items()}
     )
     windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
     graph = mpi_graph(windows, run, clock, bounds)
     loose = _loose_ranks(inputs, clock)
     problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
-    of_first = steps_of(timeline)
-    name = "" if of_first.by_calls or of_first.by_hook else of_first.name
+    marked = steps_of(timeline)
+    name = "" if marked.by_calls or marked.by_hook else marked.name
     kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
     return Replayable(
-        *(graph, len(numbers), name or "step", kind, tuple(problems), numbered), of_first.source, loose
+        *(graph, len(numbers), name or "step", kind, tuple(problems), numbered), marked.source, loose
     )
 
 
@@ -268,10 +270,10 @@ def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
 
 
 def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool) -> Iterator[NotJudged]:
-    known = len(inputs.ranks)
+    count = len(inputs.ranks)
     if inputs.coverage:
         yield NotJudged("late ranks", f"{inputs.coverage}, and the others may be late")
-    elif known > 1 and not graph.is_coupled:
+    elif count > 1 and not graph.is_coupled:
         yield NotJudged(
             "late ranks",
             "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
@@ -279,14 +281,14 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
     elif loose:
         yield NotJudged(
             "late ranks",
-            f"the clocks of {loose:,} of {counted(known, 'rank')} cannot be aligned with "
+            f"the clocks of {loose:,} of {counted(count, 'rank')} cannot be aligned with "
             "the others, and these ranks may be late: alignment takes 5 all-reduces, all-gathers, barriers "
             "or messages",
         )
-    if len(graph.ranks) < known:
+    if len(graph.ranks) < count:
         yield NotJudged(
             "the other ranks",
-            f"{len(graph.ranks)} of {counted(known, 'rank')} are replayed: those that others wait for most, "
+            f"{len(graph.ranks)} of {counted(count, 'rank')} are replayed: those that others wait for most, "
             "with their groups, and some that stand for the rest; findings name only these ranks, or all",
         )
     if unequal:
@@ -323,5 +325,5 @@ def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[Ma
     """
     if len(inputs.ranks) < 2:
         return 0
-    apart = all(clock.agree(one.ranks) for one in matched)
+    apart = all(clock.agree(calls.ranks) for calls in matched)
     return len({*inputs.ranks} - (clock.part.keys() if apart else {*inputs.aligned}))

@@ -54,10 +54,10 @@ def clock_parts(aligned: Collection[int], matched: Sequence[MatchedGroup] = ()) 
     aligned.
     """
     part = dict.fromkeys(aligned, 0)
-    for number, group in enumerate((one.ranks.tolist() for one in matched if one.aligned), 1):
+    for number, group in enumerate((calls.ranks.tolist() for calls in matched if calls.aligned), 1):
         joined = {part[rank] for rank in group if rank in part} | {number}
         part |= dict.fromkeys(group, number)
-        part = {rank: min(joined) if own in joined else own for rank, own in part.items()}
+        part = {rank: min(joined) if label in joined else label for rank, label in part.items()}
     return part
 
 
@@ -73,7 +73,7 @@ def common_clock(
     for rank in fronts.keys() & part.keys():
         begin = int(clocks[rank].to_common(np.array([fronts[rank]]))[0])
         first[part[rank]] = min(begin, first.get(part[rank], begin))
-    zero = {rank: first[part[rank]] if rank in part else own for rank, own in fronts.items()}
+    zero = {rank: first[part[rank]] if rank in part else front for rank, front in fronts.items()}
     return CommonClock(clocks, part, zero)
 
 
@@ -116,20 +116,20 @@ class Coupler:
         median over the ranks. Where one rank is the root, all others wait for it, or it waits for all others
         (`_rooted`).
         """
-        for one in matched:
-            if len(one.ranks) < 2 or not self._clock.agree(one.ranks):
+        for calls in matched:
+            if len(calls.ranks) < 2 or not self._clock.agree(calls.ranks):
                 continue
-            rows = np.flatnonzero(one.part == 0).tolist()
-            found = {
-                row: work for row in rows if (work := self._found(one.ranks, one.start[row])) is not None
+            rows = np.flatnonzero(calls.part == 0).tolist()
+            works = {
+                row: work for row in rows if (work := self._found(calls.ranks, calls.start[row])) is not None
             }
-            if one.op in WAITING:
-                for row, work in found.items():
-                    late = int(one.others_late[row])
-                    own = self._end(work) - int(self._start(work).max()) - late
-                    self._couple(one.op, work, work, np.full(len(work), max(0, int(np.median(own)))), late)
-            elif found and one.op in FROM_ROOT | TO_ROOT:
-                self._rooted(one.op, np.array([*found.values()]))
+            if calls.op in WAITING:
+                for row, work in works.items():
+                    late = int(calls.others_late[row])
+                    time = self._end(work) - int(self._start(work).max()) - late
+                    self._couple(calls.op, work, work, np.full(len(work), max(0, int(np.median(time)))), late)
+            elif works and calls.op in FROM_ROOT | TO_ROOT:
+                self._rooted(calls.op, np.array([*works.values()]))
 
     def _rooted(self, op: str, work: Ints) -> None:
         """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
@@ -143,13 +143,13 @@ class Coupler:
         for row, root in enumerate(_roots(op in FROM_ROOT, start, end).tolist()):
             others = np.delete(np.arange(ranks), root)
             if op in TO_ROOT:
-                own = max(0, int(end[row, root] - start[row].max()))
-                self._couple(op, work[row], work[row, [root]], np.array([own]))
+                time = max(0, int(end[row, root] - start[row].max()))
+                self._couple(op, work[row], work[row, [root]], np.array([time]))
                 continue
             for other in others.tolist():
                 pair = work[row, [root, other]]
-                own = max(0, int(end[row, other] - self._start(pair).max()))
-                self._couple(op, pair, pair[1:], np.array([own]))
+                time = max(0, int(end[row, other] - self._start(pair).max()))
+                self._couple(op, pair, pair[1:], np.array([time]))
 
     def couple_messages(self, matched: Sequence[MatchedGroup]) -> None:
         """Let sends and receives end their own time after both ranks have come.
@@ -158,10 +158,10 @@ class Coupler:
         with several messages ends its own time after the last of its partners.
         """
         pairs = []
-        for one in matched:
-            if self._clock.agree(one.ranks):
-                found = (self._found(one.ranks, start) for start in one.start)
-                pairs += [work for work in found if work is not None]
+        for calls in matched:
+            if self._clock.agree(calls.ranks):
+                works = (self._found(calls.ranks, start) for start in calls.start)
+                pairs += [work for work in works if work is not None]
         both = [work for work in pairs if self._end(work)[0] > self._start(work)[1]]
         last: dict[int, int] = {}
         for work in both:
@@ -169,8 +169,8 @@ class Coupler:
             for operation in work.tolist():
                 last[operation] = max(last.get(operation, come), come)
         for work in both:
-            own = self._end(work) - np.array([last[operation] for operation in work.tolist()])
-            self._couple(MESSAGE, work, work, np.maximum(own, 0))
+            time = self._end(work) - np.array([last[operation] for operation in work.tolist()])
+            self._couple(MESSAGE, work, work, np.maximum(time, 0))
         for work in pairs:
             if self._end(work)[0] <= self._start(work)[1]:
                 sent, received = self._nodes(work)
@@ -190,12 +190,12 @@ class Coupler:
     def _end(self, work: Ints) -> Ints:
         return self._observed[self._nodes(work) + 1]
 
-    def _couple(self, op: str, work: Ints, waiting: Ints, own: Ints, late: int = 0) -> None:
+    def _couple(self, op: str, work: Ints, waiting: Ints, time: Ints, late: int = 0) -> None:
         """Let some operations end their own time after all of ``work`` has begun, and ``late`` ns more."""
         node = len(self._observed) + len(self.couplings)
         self._add(self._nodes(work), np.full(len(work), node), np.full_like(work, late), work)
         end = self._nodes(waiting) + 1
-        self._add(np.full(len(waiting), node), end, own, waiting, EdgeKind.TRANSFER)
+        self._add(np.full(len(waiting), node), end, time, waiting, EdgeKind.TRANSFER)
         self.couplings.append(Coupling(node, op, work))
         self.moments.append(int(self._start(work).max()) + late)
 
@@ -229,7 +229,7 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
     Ranks that messages connect, also over others, are stages of one pipeline. A collective without two such
     ranks joins ranks of one stage, as those of data and tensor groups do.
     """
-    groups = {(one.op == MESSAGE, tuple(work_rank[one.work].tolist())) for one in couplings}
+    groups = {(coupling.op == MESSAGE, tuple(work_rank[coupling.work].tolist())) for coupling in couplings}
     if not any(sends for sends, _ in groups):
         return np.zeros(ranks, np.int64)
     pipeline = _connected([members for sends, members in groups if sends], ranks)
@@ -303,8 +303,8 @@ class RunGraph:
     @property
     def is_coupled(self) -> bool:
         """True if any rank needs what another one does."""
-        of_mpi = np.isin(self.edges.kind, (EdgeKind.MESSAGE, EdgeKind.JOIN))
-        return bool(self.couplings) or bool(of_mpi.any())
+        is_mpi = np.isin(self.edges.kind, (EdgeKind.MESSAGE, EdgeKind.JOIN))
+        return bool(self.couplings) or bool(is_mpi.any())
 
     @property
     def is_pipeline(self) -> bool:
@@ -313,7 +313,7 @@ class RunGraph:
         Where each message has one the other way between the same two operations, the ranks exchange data, as
         in an all-to-all or with neighbours.
         """
-        sent = {tuple(one.work.tolist()) for one in self.couplings if one.op == MESSAGE}
+        sent = {tuple(coupling.work.tolist()) for coupling in self.couplings if coupling.op == MESSAGE}
         return any((receiver, sender) not in sent for sender, receiver in sent)
 
     @property
@@ -372,10 +372,10 @@ def run_graph(
     observed[1 : 1 + 2 * len(calls)] = np.column_stack((calls.start, calls.end)).ravel()
     observed[1 + 2 * len(calls) :] = np.column_stack((work.start, work.end)).ravel()
     inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
-    kernels = {rank: _communication(one, tables.first_work[rank]) for rank, one in activities.items()}
+    kernels = {rank: _communication(item, tables.first_work[rank]) for rank, item in activities.items()}
     coupler = Coupler(kernels, observed, 1 + 2 * len(calls), clock)
-    coupler.couple_collectives([one for one in matched if one.op != MESSAGE_GROUP])
-    coupler.couple_messages([one for one in matched if one.op == MESSAGE_GROUP])
+    coupler.couple_collectives([match for match in matched if match.op != MESSAGE_GROUP])
+    coupler.couple_messages([match for match in matched if match.op == MESSAGE_GROUP])
     observed = np.concatenate((observed, np.array(coupler.moments, np.int64)))
     coupled = coupler.edges()
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
@@ -386,8 +386,8 @@ def run_graph(
         needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi) if len(work) else calls.row)
         files = np.zeros(len(calls), np.int64) if in_files is None else in_files
         part = needs.part(tables.call_rank, len(ranks), files)
-        lag, own = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
-        lag[own] -= part.wait[inside.row[own]]
+        lag, call_edges = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
+        lag[call_edges] -= part.wait[inside.row[call_edges]]
         inside = replace(inside, lag=lag)
         coupled = concatenate(Edges, (coupled, *needs.edges(len(observed))))
         observed = np.concatenate((observed, needs.moments()))
@@ -407,26 +407,30 @@ def run_graph(
         observed=observed,
         front=_fronts(activities, tables),
         couplings=tuple(coupler.couplings),
-        odd_ns=sum(one.odd_ns for one in edges.values()),
-        inferred_waits=sum(one.inferred_waits for one in edges.values()),
-        blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
+        odd_ns=sum(rank_part.odd_ns for rank_part in edges.values()),
+        inferred_waits=sum(rank_part.inferred_waits for rank_part in edges.values()),
+        blocked=np.concatenate(
+            [rank_part.blocked + tables.first_call[rank] for rank, rank_part in edges.items()]
+        ),
         paced_ranks=tuple(
-            rank for rank, one in activities.items() if np.any(one.calls.kind == CallKind.PAUSE)
+            rank for rank, item in activities.items() if np.any(item.calls.kind == CallKind.PAUSE)
         ),
         mpi=part,
     )
 
 
 def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: RunMpi) -> Ints:
-    found = np.full(len(tables.calls), NONE)
-    for rank, one in activities.items():
-        rows, _ = mpi_calls_in_order(one.timeline)
+    places = np.full(len(tables.calls), NONE)
+    for rank, activity in activities.items():
+        rows, _ = mpi_calls_in_order(activity.timeline)
         first, last = np.searchsorted(mpi.calls.rank, [rank, rank + 1]).tolist()
         place = np.full(len(rows), NONE)
         place[rows[: last - first]] = np.arange(first, last)[: len(rows)]
-        own = np.flatnonzero(one.calls.kind == CallKind.MPI)
-        found[own + tables.first_call[rank]] = place[one.calls.row[own] - len(one.timeline.calls)]
-    return found
+        mpi_rows = np.flatnonzero(activity.calls.kind == CallKind.MPI)
+        places[mpi_rows + tables.first_call[rank]] = place[
+            activity.calls.row[mpi_rows] - len(activity.timeline.calls)
+        ]
+    return places
 
 
 @dataclass(frozen=True)
@@ -453,38 +457,38 @@ def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Join
     first_call, first_work = {}, {}
     threads = streams = 0
     at_call = at_work = 0
-    for number, (rank, one) in enumerate(activities.items()):
+    for number, (rank, part) in enumerate(activities.items()):
         first_call[rank], first_work[rank] = at_call, at_work
-        name = names.numbers(one.names)
-        place = places.numbers(one.places)
+        name = names.numbers(part.names)
+        place = places.numbers(part.places)
         moved = {
-            "start": clock.common(rank, one.calls.start),
-            "end": clock.common(rank, one.calls.end),
-            "thread": one.calls.thread + threads,
-            "name": name[one.calls.name],
-            "place": place[one.calls.place],
-            "before": shifted(one.calls.before, at_call),
+            "start": clock.common(rank, part.calls.start),
+            "end": clock.common(rank, part.calls.end),
+            "thread": part.calls.thread + threads,
+            "name": name[part.calls.name],
+            "place": place[part.calls.place],
+            "before": shifted(part.calls.before, at_call),
         }
-        calls.append(replace(one.calls, **moved))
+        calls.append(replace(part.calls, **moved))
         work.append(
             replace(
-                one.work,
-                start=clock.common(rank, one.work.start),
-                end=clock.common(rank, one.work.end),
-                stream=one.work.stream + streams,
-                name=name[one.work.name],
-                call=one.work.call + at_call,
-                place=place[one.work.place],
-                before=shifted(one.work.before, at_work),
+                part.work,
+                start=clock.common(rank, part.work.start),
+                end=clock.common(rank, part.work.end),
+                stream=part.work.stream + streams,
+                name=name[part.work.name],
+                call=part.work.call + at_call,
+                place=place[part.work.place],
+                before=shifted(part.work.before, at_work),
             )
         )
-        pieces.append(replace(one.pieces, call=one.pieces.call + at_call, place=place[one.pieces.place]))
-        call_rank.append(np.full(len(one.calls), number))
-        work_rank.append(np.full(len(one.work), number))
-        threads += int(one.calls.thread.max(initial=-1)) + 1
-        streams += len(one.streams)
-        at_call += len(one.calls)
-        at_work += len(one.work)
+        pieces.append(replace(part.pieces, call=part.pieces.call + at_call, place=place[part.pieces.place]))
+        call_rank.append(np.full(len(part.calls), number))
+        work_rank.append(np.full(len(part.work), number))
+        threads += int(part.calls.thread.max(initial=-1)) + 1
+        streams += len(part.streams)
+        at_call += len(part.calls)
+        at_work += len(part.work)
     return _Joined(
         concatenate(HostCalls, calls),
         concatenate(Work, work),
@@ -510,8 +514,8 @@ class _Texts:
 
     def numbers(self, texts: Sequence[str]) -> Ints:
         """Return the number of each text; the last one is `NONE`, for ids of -1."""
-        found = [self._number.setdefault(text, len(self._number)) for text in texts]
-        return np.array([*found, NONE], np.int64)
+        numbers = [self._number.setdefault(text, len(self._number)) for text in texts]
+        return np.array([*numbers, NONE], np.int64)
 
 
 def shifted(rows: Ints, by: int) -> Ints:
@@ -525,23 +529,23 @@ def _renumbered(
     clock: CommonClock,
     tables: _Joined,
 ) -> list[Edges]:
-    found = []
-    for rank, one in edges.items():
-        own, calls = one.edges, 2 * len(activities[rank].calls)
+    joined = []
+    for rank, rank_edges in edges.items():
+        local, calls = rank_edges.edges, 2 * len(activities[rank].calls)
         call_node = 1 + 2 * tables.first_call[rank]
         work_node = int(tables.work_start(np.array(tables.first_work[rank])))
 
         def node(number: Ints, calls: int = calls, call: int = call_node, work: int = work_node) -> Ints:
             return np.where(number < calls, number + call, number - calls + work)
 
-        fixed = own.kind == EdgeKind.FIXED
-        of_call = np.isin(own.kind, (EdgeKind.FIXED, EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT))
-        first = np.where(of_call, tables.first_call[rank], tables.first_work[rank])
-        lag = own.lag.copy()
-        lag[fixed] = clock.common(rank, own.lag[fixed])
-        source = np.where(fixed, 0, node(own.source))
-        found.append(Edges(source, node(own.target), lag, own.kind, own.row + first))
-    return found
+        fixed = local.kind == EdgeKind.FIXED
+        at_call = np.isin(local.kind, (EdgeKind.FIXED, EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT))
+        first = np.where(at_call, tables.first_call[rank], tables.first_work[rank])
+        lag = local.lag.copy()
+        lag[fixed] = clock.common(rank, local.lag[fixed])
+        source = np.where(fixed, 0, node(local.source))
+        joined.append(Edges(source, node(local.target), lag, local.kind, local.row + first))
+    return joined
 
 
 def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
@@ -586,16 +590,16 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
 
 def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
     rows = []
-    for rank, one in activities.items():
+    for rank, activity in activities.items():
         if not len(tables.work):
-            rows.append(1 + 2 * (one.front + tables.first_call[rank]))
+            rows.append(1 + 2 * (activity.front + tables.first_call[rank]))
             continue
         first = tables.first_work[rank]
-        ends = np.array([] if one.last == NONE else [one.last + first], np.int64)
-        rows.append(np.append(tables.work_start(one.front + first), tables.work_start(ends) + 1))
+        ends = np.array([] if activity.last == NONE else [activity.last + first], np.int64)
+        rows.append(np.append(tables.work_start(activity.front + first), tables.work_start(ends) + 1))
     return np.array(rows, np.int64)
 
 
-def _communication(one: RankActivity, first: int) -> dict[int, int]:
-    rows = np.flatnonzero(one.work.category == Category.COMM)
-    return dict(zip(one.work.start[rows].tolist(), (rows + first).tolist(), strict=True))
+def _communication(activity: RankActivity, first: int) -> dict[int, int]:
+    rows = np.flatnonzero(activity.work.category == Category.COMM)
+    return dict(zip(activity.work.start[rows].tolist(), (rows + first).tolist(), strict=True))

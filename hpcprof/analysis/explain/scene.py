@@ -97,8 +97,8 @@ class Scene:
             alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - gone[chosen], 0.0)
             return self.removals.without_launches(times.with_alone(alone), rows[chosen & whole])
 
-        own = self.per_step(self.graph.work_rank[rows], time)
-        yield Candidate(cause, where, self.ranks, remove, *own, advice=advice)
+        per_step = self.per_step(self.graph.work_rank[rows], time)
+        yield Candidate(cause, where, self.ranks, remove, *per_step, advice=advice)
 
     @cached_property
     def places(self) -> list[str]:

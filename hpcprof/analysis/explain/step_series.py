@@ -168,9 +168,9 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
     between = _between(timeline)
     usual = Counter(name for name, _ in {(name, step) for _, name, step in between})
     longest: dict[int, tuple[int, str]] = {}
-    for own, name, step in between:
+    for pause, name, step in between:
         if usual[name] <= MOST_SPIKES * len(steps):
-            longest[step] = max(longest.get(step, (0, "")), (own, name))
+            longest[step] = max(longest.get(step, (0, "")), (pause, name))
     times = step_intervals(timeline)
     ended = np.maximum(times.gpu_end, steps.ranges.end)
     length = np.where(times.on_gpu, np.maximum(times.end - ended, 0), 0)

@@ -52,7 +52,7 @@ def _predicted(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -
     moments = replay.moments(times) if changes else replay.unchanged
     predicted = replay.walls(moments)
     elapsed, base_elapsed, measured_elapsed = (
-        float(replay.elapsed(one).mean()) for one in (moments, replay.unchanged, replay.graph.observed)
+        float(replay.elapsed(moment).mean()) for moment in (moments, replay.unchanged, replay.graph.observed)
     )
     base, wall = float(np.median(unchanged)), float(np.median(predicted))
     error = base - float(np.median(measured))
@@ -109,7 +109,7 @@ class _Changer:
 
     def _position(self, rank: int) -> int:
         if rank not in self.graph.ranks:
-            raise unknown("rank", str(rank), [str(one) for one in self.graph.ranks])
+            raise unknown("rank", str(rank), [str(number) for number in self.graph.ranks])
         return self.graph.ranks.index(rank)
 
     def _named(self, pattern: str, name: Ints, kind: str) -> Mask:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the time that kernels lose to the communication beside them."""
     if not scene.graph.is_of_host:
-        own = scene.per_step(scene.graph.work_rank, scene.replay.lost)
-        yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *own)
+        lost = scene.per_step(scene.graph.work_rank, scene.replay.lost)
+        yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *lost)
 
 
 CONTENTION = CauseDeclaration(

@@ -74,12 +74,12 @@ def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
     compute = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
     both = np.concatenate((np.flatnonzero(factor < 1), np.flatnonzero(compute)))
     _, group = numbered_rows(graph.work_rank[both], work.step[both])
-    first, of_compute = np.split(group, [int((factor < 1).sum())])
+    first, compute_group = np.split(group, [int((factor < 1).sum())])
     rows = both[len(first) :]
     longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
-    total = np.bincount(of_compute, times.alone[rows], len(longer))
+    total = np.bincount(compute_group, times.alone[rows], len(longer))
     alone = times.alone.copy()
-    alone[rows] *= 1 + quotient(longer, total)[of_compute]
+    alone[rows] *= 1 + quotient(longer, total)[compute_group]
     return times.with_alone(alone)
 
 

@@ -75,16 +75,16 @@ def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
 def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]) -> Iterator[Candidate]:
     if len(scene.ranks) < 2 or not scene.graph.is_coupled:
         return
-    measured, of_host = scene.replay.measured, cause is LATE_RANK_HOST
-    changed = {rank: late(measured, rank) for rank in _longest(scene, of_host)}
+    measured, on_host = scene.replay.measured, cause is LATE_RANK_HOST
+    changed = {rank: late(measured, rank) for rank in _longest(scene, on_host)}
     excess = {rank: _less(scene, times) for rank, times in changed.items()}
     for ranks in late_groups(excess, len(scene.ranks)):
         least = min(ranks, key=lambda rank: excess[rank])
-        slower = _times_slower(scene, least) if of_host else 0.0
+        slower = _times_slower(scene, least) if on_host else 0.0
         latest = sorted(ranks, key=lambda rank: -excess[rank])
-        places = dict.fromkeys(_most_excess(scene, of_host, rank) for rank in latest)
+        places = dict.fromkeys(_most_excess(scene, on_host, rank) for rank in latest)
         place = ", ".join([*places][:_NAMED])
-        if not of_host and _is_of_experts(scene, changed[least]):
+        if not on_host and _is_of_experts(scene, changed[least]):
             yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balanced, scene), excess[least])
         else:
             yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
@@ -166,20 +166,20 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
         place, rank = graph.work.place, graph.work_rank
     where = scene.mostly(place, time)
     time = np.where(removals.inside(where)[place], time, 0)
-    own = np.bincount(rank, time, len(scene.ranks)) / graph.steps
-    ranks = np.flatnonzero(own >= _IN_TURN * own.max())
-    if len(ranks) > 1 and own.any():
+    per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
+    ranks = np.flatnonzero(per_rank >= _IN_TURN * per_rank.max())
+    if len(ranks) > 1 and per_rank.any():
         ranked = tuple(ranks.tolist())
-        yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(own.max()))
+        yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(per_rank.max()))
 
 
-def _longest(scene: Scene, of_host: bool) -> list[int]:
+def _longest(scene: Scene, on_host: bool) -> list[int]:
     """Return the ranks that take most longer in all than those with the same work; they may be late.
 
     A rank that takes much less in other steps is at most late in turn with others.
     """
     graph, measured = scene.graph, scene.replay.measured
-    if of_host:
+    if on_host:
         rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
         call = graph.edges.row[rows]
         rank, step, time = graph.call_rank[call], graph.calls.step[call], measured.lag[rows].astype(float)
@@ -189,8 +189,8 @@ def _longest(scene: Scene, of_host: bool) -> list[int]:
     _, number = numbered(step)
     total = sums_by((int(number.max(initial=-1)) + 1, len(scene.ranks)), (number, rank), time)
     excess = np.zeros_like(total)
-    for of_rank in scene.ranks:
-        excess[:, of_rank] = total[:, of_rank] - np.median(total[:, peers(of_rank, graph.stage)], axis=1)
+    for position in scene.ranks:
+        excess[:, position] = total[:, position] - np.median(total[:, peers(position, graph.stage)], axis=1)
     in_turn = -excess.clip(max=0).sum(axis=0) > _EARLY * excess.clip(min=0).sum(axis=0)
     whole = total.sum(axis=0)
     longest = np.argsort(stage_medians(whole, graph.stage)[graph.stage] - whole, kind="stable").tolist()
@@ -198,9 +198,9 @@ def _longest(scene: Scene, of_host: bool) -> list[int]:
     return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MOST_LATE]
 
 
-def _most_excess(scene: Scene, of_host: bool, rank: int) -> str:
+def _most_excess(scene: Scene, on_host: bool, rank: int) -> str:
     graph, measured = scene.graph, scene.replay.measured
-    if of_host:
+    if on_host:
         place = np.concatenate((graph.calls.place, graph.pieces.place))
         excess = np.concatenate(scene.removals.host_excess(measured, rank))
     else:
@@ -248,8 +248,8 @@ def _usual_ratio(scene: Scene, rank: int) -> float:
     keys = long.astype(np.int64), pieces.place, graph.call_rank[pieces.call]
     total = sums_by((2, len(graph.places) + 1, len(scene.ranks)), keys, pieces.length)
     usual = np.median(total.sum(axis=0)[:, others], axis=1)
-    own = total.sum(axis=0)[:, rank]
-    ratio = quotient(own, usual, 1.0)
+    rank_time = total.sum(axis=0)[:, rank]
+    ratio = quotient(rank_time, usual, 1.0)
     # One long pause in each step makes a whole place take longer, and its pieces no slower.
     ratio = np.minimum(ratio, _usual_piece(scene, rank, others))
     order = np.argsort(ratio)

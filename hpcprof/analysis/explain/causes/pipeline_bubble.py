@@ -51,8 +51,8 @@ def _balanced(scene: Scene, times: Times) -> Times:
     edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
     call = graph.edges.row[edges]
     lag = times.lag.copy()
-    of_host = lag[edges].astype(float)
-    ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], of_host, graph.stage)
+    host_lag = lag[edges].astype(float)
+    ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], host_lag, graph.stage)
     lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
     return replace(times, lag=lag, alone=alone)
 

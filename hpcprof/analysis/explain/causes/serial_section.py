@@ -29,13 +29,13 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         yield _serial(scene, WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum() / steps)
 
 
-def _serial(scene: Scene, place: str, where: str, rank: int, own: float) -> Candidate:
+def _serial(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
     return Candidate(
         SERIAL_SECTION,
         where,
         (rank,),
         lambda times, _: scene.removals.host_time(times, place, (rank,)),
-        own,
+        time,
     )
 
 

@@ -66,9 +66,9 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
 
     That lies between what TF32 and what bfloat16 would give: it is the geometric mean of both.
     """
-    names = {one.name for ones in gpus.values() for one in ones}
-    known = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
-    gains = [_REACHED * math.sqrt(one["tf32"] * one["bf16"]) / one["fp32"] for one in known]
+    names = {gpu.name for ones in gpus.values() for gpu in ones}
+    peaks_of_gpus = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
+    gains = [_REACHED * math.sqrt(peak["tf32"] * peak["bf16"]) / peak["fp32"] for peak in peaks_of_gpus]
     return max(1.0, min(gains)) if gains else _USUAL_GAIN
 
 

@@ -104,5 +104,5 @@ def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: boo
     account = pd.DataFrame({"rank": [0], "step": [3], "exposed_comm_ns": [4 * MS]})
     candidate = Candidate(EXPOSED_COMMUNICATION, "backward", (0,), lambda times, _: times, 4.0 * MS)
     tables = {"mpi_calls": barrier, "step_account": account}
-    found = evidence_of(tables, candidate, (0,), of_mpi=of_mpi)
+    found = evidence_of(tables, candidate, (0,), with_mpi=of_mpi)
     assert [one.analysis for one in found] == shown
