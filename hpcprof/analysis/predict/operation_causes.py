@@ -85,7 +85,7 @@ class OperationReplay:
     def ideal(self) -> list[Floats]:
         """The same with the typical time of each name."""
         names = np.concatenate([np.repeat(g.rows["name"].to_numpy(), len(g.steps)) for g in self.graphs])
-        times = pd.Series(np.concatenate([own.ravel() for own in self.measured])).groupby(names)
+        times = pd.Series(np.concatenate([values.ravel() for values in self.measured])).groupby(names)
         talks = {
             name
             for graph in self.graphs
@@ -93,15 +93,15 @@ class OperationReplay:
                 (graph.group >= 0) | graph.rows["kind"].isin(COMMUNICATION)
             ].unique()
         }
-        typical = {name: (own.median() if name in talks else own.mean()) for name, own in times}
+        typical = {name: (group.median() if name in talks else group.mean()) for name, group in times}
         return [
-            np.broadcast_to(graph.rows["name"].map(typical).to_numpy(float)[:, None], own.shape)
-            for graph, own in zip(self.graphs, self.measured, strict=True)
+            np.broadcast_to(graph.rows["name"].map(typical).to_numpy(float)[:, None], durations.shape)
+            for graph, durations in zip(self.graphs, self.measured, strict=True)
         ]
 
-    def walls(self, own: Sequence[Floats]) -> Floats:
-        """Return the time of each step in ns, shape (steps,), if the operations take ``own``."""
-        return np.concatenate([graph.walls(one) for graph, one in zip(self.graphs, own, strict=True)])
+    def walls(self, durations: Sequence[Floats]) -> Floats:
+        """Return the time of each step in ns, shape (steps,), if the operations take ``durations``."""
+        return np.concatenate([graph.walls(time) for graph, time in zip(self.graphs, durations, strict=True)])
 
     def select(self, choose: Callable[[pd.DataFrame], Any]) -> list[Mask]:
         """Return the chosen operations of each graph, shape (operations, 1)."""
@@ -118,7 +118,7 @@ class OperationReplay:
 
         Only graphs in which a value changes something are replayed for it.
         """
-        walls = [graph.walls(own) for graph, own in zip(self.graphs, outside, strict=True)]
+        walls = [graph.walls(durations) for graph, durations in zip(self.graphs, outside, strict=True)]
         mean, steps = float(np.concatenate(walls).mean()), sum(map(len, walls))
         means = dict.fromkeys(self.values(column), mean)
         for at, graph in enumerate(self.graphs):
@@ -128,9 +128,9 @@ class OperationReplay:
             changing = changes.any(axis=1)
             for value, rows in graph.rows.groupby(column).indices.items():
                 if value in means and changing[rows].any():
-                    own = outside[at].copy()
-                    own[rows] = np.where(changes[rows], inside[at][rows], own[rows])
-                    means[value] += float((graph.walls(own) - walls[at]).sum()) / steps
+                    mixed = outside[at].copy()
+                    mixed[rows] = np.where(changes[rows], inside[at][rows], mixed[rows])
+                    means[value] += float((graph.walls(mixed) - walls[at]).sum()) / steps
         return means
 
     def mixed(
@@ -145,8 +145,8 @@ class OperationReplay:
         Only the `_MOST_VALUES` count whose times deviate most from those of their names.
         """
         parts = [
-            pd.Series(np.abs(own - ideal).sum(axis=1)).groupby(graph.rows[column].to_numpy()).sum()
-            for graph, own, ideal in zip(self.graphs, self.measured, self.ideal, strict=True)
+            pd.Series(np.abs(times - ideal).sum(axis=1)).groupby(graph.rows[column].to_numpy()).sum()
+            for graph, times, ideal in zip(self.graphs, self.measured, self.ideal, strict=True)
         ]
         deviation = pd.concat(parts).groupby(level=0).sum().drop([-1, ""], errors="ignore")
         values: list[int | str] = deviation.nlargest(_MOST_VALUES).index.tolist()
@@ -188,7 +188,7 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
     ``by`` is ``ideal`` if none do, and ``replay`` if all do; ``instances`` counts those that do.
     """
     ideal = float(replay.walls(replay.ideal).mean())
-    count = sum(own.size for own in replay.measured)
+    count = sum(values.size for values in replay.measured)
     rows = [("ideal", "", 0, ideal), ("replay", "", count, float(unchanged.mean()))]
     for column in (*_PLACES, "name"):
         instances: Counter[Any] = Counter()
@@ -218,7 +218,7 @@ def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFram
         current = replay.mixed(chosen, replay.ideal, current)
         now = replay.walls(current)
     comm = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
-    free = replay.mixed(comm, [np.zeros_like(own) for own in replay.measured], replay.measured)
+    free = replay.mixed(comm, [np.zeros_like(times) for times in replay.measured], replay.measured)
     saving = unchanged - replay.walls(free)
     if saving.mean() >= LEAST_PCT / 100 * step:
         yield _finding(replay, "", None, [*_communicating(replay)], saving, None, step)
@@ -227,8 +227,8 @@ def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFram
 def _communicating(replay: OperationReplay) -> Iterator[str]:
     """Yield the names of communication, the one with most own time first."""
     parts = [
-        pd.Series(own.sum(axis=1)).groupby(graph.rows["name"].to_numpy()).sum()
-        for graph, own in zip(replay.graphs, replay.measured, strict=True)
+        pd.Series(times.sum(axis=1)).groupby(graph.rows["name"].to_numpy()).sum()
+        for graph, times in zip(replay.graphs, replay.measured, strict=True)
     ]
     kinds = {
         name: kind for g in replay.graphs for name, kind in zip(g.rows["name"], g.rows["kind"], strict=True)
@@ -277,7 +277,7 @@ def _finding(
     rows = replay.graphs[0].rows
     inside = rows if value is None else rows[rows[place] == value]
     ranks = tuple(sorted(map(int, inside["rank"].unique())))
-    stages = sorted({int(one) for one in inside["stage"].unique()} - {-1})
+    stages = sorted({int(stage) for stage in inside["stage"].unique()} - {-1})
     talks = slowdown is None or bool(rows.loc[rows["name"] == names[0], "kind"].isin(COMMUNICATION).all())
     cause = Cause.EXPOSED_COMMUNICATION if talks else Cause.LATE_RANK_GPU
     cause = Cause.PIPELINE_BUBBLE if place == "stage" and not talks else cause
@@ -312,11 +312,11 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
     UsageError if a change is about something that the table does not have.
     """
     replay = OperationReplay.from_table(table)
-    own: Sequence[Floats] = replay.measured
+    durations: Sequence[Floats] = replay.measured
     for change in changes:
-        own = _changed(replay, own, change)
+        durations = _changed(replay, durations, change)
     measured = np.concatenate([graph.measured for graph in replay.graphs])
-    unchanged, predicted = replay.walls(replay.measured), replay.walls(own)
+    unchanged, predicted = replay.walls(replay.measured), replay.walls(durations)
     half = _NORMAL_90 * float(np.std(predicted)) / np.sqrt(len(predicted)) + abs(
         float(np.median(unchanged) - np.median(measured))
     )
@@ -333,18 +333,18 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
     )
 
 
-def _changed(replay: OperationReplay, own: Sequence[Floats], change: Change) -> list[Floats]:
+def _changed(replay: OperationReplay, durations: Sequence[Floats], change: Change) -> list[Floats]:
     if change.kind == "ideal":
         if not change.pattern:
             return list(replay.ideal)
         chosen = _selected(replay, change.pattern)
         return (
-            replay.mixed(chosen, own, replay.ideal)
+            replay.mixed(chosen, durations, replay.ideal)
             if change.factor
-            else replay.mixed(chosen, replay.ideal, own)
+            else replay.mixed(chosen, replay.ideal, durations)
         )
     if change.median:
-        return _like_the_others(replay, own, change.rank)
+        return _like_the_others(replay, durations, change.rank)
     if change.kind not in ("kernel", "comm", "bandwidth"):
         raise UsageError(
             f"{change.kind} changes nothing in a table of operations: use kernel:REGEX for its names."
@@ -354,11 +354,11 @@ def _changed(replay: OperationReplay, own: Sequence[Floats], change: Change) -> 
     else:
         chosen = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
     if change.rank is not None:
-        chosen = [here & there for here, there in zip(chosen, replay.of("rank", change.rank), strict=True)]
-    if not any(one.any() for one in chosen):
+        chosen = [here & mask for here, mask in zip(chosen, replay.of("rank", change.rank), strict=True)]
+    if not any(rows.any() for rows in chosen):
         raise UsageError(f"no operation of the table has a name that matches {change.pattern!r}.")
     factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
-    return [np.where(rows, times * factor, times) for rows, times in zip(chosen, own, strict=True)]
+    return [np.where(rows, times * factor, times) for rows, times in zip(chosen, durations, strict=True)]
 
 
 def _selected(replay: OperationReplay, pattern: str) -> list[Mask]:
@@ -372,15 +372,15 @@ def _selected(replay: OperationReplay, pattern: str) -> list[Mask]:
         raise UsageError(
             f"{pattern!r} selects no operations: write rank:0, stage:0, replica:0 or name:REGEX."
         )
-    if not any(one.any() for one in chosen):
+    if not any(rows.any() for rows in chosen):
         raise UsageError(f"the table has no operation of {pattern!r}.")
     return chosen
 
 
-def _like_the_others(replay: OperationReplay, own: Sequence[Floats], rank: int | None) -> list[Floats]:
+def _like_the_others(replay: OperationReplay, durations: Sequence[Floats], rank: int | None) -> list[Floats]:
     """Return times in which a rank takes the median of the others on its stage, else of all others."""
     result = []
-    for graph, times in zip(replay.graphs, own, strict=True):
+    for graph, times in zip(replay.graphs, durations, strict=True):
         rows, changed = graph.rows, times.copy()
         mine = (rows["rank"] == rank).to_numpy()
         for (name, stage), at in rows[mine].groupby(["name", "stage"]).groups.items():

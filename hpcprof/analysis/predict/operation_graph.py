@@ -86,8 +86,8 @@ class OperationGraph:
         begin = self.start.copy()
         for rows in self.members:
             begin[rows] = begin[rows].max(axis=0)
-        own: Floats = np.maximum(self.end - begin, 0.0)
-        return own
+        lengths: Floats = np.maximum(self.end - begin, 0.0)
+        return lengths
 
     @cached_property
     def _order(self) -> list[tuple[list[int], list[Ints]]]:
@@ -100,9 +100,9 @@ class OperationGraph:
         order = [unit.get(row, [row]) for row in in_order(waits)]
         return [(rows, [self.before[row] for row in rows if len(self.before[row])]) for rows in order]
 
-    def moments(self, own: Floats) -> Floats:
-        """Return ends in ns, shape (operations, steps), if the operations take ``own``, without delays."""
-        end: Floats = own.copy()
+    def moments(self, lengths: Floats) -> Floats:
+        """Return the ends of operations that take ``lengths``, in ns, shape (operations, steps)."""
+        end: Floats = lengths.copy()
         for rows, waits in self._order:
             if not waits:
                 continue
@@ -112,9 +112,9 @@ class OperationGraph:
                 end[row] += come
         return end
 
-    def walls(self, own: Floats) -> Floats:
-        """Return the time of each step in ns, shape (steps,), if the operations take ``own``."""
-        wall: Floats = self.moments(own).max(axis=0)
+    def walls(self, lengths: Floats) -> Floats:
+        """Return the time of each step in ns, shape (steps,), if the operations take ``lengths``."""
+        wall: Floats = self.moments(lengths).max(axis=0)
         return wall
 
     @property
@@ -170,8 +170,8 @@ class _Building:
         self._direction = rows["name"].map(direction).to_numpy()
         self._word = rows["name"].map({name: _first_word(direction[name]) for name in names}).to_numpy()
         ordered = [np.lexsort((self._last, self._first))]
-        of_rank = rows["rank"].to_numpy()[ordered[0]]
-        self._of_rank = {rank: ordered[0][of_rank == rank] for rank in np.unique(of_rank).tolist()}
+        ranks = rows["rank"].to_numpy()[ordered[0]]
+        self._of_rank = {rank: ordered[0][ranks == rank] for rank in np.unique(ranks).tolist()}
         self._computes = {
             rank: {row: at for at, row in enumerate(self._select(at_rank, "compute"))}
             for rank, at_rank in self._of_rank.items()
@@ -233,20 +233,20 @@ class _Building:
         for (direction, rank), rows in sends.items():
             if (peer[rows] >= 0).all():
                 for other in np.unique(peer[rows]).tolist():
-                    there = [row for row in receives.get((direction, other), []) if peer[row] == rank]
-                    yield from zip([row for row in rows if peer[row] == other], there, strict=False)
+                    matching = [row for row in receives.get((direction, other), []) if peer[row] == rank]
+                    yield from zip([row for row in rows if peer[row] == other], matching, strict=False)
                 continue
             stage = self.rows["stage"].to_numpy()
             replica = self.rows["replica"].to_numpy()
             best, distance = None, np.inf
-            for (name, other), there in receives.items():
-                if name != direction or other == rank or len(there) != len(rows):
+            for (name, other), matching in receives.items():
+                if name != direction or other == rank or len(matching) != len(rows):
                     continue
-                if stage[rows[0]] == stage[there[0]] >= 0 or replica[rows[0]] != replica[there[0]]:
+                if stage[rows[0]] == stage[matching[0]] >= 0 or replica[rows[0]] != replica[matching[0]]:
                     continue
-                apart = float(np.abs(self.end[rows] - self.end[there]).mean())
+                apart = float(np.abs(self.end[rows] - self.end[matching]).mean())
                 if apart < distance:
-                    best, distance = there, apart
+                    best, distance = matching, apart
             yield from zip(rows, best or [], strict=False)
 
     def _replicas(self, group: Ints) -> Ints:
@@ -309,7 +309,7 @@ class _Building:
         for rank, rows in self._of_rank.items():
             self._chain(rows, group, before)
             self._attach_messages(rank, rows, before)
-        return [np.array(sorted(one), np.int64) for one in before]
+        return [np.array(sorted(needed), np.int64) for needed in before]
 
     def _chain(self, rows: Ints, group: Ints, before: list[set[int]]) -> None:
         """Let computing follow computing, and collectives and computing each other where they wait."""
@@ -326,7 +326,9 @@ class _Building:
         """Return the last of some operations that has ended when another one begins; None without one."""
         first, tolerance = self._first[row], self._tolerance
         ended = (
-            one for one in reversed(rows) if self._last[one] <= first + min(tolerance[one], tolerance[row])
+            prior
+            for prior in reversed(rows)
+            if self._last[prior] <= first + min(tolerance[prior], tolerance[row])
         )
         return next(ended, None)
 
@@ -344,7 +346,7 @@ class _Building:
                 continue
             limit = self._last[row] - self._tolerance[row]
             needing = (
-                next((one for one in computing if self._first[one] >= limit), None)
+                next((work for work in computing if self._first[work] >= limit), None)
                 if partner is None
                 else partner
             )
@@ -354,7 +356,9 @@ class _Building:
 
     def _posted(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
         """Return the operation after which a receive is posted: of the direction of the one that needs it."""
-        alike = [one for one in computing if needing is not None and self._word[one] == self._word[needing]]
+        alike = [
+            work for work in computing if needing is not None and self._word[work] == self._word[needing]
+        ]
         return self._ended(alike, row)
 
 

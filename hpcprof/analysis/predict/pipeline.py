@@ -89,10 +89,10 @@ class PipelineBlocks:
         self, values: dict[str, Floats], virtual: int, microbatches: int, *, add: bool
     ) -> dict[str, Floats]:
         """Return values of other virtual stages, which divide the same layers, and of other microbatches."""
-        own = len(values[FORWARD])
-        edges, others = np.linspace(0, 1, own + 1), np.linspace(0, 1, virtual + 1)
+        virtual_stages = len(values[FORWARD])
+        edges, others = np.linspace(0, 1, virtual_stages + 1), np.linspace(0, 1, virtual + 1)
         shared = np.minimum(edges[1:], others[1:, None]) - np.maximum(edges[:-1], others[:-1, None])
-        shares = np.maximum(shared, 0.0) * (own if add else virtual)
+        shares = np.maximum(shared, 0.0) * (virtual_stages if add else virtual)
         chosen = np.arange(microbatches) % self.microbatches
         return {kind: np.tensordot(shares, value[:, chosen], 1) for kind, value in values.items()}
 
@@ -103,7 +103,7 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
     Raises UsageError if it has no forward and backward operations on several stages.
     """
     graphs = operation_graphs(table)
-    graph = max(graphs, key=lambda one: len(one.steps)) if graphs else None
+    graph = max(graphs, key=lambda item: len(item.steps)) if graphs else None
     rows = graph.rows if graph is not None else table
     kinds = np.array([_kind(name, kind) for name, kind in zip(rows["name"], rows["kind"], strict=True)])
     computes = np.isin(kinds, (FORWARD, BACKWARD))
@@ -123,13 +123,13 @@ def blocks_of(table: pd.DataFrame) -> PipelineBlocks:
     replica = pd.factorize(rows["replica"], sort=True)[0]
     times, delays = {}, {}
     for kind in (FORWARD, BACKWARD):
-        of_kind = np.flatnonzero(kinds == kind)
-        number = pd.Series(of_kind).groupby([virtual[of_kind], rows["rank"].to_numpy()[of_kind]]).cumcount()
-        place = (virtual[of_kind], number.to_numpy(), replica[of_kind])
+        indices = np.flatnonzero(kinds == kind)
+        number = pd.Series(indices).groupby([virtual[indices], rows["rank"].to_numpy()[indices]]).cumcount()
+        place = (virtual[indices], number.to_numpy(), replica[indices])
         shape = (stages * chunks, int(number.max()) + 1, int(replica.max()) + 1, len(graph.steps))
         times[kind], delays[kind] = np.full(shape, np.nan), np.full(shape, np.nan)
-        times[kind][place] = graph.end[of_kind] - graph.start[of_kind]
-        delays[kind][place] = _delays(graph, of_kind)
+        times[kind][place] = graph.end[indices] - graph.start[indices]
+        delays[kind][place] = _delays(graph, indices)
         if np.isnan(times[kind]).any() or times[kind].shape != times[FORWARD].shape:
             raise UsageError(
                 "--pipeline needs one forward and one backward operation per microbatch on each stage."
@@ -232,7 +232,7 @@ def pipeline_step(
     end: dict[Block, Floats] = {}
     free: list[Floats | float] = [0.0] * stages
     waiting = [iter(order) for order in orders]
-    heads = [next(one, None) for one in waiting]
+    heads = [next(queue, None) for queue in waiting]
     while any(heads):
         before = len(end)
         for stage in range(stages):
@@ -245,7 +245,7 @@ def pipeline_step(
                 heads[stage] = next(waiting[stage], None)
         if len(end) == before:
             raise UsageError(f"{schedule}: {microbatches} microbatches on {stages} stages wait in a circle.")
-    span = np.maximum.reduce([np.broadcast_to(one, blocks.times[FORWARD].shape[2:]) for one in free])
+    span = np.maximum.reduce([np.broadcast_to(time, blocks.times[FORWARD].shape[2:]) for time in free])
     busy = sum(float(time.sum(axis=(0, 1)).mean()) for time in times.values()) / stages
     return span.max(axis=0) + blocks.rest, 1 - busy / float(span.mean())
 

@@ -73,8 +73,8 @@ def _rows(timeline: Timeline, collectives: pd.DataFrame) -> Iterator[tuple[objec
     for row, number in zip(communication[inside].itertuples(index=False), step[inside].tolist(), strict=True):
         yield (int(numbers[number]), *row)
     for number, (begin, end) in enumerate(zip(times.start.tolist(), times.end.tolist(), strict=True)):
-        own = communication[inside & (step == number)]
-        for first, last in _pieces(computing, own, begin, end):
+        in_step = communication[inside & (step == number)]
+        for first, last in _pieces(computing, in_step, begin, end):
             yield (int(numbers[number]), "compute", "compute", first, last - first, "", NO_PEER, -1)
 
 
@@ -97,9 +97,9 @@ def _pieces(
             continue
         breaks = np.flatnonzero(gaps[np.flatnonzero(chosen)][1:])
         edges = [0, *(breaks + 1).tolist(), len(low)]
-        for one, other in pairwise(edges):
-            if len(edges) == 2 or high[other - 1] - low[one] >= _LEAST_NS:
-                yield int(low[one]), int(high[other - 1])
+        for last_low, other in pairwise(edges):
+            if len(edges) == 2 or high[other - 1] - low[last_low] >= _LEAST_NS:
+                yield int(low[last_low]), int(high[other - 1])
 
 
 def _waits(starts: Ints, ends: Ints, moments: Ints) -> np.ndarray:

@@ -74,9 +74,10 @@ class Unit:
     def mesh(self) -> dict[str, int]:
         """The extent of the mesh in each direction."""
         stages = int(self.keys["stage"].nunique())
-        kept = max((one.ranks for one in self.joints if one.span is Span.KEPT), default=1)
+        kept = max((item.ranks for item in self.joints if item.span is Span.KEPT), default=1)
         grid = [
-            next((one.ranks for one in self.joints if one.span is span), 0) for span in (Span.NEAR, Span.FAR)
+            next((item.ranks for item in self.joints if item.span is span), 0)
+            for span in (Span.NEAR, Span.FAR)
         ]
         if all(grid):
             return {"rows": grid[1], "columns": grid[0]}
@@ -92,7 +93,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     graphs = operation_graphs(table)
     if not graphs:
         raise UsageError("nothing can be predicted: no step has operations of all ranks.")
-    graph = max(graphs, key=lambda one: len(one.steps))
+    graph = max(graphs, key=lambda item: len(item.steps))
     rows = graph.rows
     ranks = np.unique(rows["rank"].to_numpy())
     staged = bool(
@@ -109,10 +110,10 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     position = {key: at for at, key in enumerate(index[template])}
     place = np.array([position.get(key, -1) for key in index])
     shape = (len(template), int(unit.max()) + 1, len(graph.steps))
-    own, lag = np.full(shape, np.nan), np.full(shape, np.nan)
-    known = place >= 0
-    own[place[known], unit[known]] = graph.own[known]
-    lag[place[known], unit[known]] = _lags(graph, unit, table)[known]
+    durations, lag = np.full(shape, np.nan), np.full(shape, np.nan)
+    has_place = place >= 0
+    durations[place[has_place], unit[has_place]] = graph.own[has_place]
+    lag[place[has_place], unit[has_place]] = _lags(graph, unit, table)[has_place]
     at = {row: int(place[row]) for row in template.tolist()}
     before = [
         np.array([at[other] for other in graph.before[row].tolist() if other in at], np.int64)
@@ -121,7 +122,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     joints = _joints(graph, unit, place, fullest, keep)
     return Unit(
         keys=keys.iloc[template][[*_KEY, "kind", "bytes"]].reset_index(drop=True),
-        own=own,
+        own=durations,
         lag=lag,
         before=before,
         joints=tuple(joints),
@@ -169,7 +170,7 @@ def _joints(graph: OperationGraph, unit: Ints, place: Ints, template: int, keep:
     units = int(unit.max()) + 1
     kind = graph.rows["kind"].to_numpy()
     subsets: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
-    found: list[tuple[tuple[int, ...], tuple[int, ...], int, int]] = []
+    sets: list[tuple[tuple[int, ...], tuple[int, ...], int, int]] = []
     for rows in graph.members:
         members = tuple(sorted(set(unit[rows].tolist())))
         if 1 < len(members) < units and kind[rows[0]] not in MESSAGES:
@@ -185,10 +186,10 @@ def _joints(graph: OperationGraph, unit: Ints, place: Ints, template: int, keep:
                 keys, offset = (int(place[receiver]),), int(unit[sender] - unit[receiver])
             else:
                 keys, offset = (int(place[sender]),), int(unit[sender] - unit[receiver])
-        found.append((keys, members, len(rows), offset))
+        sets.append((keys, members, len(rows), offset))
     spans = _spans([*subsets], keep)
     joints, messages = [], {}  # type: list[Joint], dict[tuple[str, int], list[int]]
-    for keys, members, ranks, offset in found:
+    for keys, members, ranks, offset in sets:
         row_kind = graph.rows["kind"].to_numpy()[np.flatnonzero((unit == template) & (place == keys[0]))[0]]
         if row_kind in MESSAGES and len(members) == 2:
             messages.setdefault((str(row_kind), offset), []).append(keys[0])
@@ -210,11 +211,11 @@ def _joints(graph: OperationGraph, unit: Ints, place: Ints, template: int, keep:
 
 def _spans(subsets: Sequence[tuple[int, ...]], keep: int) -> Mapping[tuple[int, int], Span]:
     """Return the direction of the groups that join some of the units, by their size and distance."""
-    kinds = sorted({(len(members), members[1] - members[0]) for members in subsets}, key=lambda one: one[1])
+    kinds = sorted({(len(members), members[1] - members[0]) for members in subsets}, key=lambda kind: kind[1])
     if keep > 1:
         spans = {kind: Span.KEPT if kind[0] == keep and kind[1] == 1 else Span.FAR for kind in kinds}
         if Span.KEPT in spans.values():
-            return {one: Span.ALL if span is Span.FAR else span for one, span in spans.items()}
+            return {span_name: Span.ALL if span is Span.FAR else span for span_name, span in spans.items()}
         raise UsageError(f"no group of the run has {keep} neighbouring ranks.")
     if not kinds:
         return {}
@@ -235,7 +236,7 @@ def measured_step(table: pd.DataFrame) -> tuple[float, int]:
     graphs = operation_graphs(table)
     if not graphs:
         raise UsageError("nothing was measured: no step has operations of all ranks.")
-    graph = max(graphs, key=lambda one: len(one.steps))
+    graph = max(graphs, key=lambda item: len(item.steps))
     ranks = np.unique(table["rank"].to_numpy())
     return float(_periods(graph, table).mean()), len(ranks) * _stride(ranks)
 
