@@ -576,7 +576,7 @@ _PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")
 
 def pending_reason(reason: str) -> str:
     """Return in plain words why a job waits, with Slurm's own, squeue's ``reason``, in parentheses."""
-    word = reason.partition(",")[0].strip("() ")
+    word = reason.partition(",")[0].strip("() ").replace(" ", "_")
     if word in ("", "None"):
         return ""
     if word in meanings().never:

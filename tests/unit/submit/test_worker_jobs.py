@@ -41,6 +41,7 @@ def test_jobs_of_slurm_have_the_directives_and_the_environment_of_the_site() -> 
     assert (jobs.cluster, jobs.nodes, jobs.workers) == ("SLURMCluster", 4, 64)
     assert jobs.options["job_extra_directives"] == [
         *("--qos=gpu", "--nodes=1", "--ntasks-per-node=1", "--time=00:30:00", "--exclusive"),
+        "--propagate=CORE,STACK",
     ]
     assert jobs.options["job_script_prologue"] == [
         "module load python/3.11",

@@ -19,6 +19,7 @@ def test_slurm_an_array_has_its_members_directives_and_its_range(tmp_path: Path)
         "#SBATCH --nodes=1",
         "#SBATCH --ntasks-per-node=1",
         "#SBATCH --time=00:05:00",
+        "#SBATCH --propagate=CORE,STACK",
         f"#SBATCH --output={tmp_path}/s-0a1b.%a/logs/job.out",
         f"#SBATCH --error={tmp_path}/s-0a1b.%a/logs/job.err",
         "#SBATCH --array=0-2",

@@ -280,8 +280,8 @@ def test_what_the_template_writes_cannot_be_passed_on(scheduler: Scheduler, stan
     job = make_job(site, arguments=["true"], account="me", name="job", options=dict(standin.options))
     text = render_scripts(site, job, Path("/run"), ["hpcprof"])[JOB_SCRIPT]
     mark = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:", "lsf": "#BSUB"}.get(scheduler.name, "#NONE")
-    # Options that may be repeated add up.
-    for line in re.findall(rf"^{mark} (?!--broker-opts=|--setopt=)(.*)", text, re.MULTILINE):
+    # Options that may be repeated add up, and limits of Slurm may be chosen.
+    for line in re.findall(rf"^{mark} (?!--broker-opts=|--setopt=|--propagate=)(.*)", text, re.MULTILINE):
         taken = scheduler.settings(line) & scheduler.own_settings(site).keys()
         assert taken == scheduler.settings(line)
         with pytest.raises(UsageError, match=r"hpcprof sets .* itself; \w+"):

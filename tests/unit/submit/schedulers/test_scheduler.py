@@ -13,7 +13,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
-from hpcprof.submit.sites.files import load_site_file
+from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
 from hpcprof.submit.sites.probe import new_site
 from tests.jobs import make_job
@@ -51,6 +51,13 @@ def test_a_job_requests_what_the_node_has(tmp_path: Path, text: str, line: str) 
     site = loaded(tmp_path, text)
     job = make_job(site, arguments=["true"], nodes=2, ranks_per_node=3)
     assert line in directives(site, job) + "\n"
+
+
+@pytest.mark.parametrize(("options", "limits"), [([], "CORE,STACK"), (["--propagate=ALL"], "ALL")])
+def test_a_job_of_slurm_keeps_no_other_limit_of_the_shell(options: list[str], limits: str) -> None:
+    site = load_site("generic-slurm")
+    lines = directives(site, make_job(site, arguments=["true"], scheduler_args=options)).splitlines()
+    assert [line for line in lines if "propagate" in line] == [f"#SBATCH --propagate={limits}"]
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ def test_the_age_of_an_end_is_counted_from_the_end_time(queue: dict[str, Record]
         ("QOSMaxJobsPerUserLimit", "the QOS's limit of jobs of one user is reached"),
         ("MaxJobsPerAccount", "a limit of the account, the QOS or the user is reached"),
         ("ReqNodeNotAvail, UnavailableNodes:n4", "nodes that it asks for are not available"),
+        ("job requeued in held state", "held: scontrol release releases it"),
+        ("launch failed requeued held", "Slurm could not start job.sh and holds it: scontrol release"),
         ("SomethingNew", "SomethingNew"),
         ("None", ""),
     ],
