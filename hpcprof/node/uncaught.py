@@ -43,12 +43,15 @@ def describe(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     hidden = kind.__module__ in ("builtins", "__main__")
     try:
-        message = str(error)
+        message = str(error).strip()
     except Exception:
         message = ""
+    if len(message) > _LONGEST_MESSAGE:
+        # The traceback of another process in it has its error at the end.
+        message = f"{message[: _LONGEST_MESSAGE // 2]}\n…\n{message[-_LONGEST_MESSAGE // 2 :]}"
     return {
         "type": kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}",
-        "message": message.strip()[:_LONGEST_MESSAGE],
+        "message": message,
         "where": _place(error),
     }
 

@@ -251,6 +251,19 @@ def test_a_rank_that_the_kernel_killed_for_lack_of_memory_is_noted_with_the_limi
     assert (tmp_path / "state/rank00001.oom").read_text() == f"{noted}\n"
 
 
+def test_a_bus_error_while_no_shared_memory_is_left_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = tmp_path / "bin/df"
+    df.parent.mkdir()
+    df.write_text("#!/bin/sh\necho 'tmpfs 1024 1024 0 100% /dev/shm'\n")
+    df.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{df.parent}:{os.environ['PATH']}")
+    ranks = Ranks("/bin/sh", "none", tmp_path, FOREVER, "kill -BUS $$")
+    assert ranks.exit_codes() == [0, 135]
+    assert "hpcprof: no space left on /dev/shm." in (tmp_path / "logs/rank00001.err").read_text()
+
+
 @both
 @pytest.mark.parametrize("signal", ["HUP", "INT", "TERM"])
 def test_a_signal_from_outside_is_no_failure_of_a_rank(shell: str, signal: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ Where = Literal["exception", "errors", "job_errors", "job_end", "launch"]
 """The texts that patterns are about, see ``failure_patterns.yaml``."""
 
 _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
+_INNER_ERRORS = re.compile(r"""^ *File "[^"\n]+", line \d+.*\n(?:[ \t].*\n)*(\S.*)""", re.MULTILINE)
+"""The errors at the ends of tracebacks."""
 _LONGEST_MESSAGE = 300
 _UNLIMITED = 1 << 60
 """From this number of bytes on, a control group has no limit of its memory."""
@@ -75,8 +77,10 @@ class ExceptionNote(msgspec.Struct, frozen=True):
     """The number of the rank that hpcprof started: workers of torchrun have numbers of their own."""
 
     def __str__(self) -> str:
-        line = _printable(self.message.partition("\n")[0])
-        return f"{self.type}: {line}" if line else self.type
+        # The traceback of another process, such as a worker of a data loader, ends with the error itself.
+        inner = _INNER_ERRORS.findall(self.message)
+        line = _printable(inner[-1] if inner else self.message.partition("\n")[0])
+        return line if line.startswith(f"{self.type}:") else f"{self.type}: {line}" if line else self.type
 
 
 def read_exceptions(run: Run) -> dict[int, ExceptionNote]:

@@ -53,6 +53,11 @@ _LOST = ("slurm_node", "open_mpi_node")
 _LAUNCHER_BYTES = 1 << 20
 """Maximum bytes of a launcher's errors that are looked at."""
 
+_ERROR = re.compile(
+    "^(?!.*warning:).*(?:error|fatal|fail|not found|unable|cannot|denied|refused|no such)", re.I
+)
+"""A line of a launcher that tells of a failure."""
+
 _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
@@ -310,8 +315,9 @@ def launch_failure(run: Run) -> str:
         for line, cause in causes.items():
             if cause is not None and cause.name == name:
                 return f"no rank was started: {cause.meaning} ({line.rstrip('.')}){which}"
-    # The first line has the cause: launchers of MPI then tell how each of their parts ended.
-    return f"no rank was started: {lines[0].rstrip('.')}{which}" if lines else "no rank was started"
+    # Launchers may warn first; then the first line has the cause, before how each of their parts ended.
+    telling = next(filter(_ERROR.search, lines), lines[0] if lines else "")
+    return f"no rank was started{': ' * bool(telling)}{telling.rstrip('.')}{which}"
 
 
 def _launcher_errors(run: Run) -> list[str]:

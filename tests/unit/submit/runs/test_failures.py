@@ -142,6 +142,25 @@ def test_a_program_that_failed_before_a_pipe_is_told_though_its_rank_did_not_fai
     assert describe_status(run, completed) == ""
 
 
+def test_the_error_of_another_process_is_told_in_place_of_the_words_around_its_traceback(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, ranks=2)
+    trace = (
+        'Traceback (most recent call last):\n  File "/lib/worker.py", line 7, in f\n    g()\n    ^^^\n'
+        '  File "/lib/worker.py", line 9, in g\n'
+    )
+    around = "Caught ValueError in DataLoader worker process 0.\nOriginal "
+    note_exception(run, 0, "ValueError", f"{around}{trace}ValueError: no such batch\nof 7")
+    note_exception(run, 1, "torch.ProcessRaisedException", f"\n\n-- Process 0\n{trace}KeyError: 'x'")
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    (tmp_path / "state/rank00001.exit").write_text("1\n")
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 0: exit code 1 (ValueError: no such batch, at train.py:10 in step)",
+        "rank 1: exit code 1 (torch.ProcessRaisedException: KeyError: 'x', at train.py:11 in step)",
+    ]
+
+
 def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=3)
     for rank, code in {0: 1, 1: 1, 2: 1}.items():
@@ -338,6 +357,10 @@ FAILED = JobStatus(JobState.FAILED, "exit code 255", 255)
             "a disk is full (mkdir: cannot create: No space left on device)",
         ),
         ("srun: error: Unable to create step\n", "srun: error: Unable to create step"),
+        (
+            "srun: Warning: can't honor --ntasks\nsrun: job 7 queued\nsrun: error: Unable to create step\n",
+            "srun: error: Unable to create step",
+        ),
         (f"{'-' * 60}\nThere are not enough slots.\n{'-' * 60}\n", "There are not enough slots"),
     ],
 )
