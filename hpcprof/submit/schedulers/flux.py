@@ -78,7 +78,7 @@ class FluxScheduler(BatchScheduler):
     title = "Flux"
     keys = FluxKeys
     commands = ("flux",)
-    job_id_variable = "FLUX_ENCLOSING_ID"
+    job_id_variable = "FLUX_URI"  # also of an instance that flux start made, which has no id
     silence_remedy = "Ask the operators whether Flux is running, or start an instance: flux start."
     starters = (LauncherName.FLUX,)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")

@@ -29,6 +29,13 @@ def test_a_run_has_all_nodes_of_the_allocation_and_needs_neither_queue_nor_accou
     assert (site.name, spec.nodes) == ("generic-slurm", 1)
 
 
+def test_an_instance_that_flux_start_made_is_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUX_URI", "local:///tmp/flux-x/local-0")
+    monkeypatch.setattr(type(find_scheduler("flux")), "allocated_nodes", lambda *_: 2)
+    site, spec = within_allocation(JobSpec(("true",), site="generic-flux"))
+    assert (site.name, spec.nodes) == ("generic-flux", 2)
+
+
 @pytest.mark.usefixtures("_salloc")
 @pytest.mark.parametrize(
     ("asked", "says"),
@@ -44,7 +51,7 @@ def test_what_an_allocation_cannot_do_is_refused(asked: dict[str, Any], says: st
 
 
 def test_outside_of_a_job_nothing_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID", "LSB_JOBID"):
+    for variable in ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_URI", "LSB_JOBID"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(UsageError, match="--here: this shell is in no job of site local; start one"):
         within_allocation(JobSpec(("true",)))

@@ -88,7 +88,6 @@ def test_a_job_in_an_instance_that_is_a_job_has_its_address_and_is_asked_for_the
 
     monkeypatch.setattr(flux, "run_scheduler_command", run)
     monkeypatch.setattr(flux, "run_submission", run)
-    monkeypatch.setenv("FLUX_ENCLOSING_ID", "fA")
     monkeypatch.setenv("FLUX_URI", "local:///tmp/flux/local-0")
     scheduler = FluxScheduler()
     job_id = scheduler.submit(Path("job.sh"), Path("/"), ["fC;local:///tmp/flux/local-0"])
