@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -107,8 +111,21 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     facts = second_hand(site)
     shown_facts = [facts] if facts and is_due(facts) else []
     said = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
-    for sentence in filter(None, dict.fromkeys([*shown_facts, *said])):
+    for sentence in filter(None, dict.fromkeys([*shown_facts, *said, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
+
+
+def unread_input(program: Sequence[str]) -> str:
+    """Return that no rank reads the file at this command's standard input; empty if there is none.
+
+    A loop of a shell that reads a file has read some of it before each of its commands.
+    """
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(0).st_mode) and os.fstat(0).st_size and not os.lseek(0, 0, os.SEEK_CUR):
+            name = os.path.relpath(Path("/proc/self/fd/0").readlink())
+            reads = shlex.join(["bash", "-c", f"{shlex.join(program)} < {shlex.quote(name)}"])
+            return f"no rank reads the standard input of this command ({name}): write -- {reads}"
+    return ""
 
 
 def log_origins(request: JobSpec, site: Site, job: Job) -> None:

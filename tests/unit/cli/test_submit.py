@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from hpcprof.cli.job_options import unread_input
 from hpcprof.cli.submit import command as submit
 from hpcprof.cli.sweep import command as sweep
 from hpcprof.common.daily import is_due
@@ -26,6 +28,22 @@ def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     assert done.stderr.startswith("hpcprof: note: the facts about site perlmutter are second hand: NERSC")
     assert done.stderr.count("\n") == 1
     assert "second hand" not in done.stdout
+
+
+def test_a_file_that_no_rank_reads_is_noted_unless_a_loop_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("ecut=30\n")
+    kept, file = os.dup(0), os.open("input", os.O_RDONLY)
+    try:
+        os.dup2(file, 0)
+        write = "write -- bash -c './pw.x -v < input'"
+        assert (
+            unread_input(["./pw.x", "-v"])
+            == f"no rank reads the standard input of this command (input): {write}"
+        )
+        os.read(0, 1)
+        assert unread_input(["./pw.x"]) == ""
+    finally:
+        os.dup2(kept, 0)
 
 
 def test_an_option_of_the_program_before_two_dashes_is_told_where_to_go() -> None:
