@@ -99,7 +99,13 @@ def launched(site: Site, job: Job) -> Site:
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
     site = launched(site, job)
-    return LAUNCHERS[site.launcher.name].command(site, job)
+    return _by_mpiexec(LAUNCHERS[site.launcher.name].command(site, job), job)
+
+
+def _by_mpiexec(words: list[str], job: Job) -> list[str]:
+    """Return a launch by the program of ``-o mpiexec=PATH``, if it is one by mpiexec."""
+    path = job.options.get("mpiexec") if words[:1] in (["mpiexec"], ["mpirun"]) else ""
+    return [path, *words[1:]] if path else words
 
 
 def find_mpiexec(family: str | None = None) -> str | None:
@@ -272,7 +278,7 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     if job.nodes == 1:
         return []
     name = starter(site)
-    argv = LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split()
+    argv = _by_mpiexec(LAUNCHERS[name].on_each_node.format(nodes=job.nodes).split(), job)
     assert argv, name
     if name is site.launcher.name:
         argv[1:1] = _ways_to_nodes(site.launcher.arguments)

@@ -117,6 +117,13 @@ def test_under_pbs_the_mpi_of_the_site_starts_the_torchruns() -> None:
         make_job(site_with("generic-pbs", name=LauncherName.TORCHRUN), arguments=["x"], nodes=2)
 
 
+def test_a_mpiexec_of_the_users_choice_starts_the_ranks_of_pbs() -> None:
+    pbs = load_site("generic-pbs")
+    job = make_job(pbs, arguments=["x"], nodes=2, options={"mpiexec": "/opt/mpich/bin/mpiexec"})
+    assert launch_command(pbs, job) == ["/opt/mpich/bin/mpiexec", "-n", "2", "-ppn", "1"]
+    assert on_each_node(pbs, job)[0] == "/opt/mpich/bin/mpiexec"
+
+
 def test_ranks_that_share_gpus_are_counted_for_each_gpu() -> None:
     frontier = load_site("frontier")
     job = msgspec.structs.replace(make_job(frontier, arguments=["x"], account="a"), ranks_per_node=16)
