@@ -17,8 +17,6 @@ from hpcprof.cli.report import collect_first
 from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hpcprof.analysis.predict.pipeline import Schedule
     from hpcprof.results.across.predictions import Kept
 
@@ -137,7 +135,11 @@ def command(
         if ranks or changes:
             raise UsageError("--pipeline takes neither --ranks, which follow from the stages, nor --set.")
         operations = predictions.run_operations(find(runs[0] if runs else "last"), store)
-        _show_pipeline(operations, pipeline, microbatches, schedule, chunks, form)
+        from hpcprof.analysis.predict.pipeline import predict_pipeline
+        from hpcprof.report.scale_prediction import pipeline_text
+
+        bubbles = predict_pipeline(operations, pipeline, microbatches, schedule, chunks)
+        echo(json.dumps(asdict(bubbles), indent=1) if form == "json" else pipeline_text(bubbles))
         return
     numbers = _numbers(ranks)
     named = [find(run) for run in runs or ("last",)]
@@ -173,22 +175,6 @@ def _ranks_per_node(site: str | None) -> int | None:
 
     node = load_site(site).node
     return node.gpus or node.cores
-
-
-def _show_pipeline(
-    operations: pd.DataFrame,
-    stages: int,
-    microbatches: int | None,
-    schedule: Schedule,
-    chunks: int | None,
-    form: str,
-) -> None:
-    from hpcprof.analysis.predict.pipeline import predict_pipeline
-    from hpcprof.report.scale_prediction import pipeline_text
-
-    prediction = predict_pipeline(operations, stages, microbatches, schedule, chunks)
-    text = json.dumps(asdict(prediction), indent=1) if form == "json" else pipeline_text(prediction)
-    echo(text)
 
 
 def _show_kept(kept: list[Kept], form: str) -> None:

@@ -50,7 +50,6 @@ def check_present(site: Site, job: Job) -> None:
     word = tools.get(tool, tool)
     if job.workload is None:
         _check_program(job, path if complete else None, elsewhere)
-        _check_line_ends(job)
         _check_built_in(job)
     built_in = profiler.in_program and _contains(job, profiler.in_program)
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
@@ -124,12 +123,6 @@ def borrowed_program(site: Site, job: Job) -> str:
     )
 
 
-def _check_line_ends(job: Job) -> None:
-    for name, text in scripts_of(job):
-        if text.partition("\n")[0].endswith("\r"):
-            raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
-
-
 def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
     program = job.arguments[0]
     file = Path(job.directory, program)
@@ -147,6 +140,9 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             near = difflib.get_close_matches(program, _commands(path), 1, 0.75)
             advice = f" (did you mean {near[0]}?)" if near else elsewhere
         raise UsageError(f"{program} is not on the PATH{advice}.")
+    for name, text in scripts_of(job):
+        if text.partition("\n")[0].endswith("\r"):
+            raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
 
 
 def _check_built_in(job: Job) -> None:

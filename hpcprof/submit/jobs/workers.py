@@ -128,18 +128,14 @@ def scripts_of(job: Job) -> Iterator[tuple[str, str]]:
                 yield name, text
 
 
-def _directive_remarks(job: Job) -> list[str]:
-    return [
+def launcher_remarks(job: Job, site: Site) -> list[str]:
+    """Return what a user should know of launchers within the program, as sentences without a full stop."""
+    sentences = [
         f"the #{directive[1]} lines of {name} have no effect here: give their values as options (--nodes, "
         f"--ranks-per-node, --walltime), or submit {name} itself, with hpcprof run --here as its launcher"
         for name, text in scripts_of(job)
         if (directive := _DIRECTIVE.search(text))
     ]
-
-
-def launcher_remarks(job: Job, site: Site) -> list[str]:
-    """Return what a user should know of launchers within the program, as sentences without a full stop."""
-    sentences = _directive_remarks(job)
     programs = commands(job.arguments, job.directory) if job.workload is None else ()
     words = {PurePath(word).name for command in programs for word in (*command.before, command.name)}
     for name in sorted(words.intersection(_PROFILERS)):

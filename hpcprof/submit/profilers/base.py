@@ -151,7 +151,7 @@ class Profiler:
     """The settings by name."""
     foreign: Settings = field(default_factory=dict)
     """Settings of other profilers that users may expect, each with a sentence on what takes their place."""
-    check: Callable[[Target, Settings], None] = lambda target, settings: None
+    check: Callable[[Target, Settings], object] = lambda target, settings: None
     """Raises `UsageError` for a combination that must not be run."""
     command: tuple[str, ...] = ()
     """The command that starts the profiler; empty if it runs inside the program."""
@@ -211,6 +211,13 @@ class Profiler:
             if valid and value not in valid:
                 raise unknown("value", value, valid, f" of the profiler option {key}")
         return {key: given.get(key, setting.default) for key, setting in self.settings.items()}
+
+
+def capture_setting(recorded: str) -> Setting:
+    """Return the setting ``capture`` of a profiler that can record only what the program marks."""
+    otherwise = "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10"
+    meanings = f"range: only {recorded}; whole: everything; auto: range for hpcprof's {otherwise}"
+    return Setting(meanings, "auto", ("auto", "range", "whole"))
 
 
 NONE = Profiler("none", "run the program as it is")

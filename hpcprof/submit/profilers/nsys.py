@@ -24,6 +24,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    capture_setting,
     captures_range,
     no_trace,
     records_window,
@@ -159,12 +160,7 @@ NSYS = Profiler(
             "auto",
             ("auto", "graph", "node"),
         ),
-        "capture": Setting(
-            "range: only between cudaProfilerStart and Stop; whole: everything; auto: range for hpcprof's "
-            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
-            "auto",
-            ("auto", "range", "whole"),
-        ),
+        "capture": capture_setting("between cudaProfilerStart and Stop"),
         "gpu-metrics": Setting("sample the GPU's hardware counters too", "false", ("false", "true")),
         "export": Setting(
             "what the node makes of each report: a SQLite file, or a folder of Parquet files",

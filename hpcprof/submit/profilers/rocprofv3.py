@@ -12,6 +12,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    capture_setting,
     captures_range,
     kept_by,
     records_window,
@@ -51,10 +52,6 @@ done
 """
 
 
-def _check(target: Target, settings: Settings) -> None:
-    traced(settings, _TRACES)
-
-
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = traced(settings, _TRACES)
     counters = ",".join(name for name in settings["pmc"].split(",") if name)
@@ -78,12 +75,7 @@ ROCPROFV3 = Profiler(
             f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,hip,marker,memory,rccl"
         ),
         "pmc": Setting("hardware counters of each kernel, joined by commas, as SQ_WAVES,GRBM_COUNT"),
-        "capture": Setting(
-            "range: only between roctxProfilerResume and Pause; whole: everything; auto: range for hpcprof's "
-            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
-            "auto",
-            ("auto", "range", "whole"),
-        ),
+        "capture": capture_setting("between roctxProfilerResume and Pause"),
     },
     foreign={
         "mpi-impl": "does not trace MPI",
@@ -93,7 +85,7 @@ ROCPROFV3 = Profiler(
         "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
         "export": "writes what is read: a database, and before ROCm 7 tables",
     },
-    check=_check,
+    check=lambda target, settings: traced(settings, _TRACES),
     command=("rocprofv3",),
     flags=_flags,
     # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.

@@ -12,6 +12,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    capture_setting,
     captures_range,
     kept_by,
     records_window,
@@ -48,10 +49,6 @@ done
 """
 
 
-def _check(target: Target, settings: Settings) -> None:
-    traced(settings, _TRACES)
-
-
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = traced(settings, _TRACES)
     ranged = captures_range(target, settings)
@@ -76,12 +73,7 @@ UNITRACE = Profiler(
         "metrics": Setting(
             "the group of hardware counters to read for each kernel, as ComputeBasic (unitrace --metric-list)"
         ),
-        "capture": Setting(
-            "range: only while PTI_ENABLE_COLLECTION is 1; whole: everything; auto: range for hpcprof's "
-            "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10",
-            "auto",
-            ("auto", "range", "whole"),
-        ),
+        "capture": capture_setting("while PTI_ENABLE_COLLECTION is 1"),
     },
     foreign={
         "mpi-impl": "knows the MPI that it was built with",
@@ -91,7 +83,7 @@ UNITRACE = Profiler(
         "gpu-metrics": "reads the counters of the group that --profiler-option metrics=GROUP names",
         "export": "writes what is read: a Chrome trace",
     },
-    check=_check,
+    check=lambda target, settings: traced(settings, _TRACES),
     command=("unitrace",),
     flags=_flags,
     window=records_window,

@@ -155,8 +155,21 @@ def fetch_files(
             if name not in wanted
         ]
     )
+    script = 'cd -- "$1" && exec tar --format=gnu -cf - --null -T -'
     for batch in _batches(wanted):
-        _fetch(host, folder, batch, target, most_bytes, seconds, fetched)
+        names = b"".join(name.encode() + b"\0" for name in batch)
+        with host.reached(["sh", "-c", script, "sh", str(folder)], seconds) as running:
+            with suppress(BrokenPipeError):
+                running.stdin.write(names)
+                running.stdin.close()
+            for member in _members(host, running.stdout):
+                file = batch.pop(member.name, None)
+                if file is None or member.size > most_bytes:
+                    raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which was not asked for.")
+                changed = file.modified if member.size == file.size else int(member.mtime) * 10**9
+                _write(host, running.stdout, target, member, changed)
+                fetched.files.append(member.name)
+        host.check(running)
     return fetched
 
 
@@ -172,31 +185,6 @@ def _batches(files: Mapping[str, RemoteFile]) -> Iterator[dict[str, RemoteFile]]
         batch[name] = file
     if batch:
         yield batch
-
-
-def _fetch(
-    host: Host,
-    folder: PurePosixPath,
-    wanted: Mapping[str, RemoteFile],
-    target: Path,
-    most_bytes: int,
-    seconds: float,
-    fetched: Fetched,
-) -> None:
-    script = 'cd -- "$1" && exec tar --format=gnu -cf - --null -T -'
-    left = dict(wanted)
-    with host.reached(["sh", "-c", script, "sh", str(folder)], seconds) as running:
-        with suppress(BrokenPipeError):
-            running.stdin.write(b"".join(name.encode() + b"\0" for name in wanted))
-            running.stdin.close()
-        for member in _members(host, running.stdout):
-            file = left.pop(member.name, None)
-            if file is None or member.size > most_bytes:
-                raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which was not asked for.")
-            changed = file.modified if member.size == file.size else int(member.mtime) * 10**9
-            _write(host, running.stdout, target, member, changed)
-            fetched.files.append(member.name)
-    host.check(running)
 
 
 def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:

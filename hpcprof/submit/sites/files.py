@@ -36,11 +36,6 @@ _MPS_OPTION = SiteOption(
 )
 
 
-def search_path() -> list[Path]:
-    """Return the folders that may hold site files, in the order of preference."""
-    return [Path("site_configs"), user_config() / "sites", packaged("site_configs")]
-
-
 def site_files() -> dict[str, Path]:
     """Return the file of each site by name; a file whose name begins with ``_`` is for others to extend."""
     return {name: path for name, path in _all_files().items() if not name.startswith("_")}
@@ -88,7 +83,7 @@ def _take_keys(data: dict[str, Any], scheduler: Scheduler, where: str) -> dict[s
 
 def _all_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for folder in search_path():
+    for folder in (Path("site_configs"), user_config() / "sites", packaged("site_configs")):
         for path in sorted(folder.glob("*.yaml")):
             files.setdefault(path.stem, path)
     return files
