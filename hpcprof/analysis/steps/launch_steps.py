@@ -60,6 +60,9 @@ _ALIKE, _USUAL, _USUAL_TIME = 0.25, 0.7, 0.5
 """Maximum share of launches by which alike periods differ from the median period, and minimum shares of alike
 periods, and of their time, for a step."""
 
+_FEWEST_SIZES = 3
+"""Minimum number of sizes of a kernel, each in launches one after another, for layers."""
+
 _LONGER = 4.0
 """Maximum length of the first and the last period over the median: programs load and compile at first."""
 
@@ -81,6 +84,8 @@ class _Launched(Table):
     """Start of the first operation."""
     work: Ints
     """Time that the launched kernels and graphs take, in ns."""
+    blocks: Ints
+    """Number of thread blocks of the first operation; 0 for copies."""
 
 
 class _Sequence(msgspec.Struct, frozen=True):
@@ -130,8 +135,10 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
     _, family = np.unique([_TILE.split(name)[0] for name in names], return_inverse=True)
     launching, kind = timeline.calls.take(calls), merged[kind]
+    blocks = np.append(timeline.kernels.grid.prod(axis=1), np.zeros(timeline.operation_count, np.int64))
     launched = _Launched(
-        launching.start, launching.end, launching.thread, kind, family[kind], start[operation], work
+        *(launching.start, launching.end, launching.thread),
+        *(kind, family[kind], start[operation], work, blocks[operation]),
     )
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
@@ -176,7 +183,7 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
         if len(candidates) >= _MAX_MARKS or (candidates and count[number] > _SAME_COUNT * candidates[0][0]):
             break
         marks = _kept(launched, np.flatnonzero(launched.kind == number))
-        if len(marks) <= MIN_INSTANCES:
+        if len(marks) <= MIN_INSTANCES or _are_layers(launched.blocks[marks]):
             continue
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
@@ -186,6 +193,12 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
             step = LaunchStep(name, (len(marks) - 1) // every, round(100 * covered, 2))
             candidates.append((int(count[number]), float(np.median(pause[marks])), step))
     return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
+
+
+def _are_layers(blocks: Ints) -> bool:
+    """Return whether sizes of a kernel follow each other as in layers of a network, and none returns."""
+    sizes = 1 + np.count_nonzero(np.diff(blocks))
+    return bool(sizes >= _FEWEST_SIZES and sizes == len(distinct(blocks)))
 
 
 def _kept(launched: _Launched, marks: Ints) -> Ints:

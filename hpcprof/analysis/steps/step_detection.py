@@ -10,6 +10,7 @@ from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
@@ -28,6 +29,10 @@ MIN_COVERAGE_PCT = 50.0
 
 _MPI_INSIDE = 0.5
 """An unknown range with less of the messages and collectives of MPI is a part of the step."""
+
+_GPU_INSIDE = 0.1
+"""An unknown range with a smaller share of the GPU's launched time is not the step: programs move parameters
+to the GPU in a loop before they compute."""
 
 _LISTED, _JUDGED = 8, 32
 """The most repeating ranges listed, and the most unknown ranges looked at."""
@@ -289,10 +294,31 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         time = length(np.concatenate((ranges.start, start[part])), np.concatenate((ranges.end, end[part])))
         covered = round(100 * time / capture, 2)
         source = _source(name, ranges, covered)
-        if source == AUTOMATIC and begun_inside(timeline, ranges) < _MPI_INSIDE:
+        is_part = (
+            begun_inside(timeline, ranges) < _MPI_INSIDE or _launched_inside(timeline, ranges) < _GPU_INSIDE
+        )
+        if source == AUTOMATIC and is_part:
             source = REPEATS
         found.append(StepCandidate(name, source, len(row), covered))
     return found
+
+
+def _launched_inside(timeline: Timeline, ranges: Ranges) -> float:
+    """Return the share of the GPU's time that was launched in ranges, of one after another; 1 without any."""
+    launched, time = _launched_time(timeline)
+    first, last = np.searchsorted(launched, ranges.start), np.searchsorted(launched, ranges.end)
+    return float((time[last] - time[first]).sum() / time[-1]) if time[-1] else 1.0
+
+
+@computed_once
+def _launched_time(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the launches of operations by their start, and the time on the GPU of those before each."""
+    call = launch_calls(timeline)
+    rows = np.flatnonzero(call != NO_CALL)
+    begun = timeline.calls.start[call[rows]]
+    start, end = timeline.of_operations("start", "end")
+    order = np.argsort(begun)
+    return begun[order], np.append(0, np.cumsum((end - start)[rows][order]))
 
 
 def _source(name: str, ranges: Ranges, covered: float) -> str:

@@ -101,6 +101,19 @@ def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
     assert len(steps_of(replace(profile, step_range=StepRange("graph:norm", named=True)))) == 0
 
 
+@pytest.mark.parametrize(
+    ("blocks", "steps"),
+    [([64] * 12, True), ([64] * 4 + [32] * 4 + [16] * 4, False), ([64, 32, 16] * 4, True)],
+)
+def test_layers_whose_sizes_follow_each_other_are_no_steps(blocks: list[int], steps: bool) -> None:
+    """Rebuilt from a public trace: AMD-AGI/TraceLens tests/traces/mi210/gpu_only_trace (a ResNet)."""
+    bare = launching(*LAYER * 12)
+    grid = np.ones((48, 3), np.int64)
+    grid[:, 0] = np.repeat(blocks, 4)
+    profile = replace(bare, kernels=replace(bare.kernels, grid=grid))
+    assert bool(launch_step_candidates(profile)) is steps
+
+
 def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
     """Rebuilt from public traces: AMD-AGI/TraceLens (SGLang, vLLM) and GindaChen/nsys-ai (FSDP)."""
     bare = launching(*LAYER * 12)

@@ -22,7 +22,7 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges as range_table
-from hpcprof.profiles.timeline import OWN_END, ApiCalls, StepRange, Timeline, concatenate
+from hpcprof.profiles.timeline import NO_CORRELATION, OWN_END, ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
 
 Mark = tuple[Any, ...]
@@ -200,9 +200,18 @@ def test_a_range_has_to_repeat_five_times_and_to_cover_half_of_the_capture() -> 
 def test_api_calls_before_the_first_work_are_no_part_of_the_capture() -> None:
     work = [(i * 100 + 5, i * 100 + 9, COMP, i * 100 + 2) for i in range(8)]
     trace = timeline(work, loop("step"))
-    early = dataclasses.replace(trace.calls, start=trace.calls.start - 9000, end=trace.calls.end - 9000)
+    before = {"start": trace.calls.start - 9000, "end": trace.calls.end - 9000}
+    early = dataclasses.replace(trace.calls, **before, correlation=np.full(8, NO_CORRELATION))
     calls = concatenate(ApiCalls, (early, trace.calls))
     assert steps_of(dataclasses.replace(trace, calls=calls)).name == "step"
+
+
+def test_ranges_without_the_work_of_the_gpu_are_no_steps() -> None:
+    """Rebuilt from a public export, MohanadOdema/DLProf: .cuda() of ten parameters before one pass."""
+    moves = [(i * 100 + 50, i * 100 + 52, COMP, i * 100 + 45) for i in range(8)]
+    passes = [(900 + i * 20, 910 + i * 20, COMP, 850 + i) for i in range(20)]
+    assert steps_of(timeline(moves, loop("_apply"))).name == "_apply"
+    assert steps_of(timeline([*moves, *passes], loop("_apply"))).name == ""
 
 
 def test_the_ranges_of_libraries_are_not_steps() -> None:
