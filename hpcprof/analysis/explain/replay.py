@@ -314,12 +314,27 @@ class Replay:
         lasts from the end of that work to the end of its own.
         """
         front: Ints = moments[self.graph.front].max(axis=0)
+        if len(self.graph.work):
+            # No step is shorter than its work allows: that may lag behind as measured, and no more.
+            front[1:] += (self._lag(moments) - self._usual_lag).clip(min=0)
+            front = np.maximum.accumulate(front)
         steps: Ints = np.diff(front)
         if len(steps) >= _FEWEST_ENDS and len(self.graph.work):
             ends = self._between_ends(moments, int(front[0]))
             ahead = front[0] + np.cumsum(ends)[:-1] - front[1:-1]
             steps = ends if np.median(ahead) > np.median(ends) else steps
         return steps if self.graph.is_closed or len(steps) == 1 else steps[:-1]
+
+    @cached_property
+    def _usual_lag(self) -> Ints:
+        lag: Ints = np.maximum(self._lag(self.graph.observed), self._lag(self.unchanged)).clip(min=0)
+        return lag
+
+    def _lag(self, moments: Ints) -> Ints:
+        """Return by how much the work of each step ends after the begin of the next, shape (steps,)."""
+        front = moments[self.graph.front].max(axis=0)
+        ends: Ints = front[0] + np.cumsum(self._between_ends(moments, int(front[0])))
+        return ends - front[1:]
 
     def _between_ends(self, moments: Ints, begin: int) -> Ints:
         row, step = self._work_of_steps

@@ -57,6 +57,18 @@ def all_reduce(ns: int) -> tuple[Instruction, ...]:
     return StreamWait(17, 7), Launch(ns, 17, collective=True), StreamWait(7, 17)
 
 
+def test_no_step_is_shorter_than_its_work_allows() -> None:
+    """Rebuilt from a public trace, AMD-AGI/TraceLens resnet_act_checkpoint: only launches came earlier."""
+    program = [(Host(50 * US), forward(2 * MS, 3 * MS), Wait())] * 1
+    replay = replay_of(program, 3)
+    measured = replay.elapsed(replay.graph.observed)
+    early = replay.graph.observed.copy()
+    early[replay.graph.front] -= 2 * MS * np.arange(replay.graph.front.shape[1])
+    assert replay.elapsed(early) == pytest.approx(measured, abs=100 * US)
+    all_of_it = replay.graph.observed - 2 * MS * replay.graph.observed // (5 * MS)
+    assert replay.elapsed(all_of_it).mean() < measured.mean()
+
+
 def test_an_unchanged_replay_gives_every_step_of_the_simulation() -> None:
     rank = [Place("data", (Host(3 * MS),)), forward(2 * MS, 3 * MS), *all_reduce(MS), Launch(MS), Wait()]
     late = [Place("data", (Host(5 * MS),)), forward(2 * MS, 4 * MS), *all_reduce(MS), Launch(MS), Wait()]
