@@ -37,14 +37,14 @@ _LOSS = re.compile(
     re.IGNORECASE,
 )
 """Words of an information that tell of a loss: nsys writes of missing CUPTI events at this level."""
-_SELF_STARTED = re.compile(
-    r"(?:started|stopped) due to \w+ API|CudaProfilerSt(?:art|op)|cudaProfilerSt(?:art|op)"
-)
-"""Sentences about a capture that the program starts or stops itself."""
+_SELF_STARTED = re.compile(r"(?:started|stopped) due to \w+ API|(?<!flushed on )[Cc]udaProfilerSt(?:art|op)")
+"""Sentences about a capture that the program starts or stops itself; nsys always tells when it flushes."""
 _HARMLESS = (
     (re.compile(r"Not all (?:CUDA|NVTX) events might have been collected"), True),
     # Processes that record nothing, such as those of a data loader.
-    (re.compile(r"^No NVTX events collected"), False),
+    (re.compile(r"^No (?:NVTX|OS runtime libraries) events collected"), False),
+    # hpcprof reads neither graphics, nor states of threads, nor samples inside the operating system.
+    (re.compile(r"OpenGL|Vulkan|Direct3D|Scheduling information is absent|CPU kernel IP"), False),
 )
 """Warnings that mean no loss, and whether only where the program starts the capture: nsys writes the first
 whenever events come from before the start."""

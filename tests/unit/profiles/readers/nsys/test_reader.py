@@ -249,6 +249,28 @@ def test_events_that_are_missing_after_a_window_are_no_loss(mark: str, kind: Los
     assert [loss.kind for loss in losses if loss.detail == text] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", LossKind.NOTE),
+        ("Not all OpenGL events might have been collected.", LossKind.NOTE),
+        ("Scheduling information is absent.", LossKind.NOTE),
+        ("No OS runtime libraries events collected. Does the process use OS runtime?", LossKind.NOTE),
+        ("Not all CUDA events might have been collected.", LossKind.DIAGNOSTIC),
+    ],
+)
+def test_warnings_about_what_is_not_read_are_no_losses(text: str, kind: LossKind, export: Path) -> None:
+    """Of public exports: frasertajima/WeatherBench2 and CO18326/uvmTorch report1.sqlite."""
+    flushed = "Buffers holding CUDA trace data will be flushed on CudaProfilerStop() call."
+    change(
+        export,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, '{flushed}'), (2, '{text}')",
+    )
+    assert [(loss.kind, loss.detail) for loss in read(export).origin.losses] == [(kind, text)]
+
+
 def test_a_capture_that_lost_its_kernels_keeps_the_warnings_of_all_processes(tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
     generated_exports.write(path, 1)
