@@ -1,5 +1,6 @@
 """Findings that need no replay: what the times of the steps show, and what the profiles lack."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,6 +36,9 @@ from hpcprof.runs.step_time import happened_once
 
 _MUCH_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
+
+_ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
+"""Names of memory operations that move nothing between host and GPU."""
 
 _KEEP_ON_GPU = (
     "Keep data on the GPU between kernels (OpenMP: target enter data, or one target data region around the "
@@ -202,14 +206,16 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
 
 
 def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
-    """Yield that copies take much of a capture without steps, of which nothing else can be judged."""
+    """Yield that copies with the host take much of a capture without steps, where nothing else is judged."""
     if len(inputs.tables["step_account"]):
         return
     breakdown, copies = inputs.tables["breakdown"], inputs.tables["memops"]
     if not len(breakdown) or not len(copies):
         return
     times = breakdown[["rank", "exposed_mem_ns", "span_ns"]].astype(float)
-    share = 100 * times["exposed_mem_ns"].sum() / max(1.0, times["span_ns"].sum())
+    whole, copies = copies["total_ns"].sum(), copies[~copies["operation"].str.contains(_ON_GPU)]
+    exposed = times["exposed_mem_ns"].sum() * copies["total_ns"].sum() / max(1.0, whole)
+    share = 100 * exposed / max(1.0, times["span_ns"].sum())
     if share < _MUCH_COPYING_PCT:
         return
     largest_first = (

@@ -30,6 +30,10 @@ def test_copies_that_are_most_of_a_capture_without_steps_are_a_finding() -> None
     assert "96 % (CUDA memcpy Host-to-Device: 51.20 GB in 960.0 µs)" in finding.where
     assert "target enter data" in finding.remedy
     assert not [*of_capture_without_steps(inputs(50_000))]
+    on_gpu = inputs(960_000)
+    for name in ("[CUDA memset]", "Memset (Device)", "Memcpy DtoD (Device -> Device)"):
+        on_gpu.tables["memops"]["operation"] = name
+        assert not [*of_capture_without_steps(on_gpu)]
 
 
 def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
