@@ -130,6 +130,8 @@ class Loss:
             return _SUPPORTED
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
+        if self.kind is LossKind.MISSING and self.subject is Subject.COPY:
+            return _COPIES
         if self.kind is LossKind.MISSING and self.count == self.of:
             return f"{_KERNELS} {_SUPPORTED}"
         return _REMEDIES.get(self.kind, "")
@@ -194,6 +196,7 @@ _UNSUPPORTED = re.compile(
 )
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
 _KERNELS = "Record the work of the GPU: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA."
+_COPIES = "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda."
 _AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "

@@ -55,7 +55,9 @@ def _subjects(loss: Loss) -> frozenset[Subject]:
         return frozenset(Subject)
     if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE):
         return _about(loss.detail)
-    if loss.subject in (Subject.LAUNCH, Subject.OPERATION) or loss.kind is LossKind.MISSING:
+    if loss.subject in (Subject.LAUNCH, Subject.OPERATION) or (
+        loss.kind is LossKind.MISSING and loss.subject is not Subject.COPY
+    ):
         return OPERATIONS
     # The kernels of a graph that was traced as a whole are missing among the kernels too.
     return frozenset({loss.subject, Subject.KERNEL} if loss.kind is LossKind.GRAPH else {loss.subject})

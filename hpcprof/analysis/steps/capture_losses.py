@@ -18,12 +18,15 @@ _MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 
 _OF_GRAPH = re.compile("GraphLaunch")
 
+_COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
+
 _LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
     """Return what is missing in a timeline, beside what its reader left out."""
-    return [*_not_launched(timeline), *_not_executed(timeline), *_cut_steps(timeline)]
+    parts = (_not_launched, _not_executed, _not_copied, _cut_steps)
+    return [loss for part in parts for loss in part(timeline)]
 
 
 def _not_launched(timeline: Timeline) -> list[Loss]:
@@ -64,6 +67,15 @@ def _not_executed(timeline: Timeline) -> list[Loss]:
         subject, launching = Subject.GRAPH, launching[launches_graph[launching]]
     lost = len(rows) - left_out
     return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
+
+
+def _not_copied(timeline: Timeline) -> list[Loss]:
+    """Count the calls that copy, without any operation, in a profile without memory operations."""
+    if len(timeline.memops) or not timeline.operation_count:
+        return []
+    calls = np.flatnonzero(named(timeline, timeline.calls.name, _COPY.fullmatch))
+    lost = int(np.count_nonzero(~np.isin(calls, launch_pairs(timeline)[1])))
+    return [Loss(LossKind.MISSING, Subject.COPY, lost, len(calls))] if lost else []
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:

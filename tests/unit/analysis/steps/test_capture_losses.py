@@ -11,6 +11,7 @@ import pytest
 from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, concatenate
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
 PHASES = ("data", "forward", "backward")
@@ -97,6 +98,19 @@ def test_ranges_outside_the_steps_that_are_not_the_rest_of_one_tell_nothing(
     others: list[tuple[Any, ...]],
 ) -> None:
     assert found([*others, *steps(3)]) == []
+
+
+@pytest.mark.parametrize(("copied", "lost"), [(False, 3), (True, 0)])
+def test_copies_that_were_not_traced_are_a_loss(copied: bool, lost: int) -> None:
+    """Rebuilt from a public database of rocprofv3 without copies, HGLiu1998/batched_gemm 28_results.db."""
+    made = timeline([(10, 20, COMP, 5, 0), (50, 60, MEM if copied else COMP, 45, 0)])
+    copies = made.calls.take(np.zeros(3, np.int64))
+    copies = replace(copies, correlation=np.full(3, NO_CORRELATION), name=np.full(3, len(made.strings)))
+    strings = np.array([*made.strings.tolist(), "hipMemcpy"], object)
+    losses = capture_losses(replace(made, calls=concatenate(ApiCalls, (made.calls, copies)), strings=strings))
+    sentences = [loss.sentence for loss in losses]
+    assert sentences == ["3 of 3 memory copies have no operation on the GPU in the profile"] * bool(lost)
+    assert all("--memory-copy-trace" in loss.remedy for loss in losses)
 
 
 @pytest.mark.parametrize(
