@@ -73,6 +73,7 @@ class Subject(str, Enum):
     CALL = "API call"
     LAUNCH = "launch call"
     RANGE = "range"
+    PROGRAM = "execution of XLA's programs"
     COLLECTIVE = "collective"
     OPERATOR = "operator"
     MARK = "GPU annotation"
@@ -130,8 +131,8 @@ class Loss:
             return _SUPPORTED
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
-        if self.kind is LossKind.MISSING and self.subject is Subject.COPY:
-            return _COPIES
+        if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
+            return _OF_SUBJECT[self.subject]
         if self.kind is LossKind.MISSING and self.count == self.of:
             return f"{_KERNELS} {_SUPPORTED}"
         return _REMEDIES.get(self.kind, "")
@@ -196,7 +197,10 @@ _UNSUPPORTED = re.compile(
 )
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
 _KERNELS = "Record the work of the GPU: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA."
-_COPIES = "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda."
+_OF_SUBJECT = {
+    Subject.COPY: "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda.",
+    Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
+}
 _AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "
@@ -225,6 +229,7 @@ _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _LONGEST = 160
 _PLURALS = {
     Subject.COPY: "memory copies",
+    Subject.PROGRAM: "executions of XLA's programs",
     Subject.COUNTER: "counters of kernels",
     Subject.METRIC: "rows of metrics",
     Subject.SAMPLE: "samples of GPUs and NICs",

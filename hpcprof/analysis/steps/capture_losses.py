@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.range_names import PROFILER_STEP
@@ -20,12 +21,14 @@ _OF_GRAPH = re.compile("GraphLaunch")
 
 _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
 
+_PROGRAM = re.compile("(?:TSL:)?XlaModule:")
+
 _LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
     """Return what is missing in a timeline, beside what its reader left out."""
-    parts = (_not_launched, _not_executed, _not_copied, _cut_steps)
+    parts = (_not_launched, _not_executed, _not_copied, _not_run, _cut_steps)
     return [loss for part in parts for loss in part(timeline)]
 
 
@@ -76,6 +79,15 @@ def _not_copied(timeline: Timeline) -> list[Loss]:
     calls = np.flatnonzero(named(timeline, timeline.calls.name, _COPY.fullmatch))
     lost = int(np.count_nonzero(~np.isin(calls, launch_pairs(timeline)[1])))
     return [Loss(LossKind.MISSING, Subject.COPY, lost, len(calls))] if lost else []
+
+
+def _not_run(timeline: Timeline) -> list[Loss]:
+    """Count the executions of XLA's programs that launch nothing, beside others: GPUs may be missing."""
+    rows = np.flatnonzero(
+        named(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)
+    )
+    lost = int(np.count_nonzero(on_thread(timeline.ranges.take(rows), launches(timeline)).launches == 0))
+    return [Loss(LossKind.MISSING, Subject.PROGRAM, lost, len(rows))] if 0 < lost < len(rows) else []
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:

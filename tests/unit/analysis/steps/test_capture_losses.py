@@ -100,6 +100,14 @@ def test_ranges_outside_the_steps_that_are_not_the_rest_of_one_tell_nothing(
     assert found([*others, *steps(3)]) == []
 
 
+@pytest.mark.parametrize(("launched", "said"), [((5, 25, 45), []), ((5,), ["2 of 3 executions of XLA's"])])
+def test_executions_without_an_operation_are_a_loss(launched: tuple[int, ...], said: list[str]) -> None:
+    """Rebuilt from AMD-AGI/TraceLens jax_conv_minimal_legacy: of eight GPUs one has kernels."""
+    programs = [(at, at + 18, "XlaModule:#hlo_module=jit_conv,program_id=1#", 0) for at in (0, 20, 40)]
+    losses = capture_losses(timeline([(at + 2, at + 9, COMP, at, 0) for at in launched], programs))
+    assert [loss.sentence[: len("2 of 3 executions of XLA's")] for loss in losses] == said
+
+
 @pytest.mark.parametrize(("copied", "lost"), [(False, 3), (True, 0)])
 def test_copies_that_were_not_traced_are_a_loss(copied: bool, lost: int) -> None:
     """Rebuilt from a public database of rocprofv3 without copies, HGLiu1998/batched_gemm 28_results.db."""
