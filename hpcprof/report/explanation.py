@@ -14,6 +14,7 @@ from hpcprof.analysis.explain.explanation import (
     CAPTURE,
     CAUSES,
     HOOK,
+    IDLE,
     LEAST_ESTIMATE_PCT,
     TYPICAL,
     WAITING,
@@ -82,7 +83,7 @@ def written(explanation: Explanation) -> WrittenExplanation:
 
 def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
-    in_conclusion, causes = () if explanation.shown() else (WAITING, CAUSES), cause_names()
+    in_conclusion, causes = () if explanation.shown() else (WAITING, IDLE, CAUSES), cause_names()
     return [
         (cause_of(reason.what).title if reason.what in causes else reason.what, reason.reason)
         for reason in explanation.not_judged
@@ -260,13 +261,16 @@ def _nothing(explanation: Explanation) -> str:
             f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis roofline)."
         )
     if kernel := explanation.step.kernel:
+        where = visible(kernel.where) or "the step"
+        nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it, mostly in {where}"
         nothing += (
-            f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it, mostly in "
-            f"{visible(kernel.where) or 'the step'}: submit --profiler ncu --profiler-option "
-            f"kernel={visible(kernel.name)} --profiler-option launch-count=3 measures why."
+            f": submit --profiler ncu --profiler-option kernel={visible(kernel.name)} --profiler-option "
+            "launch-count=3 measures why."
+            if kernel.measurable
+            else "."
         )
-    waiting = (visible(reason.reason) for reason in explanation.not_judged if reason.what == WAITING)
-    return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
+    lost = (visible(one.reason) for one in explanation.not_judged if one.what in (WAITING, IDLE))
+    return " ".join([nothing, *(f"But {reason}." for reason in lost)])
 
 
 def _without(wall_ns: int, findings: Sequence[Finding]) -> str:

@@ -64,6 +64,35 @@ def _interned(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
+_OF_CUDA = (r" \(nsys --trace=cuda records them[^)]*\)", "")
+_OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "AMD|gfx|rocp",
+        (
+            (
+                r"Record the kernels of CUDA graphs: .*?graph-trace=node\)",
+                "The profiler lost events: record less",
+            ),
+            (r"\bCUDA (?=graph)", "HIP "),
+            ("cudaHostAlloc", "hipHostMalloc"),
+            (r"\bcuda(?=[A-Z])", "hip"),
+        ),
+    ),
+    ("ascend", ((r"\bCUDA (?=graph)", "NPU "), (r"\btorch\.cuda\b", "torch.npu"))),
+    ("Intel|unitrace", ((r"\bCUDA (?=graph)", "SYCL "), (r" \((?:cudaStream|torch\.cuda)[^)]*\)", ""))),
+    ("TPU", ()),
+)
+"""Expressions for profilers and devices, each with the words for what advice calls by CUDA's names."""
+
+
+def for_device(advice: str, device: str) -> str:
+    """Return advice in the words of a device's own interface; ``device`` names its profiler and GPUs."""
+    words = next((words for known, words in _OTHER_WORDS if re.search(known, device)), None)
+    for pattern, word in () if words is None else (*words, _OF_CUDA):
+        advice = re.sub(pattern, word, advice)
+    return advice
+
+
 Stack = Literal["", "jax", "mpi", "cuda", "graph"]
 """The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch; ``graph`` if it
 launches CUDA graphs and is not in JAX."""

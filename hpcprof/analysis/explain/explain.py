@@ -10,6 +10,7 @@ The pipeline, with the module of each part:
    evidence in words, and the code to blame (`culprits`).
 """
 
+import re
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -29,7 +30,7 @@ from hpcprof.analysis.explain.arrangement import (
     slow_hosts,
     trust,
 )
-from hpcprof.analysis.explain.cause import Cause, Stack, Trait, is_a
+from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, is_a
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words
 from hpcprof.analysis.explain.explanation import (
@@ -58,6 +59,7 @@ from hpcprof.analysis.explain.whole_run import (
     of_series,
     once_steps,
     rare_steps,
+    unexplained_idle,
     unexplained_waiting,
     waits_between_streams,
 )
@@ -65,6 +67,9 @@ from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_s
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Category, Floats, Timeline
+
+_BEYOND_NCU = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
+"""Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
 
 _MAIN_PCT = 50.0
 """Minimum share of a step, in percent, of kernels that are named even if nothing is found."""
@@ -82,7 +87,12 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
         inputs.tables["idle_causes"]
     explanation, path = _explain(inputs, timelines)
     stack = _stack(timelines[inputs.ranks[0]]) if explanation.findings else ""
-    return with_culprits(explanation, inputs.tables, timelines, stack), path
+    first = timelines[inputs.ranks[0]].origin
+    device = " ".join([first.kind, *(gpu.name for gpu in first.gpus)])
+    explanation = with_culprits(explanation, inputs.tables, timelines, stack)
+    explanation = explanation.changed(lambda one: replace(one, remedy=for_device(one.remedy, device)))
+    doubts = (replace(one, reason=for_device(one.reason, device)) for one in explanation.not_judged)
+    return replace(explanation, not_judged=tuple(doubts)), path
 
 
 def _stack(first: Timeline) -> Stack:
@@ -193,14 +203,19 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         profiler_cost=share.costs,
         compute_pct=_compute_pct(inputs),
         source=built.source,
-        kernel=_main_kernel(scene, recorded_elapsed),
+        kernel=_main_kernel(scene, recorded_elapsed, built.profiler),
     )
     doubts += [*slow_hosts(built.graph, slow), *uncertain, *map(rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
+    quiet = is_mpi or replay.recorded is not None
     unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
-    return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay.recorded or replay)
+    explanation = Explanation(tuple(findings), hiding, unjudged, summary)
+    if not quiet:
+        idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed)
+        explanation = replace(explanation, not_judged=(*idle, *unjudged))
+    return explanation, critical_path(replay.recorded or replay)
 
 
 def _weights(
@@ -228,7 +243,7 @@ def _weights(
     ]
 
 
-def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
+def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None:
     work, graph = scene.graph.work, scene.graph
     # Work without a name has the last one.
     names, number = np.unique(
@@ -242,7 +257,10 @@ def _main_kernel(scene: Scene, elapsed: int) -> MainKernel | None:
     if share < _MAIN_PCT:
         return None
     where = scene.mostly(work.place, np.where(name == total.argmax(), time, 0))
-    return MainKernel(str(names[total.argmax()]), round(min(share, 100.0), 3), where)
+    kernel = str(names[total.argmax()])
+    device = " ".join([profiler, *(gpu.name for gpus in scene.gpus.values() for gpu in gpus)])
+    counted = not kernel.startswith("CUDA graph ") and not _BEYOND_NCU.search(device)
+    return MainKernel(kernel, round(min(share, 100.0), 3), where, counted)
 
 
 def _compute_pct(inputs: ExplainInputs) -> float | None:

@@ -27,6 +27,9 @@ LEAST_ESTIMATE_PCT = 3.0
 WAITING = "waiting for peers"
 """The subject in `NotJudged` of waiting that no finding explains."""
 
+IDLE = "idle time of the GPU"
+"""The subject in `NotJudged` of idle time that no finding explains."""
+
 CAUSES = "causes"
 """The subject in `NotJudged` of a run without a profile."""
 
@@ -212,12 +215,14 @@ class CallCost:
 class MainKernel:
     """The kernels of one name, without their template arguments, that take most of the time of a step.
 
-    ``share_pct`` is their share of the elapsed time, and ``where`` the place with most of it.
+    ``share_pct`` is their share of the elapsed time, and ``where`` the place with most of it. Nsight Compute
+    can measure them if ``measurable``.
     """
 
     name: str
     share_pct: float
     where: str
+    measurable: bool = True
 
 
 @dataclass(frozen=True)

@@ -333,8 +333,9 @@ class Replay:
     def _lag(self, moments: Ints) -> Ints:
         """Return by how much the work of each step ends after the begin of the next, shape (steps,)."""
         front = moments[self.graph.front].max(axis=0)
-        ends: Ints = front[0] + np.cumsum(self._between_ends(moments, int(front[0])))
-        return ends - front[1:]
+        ends = front[0] + np.cumsum(self._between_ends(moments, int(front[0])))
+        lag: Ints = ends - front[1:]
+        return lag
 
     def _between_ends(self, moments: Ints, begin: int) -> Ints:
         row, step = self._work_of_steps

@@ -299,7 +299,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
     if graph.inferred_waits:
         yield NotJudged(
             "recorded waits",
-            f"{counted(graph.inferred_waits, 'wait')} for events or streams are not recorded, but inferred "
+            f"inferred, since not recorded: {counted(graph.inferred_waits, 'wait')} for events or streams "
             "(nsys --trace=cuda records them, PyTorch's profiler with enable_cuda_sync_events)",
         )
     if graph.paced_ranks:

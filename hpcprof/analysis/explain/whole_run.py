@@ -14,6 +14,7 @@ from hpcprof.analysis.explain.causes.late_rank import HELD_UP
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import (
+    IDLE,
     LEAST_ESTIMATE_PCT,
     WAITING,
     Evidence,
@@ -30,7 +31,7 @@ from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.profiles.losses import Loss, summed
+from hpcprof.profiles.losses import Loss, Subject, summed
 from hpcprof.profiles.timeline import Category, Mask, Timeline
 from hpcprof.runs.step_time import happened_once
 
@@ -51,7 +52,8 @@ _UNPRICED = (None, None, None, None)
 RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
 
-_MUCH_WAITING = 0.05
+_MUCH_WAITING, _MUCH_IDLE = 0.05, 0.25
+"""Minimum shares of a step of waiting, and of idle time of the GPU, that no finding explains."""
 _NORMAL = 1.645
 """Half width of a 90 % interval in standard errors."""
 _NAMED = 8
@@ -158,6 +160,16 @@ def unexplained_waiting(
         )
 
 
+def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: float) -> Iterator[NotJudged]:
+    """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that."""
+    idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
+    if idle - sum(one.saving_ns or 0 for one in findings) >= _MUCH_IDLE * wall:
+        share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
+        yield NotJudged(
+            IDLE, f"the GPU is idle for {share}, and no replay shortens that (--analysis idle_causes)"
+        )
+
+
 def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
@@ -234,7 +246,9 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
 def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:
     for analysis, key in _DAMAGED:
         rows = inputs.tables[analysis]
-        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in losses):
+        # Copies that were not traced make no kernels or steps too few.
+        of_rows = [one for one in losses if one.subject is not Subject.COPY or analysis == "memops"]
+        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in of_rows):
             found = largest(analysis, key, rows[rows["rank"] == rank])
             if found:
                 return found[:1]

@@ -12,6 +12,7 @@ from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
     GIVEN,
+    IDLE,
     TYPICAL,
     WAITING,
     CallCost,
@@ -163,18 +164,21 @@ def test_where_nothing_is_found_the_kernel_that_takes_most_is_named_with_what_me
     said = written(explained(step=replace(STEP, kernel=kernel))).conclusion[1]
     assert "histogram_kernel takes 86 % of it, mostly in backward: submit --profiler ncu " in said
     assert "kernel=histogram_kernel --profiler-option launch-count=3" in said
+    on_amd = written(explained(step=replace(STEP, kernel=replace(kernel, measurable=False)))).conclusion[1]
+    assert on_amd.endswith("histogram_kernel takes 86 % of it, mostly in backward.")
     of_finding = written(explained(finding(13), step=replace(STEP, kernel=kernel)))
     assert not any("histogram_kernel" in one for one in of_finding.conclusion)
 
 
-def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once() -> None:
-    waiting = NotJudged(WAITING, "on average a rank waits 5 ms for others")
+@pytest.mark.parametrize("what", [WAITING, IDLE])
+def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once(what: str) -> None:
+    waiting = NotJudged(what, "on average a rank waits 5 ms for others")
     found = replace(explained(), not_judged=(waiting,))
     said = written(found)
     assert said.conclusion[1].endswith(" or more. But on average a rank waits 5 ms for others.")
     assert not said.not_judged
     said = written(replace(explained(finding(13)), not_judged=(waiting,)))
-    assert said.not_judged == ["waiting for peers: on average a rank waits 5 ms for others"]
+    assert said.not_judged == [f"{what}: on average a rank waits 5 ms for others"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.cause import Cause, Stack, find_cause
+from hpcprof.analysis.explain.cause import Cause, Stack, find_cause, for_device
 from hpcprof.analysis.explain.culprits import _replays_graphs, remedy_for
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.explanations import finding
@@ -35,6 +35,24 @@ def test_a_program_with_mpi_gets_no_remedy_of_gpus_or_python(cause: Cause, where
     usual = find_cause(cause).advise(where, (0, 1))
     said = remedy_for("mpi", replace(finding(5, cause=cause), where=where, remedy=usual))
     assert not re.search(r"GPU|stream|layers|microbatch|gc\.|tensors|\{", said)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("nsys NVIDIA H200", "Launch it as one CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch)"),
+        ("rocpd AMD Instinct MI300X", "Launch it as one HIP graph (hipStreamBeginCapture, hipGraphLaunch)"),
+        ("unitrace Intel(R) Data Center GPU Max 1550", "Launch it as one SYCL graph"),
+        ("ascend Ascend910B", "Launch it as one NPU graph (cudaStreamBeginCapture, cudaGraphLaunch)"),
+    ],
+)
+def test_advice_is_in_the_words_of_the_device(device: str, expected: str) -> None:
+    advice = find_cause(Cause.SMALL_KERNELS).advise("it", (0,), stack="cuda")
+    assert for_device(advice, device).startswith(expected)
+    torch = find_cause(Cause.SMALL_KERNELS).advise("it", (0,))
+    assert ("torch.npu.make_graphed_callables" in for_device(torch, device)) == ("ascend" in device)
+    waits = for_device("2 waits (nsys --trace=cuda records them, PyTorch's with enable_x)", device)
+    assert (waits == "2 waits") == ("NVIDIA" not in device)
 
 
 def test_slow_input_names_the_loader_of_the_framework() -> None:

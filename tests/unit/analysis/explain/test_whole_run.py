@@ -8,8 +8,9 @@ from typing import Any, cast
 import pandas as pd
 
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.whole_run import of_capture, of_capture_without_steps
+from hpcprof.analysis.explain.whole_run import of_capture, of_capture_without_steps, unexplained_idle
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from tests.unit.explanations import finding
 
 
 def inputs(copying_ns: int, losses: tuple[Loss, ...] = ()) -> ExplainInputs:
@@ -34,6 +35,14 @@ def test_copies_that_are_most_of_a_capture_without_steps_are_a_finding() -> None
     for name in ("[CUDA memset]", "Memset (Device)", "Memcpy DtoD (Device -> Device)"):
         on_gpu.tables["memops"]["operation"] = name
         assert not [*of_capture_without_steps(on_gpu)]
+
+
+def test_idle_time_that_no_finding_explains_is_said() -> None:
+    account = pd.DataFrame({"idle_ns": [600_000, 640_000, 9_000_000]})
+    (said,) = unexplained_idle(account, [], 1e6)
+    assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %)")
+    assert not [*unexplained_idle(account, [finding(45)], 1e6)]
+    assert not [*unexplained_idle(account.iloc[:0], [], 1e6)]
 
 
 def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
