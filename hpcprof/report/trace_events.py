@@ -39,7 +39,6 @@ from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     UNKNOWN_RANKS,
     Allocations,
-    ApiCalls,
     GpuMarks,
     GpuSpans,
     Ints,
@@ -242,7 +241,11 @@ def _events(
         mark_tracks = tracks.of_streams(marks, _MARKS[category])
         yield from _complete(category, marks, names, rank, zero, mark_tracks, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
-    yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
+    of_calls = (
+        f',"args":{{"correlation":{number}}}' if number != NO_CORRELATION else ""
+        for number in calls.correlation.tolist()
+    )
+    yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, of_calls)
     done = timeline.operators
     yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
     called = timeline.modules
@@ -306,11 +309,6 @@ def _operation_arguments(table: Operations | GpuMarks) -> Iterator[str]:
     for device, stream, correlation in zip(*columns, strict=True):
         suffix = f',"correlation":{correlation}' if correlation != NO_CORRELATION else ""
         yield f'"device":{device},"stream":{stream}{suffix}'
-
-
-def _call_arguments(calls: ApiCalls) -> Iterator[str]:
-    for correlation in calls.correlation.tolist():
-        yield f',"args":{{"correlation":{correlation}}}' if correlation != NO_CORRELATION else ""
 
 
 def _inputs(timeline: Timeline) -> Iterator[str]:

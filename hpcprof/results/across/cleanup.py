@@ -233,21 +233,18 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
     if still_open is not None:
         job, status = still_open
         if status.state is JobState.UNKNOWN:
+            from hpcprof.results.collect.run_names import command_line
+            from hpcprof.results.store.store import open_store
+
             raise HpcprofError(
                 f"{job.id} may still run: {status.reason.rstrip('.')}. If its scheduler is gone for good, "
-                f"remove {run.path} yourself, and then its rows with {_gc_missing(runs_dir, db)}."
+                f"remove {run.path} yourself, and then its rows with "
+                f"{command_line(open_store(db, runs_dir), 'gc', '--missing')}."
             )
         raise HpcprofError(
             f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {typed_name(job.path)}."
         )
     return _ended(run, poll([run], LISTING_SECONDS)[run.id], stored)
-
-
-def _gc_missing(runs_dir: Path, db: str | None) -> str:
-    from hpcprof.results.collect.run_names import command_line
-    from hpcprof.results.store.store import open_store
-
-    return command_line(open_store(db, runs_dir), "gc", "--missing")
 
 
 def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:

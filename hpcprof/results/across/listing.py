@@ -160,6 +160,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     assert run.manifest is not None
     job = run.manifest.job
     noted = None if row else noted_step_time(run)
+    until = time.time() if status.state is JobState.RUNNING else None
     step_ns = row.step_ns if row else noted.elapsed_ns if noted else None
     step_p50_ns = row.step_p50_ns if row else noted.p50_ns if noted else None
     return ListedRun(
@@ -174,7 +175,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
         command=masked_command([*([job.workload] if job.workload else []), *job.arguments]),
         submitted=datetime.fromisoformat(run.manifest.created),
         started=_start(run),
-        duration_s=_duration_s(run, status),
+        duration_s=None if status.state in (JobState.QUEUED, JobState.UNKNOWN) else job_seconds(run, until),
         step_ns=step_ns,
         step_p50_ns=step_p50_ns,
         collected=_coverage(len(run.profiled_ranks), row.profiles if row else 0),
@@ -218,12 +219,6 @@ def _start(run: Run) -> datetime | None:
         text = run.state_file("started") or ""
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     return None
-
-
-def _duration_s(run: Run, status: JobStatus) -> float | None:
-    if status.state in (JobState.QUEUED, JobState.UNKNOWN):
-        return None
-    return job_seconds(run, time.time() if status.state is JobState.RUNNING else None)
 
 
 def job_seconds(run: Run, now: float | None = None) -> float | None:

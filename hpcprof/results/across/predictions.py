@@ -6,7 +6,7 @@ One JSON object per line in ``predictions.jsonl`` in the folder of runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -146,7 +146,11 @@ def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePred
     """
     from hpcprof.analysis.predict.scale import Interval
 
-    errors = [*_per_doubling([item for item in checks if item.scaling == prediction.scaling])]
+    errors = [
+        math.log(item.actual / item.value) / math.log2(item.ranks / item.measured_ranks)
+        for item in checks
+        if item.scaling == prediction.scaling and item.actual and item.ranks != item.measured_ranks
+    ]
     if not errors or prediction.ranks == prediction.measured_ranks:
         return prediction
     doublings = math.log2(prediction.ranks / prediction.measured_ranks)
@@ -155,12 +159,6 @@ def calibrated(prediction: ScalePrediction, checks: Sequence[Kept]) -> ScalePred
     return replace(
         prediction, step=Interval(*(round(factor * time) for time in (step.value, step.low, step.high)))
     )
-
-
-def _per_doubling(checks: Sequence[Kept]) -> Iterator[float]:
-    for item in checks:
-        if item.actual and item.ranks != item.measured_ranks:
-            yield math.log(item.actual / item.value) / math.log2(item.ranks / item.measured_ranks)
 
 
 def predict_runs(
