@@ -87,8 +87,10 @@ class Contents:
         Empty where they do not, unless the table is ``alone``, and where no figure is of steps.
         """
         steps, account = self.table(name).steps, self.table("step_kinds").steps
-        if steps is None or account is None or steps.left_out == account.left_out:
-            return f"This table counts {steps}." if alone and steps else ""
+        if steps is None or not steps.count:
+            return ""
+        if account is None or steps.left_out == account.left_out:
+            return f"This table counts {steps}." if alone else ""
         return f"This table counts {steps}; the time of a step counts {account}."
 
     def shown(self) -> dict[str, AnalysisTable]:

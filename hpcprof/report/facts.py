@@ -270,7 +270,7 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     if late:
         named = [
             f"the lateness of rank {row['rank']} costs {format_ns(row['cost_ns'])} a step, "
-            f"{row['cost_pct']:.1f} % of it (n={counted(row['steps'], 'step')}{_clocks(row)})"
+            f"{row['cost_pct']:.1f} % of it (judged over {counted(row['steps'], 'step')}{_clocks(row)})"
             for row in late[:_STRAGGLERS]
         ]
         more = len(late) - len(named)

@@ -20,7 +20,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
 )
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
-from hpcprof.analysis.collectives.verdicts import priced
+from hpcprof.analysis.collectives.verdicts import hidden_lateness, priced
 from hpcprof.analysis.collectives.waiting_balance import (
     MIN_STEPS,
     StepCosts,
@@ -30,7 +30,6 @@ from hpcprof.analysis.collectives.waiting_balance import (
     partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.common.units import format_ns
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints
@@ -333,16 +332,7 @@ def _why_unknown(table: pd.DataFrame, step: int | None) -> list[str]:
         )
     if step is not None and ((table["steps"] > 0) & (table["steps"] < MIN_STEPS)).any():
         reasons.append(f"fewer than {MIN_STEPS} steps with collectives are too few to judge lateness")
-    unknown = table[(table["verdict"] == "unknown") & table["lateness_high_ns"].notna()]
-    if len(unknown):
-        most = 100 * max(unknown["lateness_high_ns"]) / unknown["elapsed_ns"].iloc[0]
-        # No lateness costs more than the step.
-        hidden = "any lateness" if most >= 100 else f"a lateness of up to {most:.1f} % of a step"
-        reasons.append(
-            f"{hidden} may be hidden by chance and by the clocks, which are aligned to "
-            f"{format_ns(max(unknown['uncertainty_ns']))} per collective"
-        )
-    return reasons
+    return [*reasons, *filter(None, [hidden_lateness(table.to_dict("records"))])]
 
 
 class Counts(msgspec.Struct):

@@ -1,12 +1,15 @@
 """The cost of a late rank, in one figure for every place that shows it, and the verdict that follows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
+from hpcprof.common.units import format_ns
 
 LATE = ("straggler", "late")
 """The verdicts on ranks that are late beyond chance."""
+
+_HIDDEN = "may be hidden by chance"
 
 
 def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
@@ -27,3 +30,21 @@ def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
     else:
         verdict = "unknown"
     return {**row, "cost_ns": cost, "cost_pct": round(share, 2), "verdict": verdict}
+
+
+def hidden_lateness(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return how late ranks without a verdict may be, from rows of ``skew_summary``; empty without any."""
+    unknown = [row for row in rows if row["verdict"] == "unknown" and row["lateness_high_ns"] is not None]
+    if not unknown:
+        return ""
+    most = max(100 * row["lateness_high_ns"] / row["elapsed_ns"] for row in unknown)
+    # No lateness costs more than the step.
+    hidden = "any lateness" if most >= 100 else f"a lateness of up to {most:.1f} % of a step"
+    clocks = format_ns(max(row["uncertainty_ns"] for row in unknown))
+    return f"{hidden} {_HIDDEN} and by the clocks, which are aligned to {clocks} per collective"
+
+
+def with_hidden_lateness(reason: str, rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return a reason of ``skew_summary`` that says `hidden_lateness` of other rows."""
+    parts = [hidden_lateness(rows) if _HIDDEN in part else part for part in reason.split("; ")]
+    return "; ".join(filter(None, parts))

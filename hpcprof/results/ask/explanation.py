@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.analysis.collectives.verdicts import priced
+from hpcprof.analysis.collectives.verdicts import priced, with_hidden_lateness
 from hpcprof.analysis.explain.cause import Trait, is_a
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
@@ -271,10 +271,15 @@ def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable)
         for row in summary.rows
     ]
     names = summary.columns
-    verdicts = [row["verdict"] for row in rows]
+    columns = {name: [row[name] for row in rows] for name in names}
+    judged = {"verdict": columns["verdict"]} if rows else {}
+    said, of_ranks = (
+        {rank: text for rank, why in one.reasons.items() if (text := with_hidden_lateness(why, rows))}
+        for one in (summary, skew)
+    )
     return {
-        "skew_summary": replace(summary, columns={name: [row[name] for row in rows] for name in names}),
-        "skew": replace(skew, columns={**skew.columns, **({"verdict": verdicts} if verdicts else {})}),
+        "skew_summary": replace(summary, columns=columns, reasons=said),
+        "skew": replace(skew, columns={**skew.columns, **judged}, reasons=of_ranks),
     }
 
 

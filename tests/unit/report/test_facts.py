@@ -90,14 +90,15 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
 
     even = [row(i, "even") for i in range(3)]
     assert stragglers([*even, row(3, "straggler", 14.94)], "") == (
-        "the lateness of rank 3 costs 149.4 µs a step, 14.9 % of it (n=40 steps, clocks ± 1.900 µs)"
+        "the lateness of rank 3 costs 149.4 µs a step, 14.9 % of it (judged over 40 steps, clocks ± 1.900 µs)"
     )
     many = stragglers([row(i, "straggler", float(i)) for i in range(9)], "")
     assert many.startswith("the lateness of rank 8 ")
     assert many.endswith("; and 6 more")
     assert stragglers([*even, row(3, "unknown")], "hpcprof x") == "unknown for 1 of 4 ranks: see hpcprof x"
     assert stragglers([*even, row(3, "late", 3.04)], "") == (
-        "none, but the lateness of rank 3 costs 149.4 µs a step, 3.0 % of it (n=40 steps, clocks ± 1.900 µs)"
+        "none, but the lateness of rank 3 costs 149.4 µs a step, 3.0 % of it (judged over 40 steps, "
+        "clocks ± 1.900 µs)"
     )
     assert stragglers([*even, row(3, "unknown", most=42_000)], "") == (
         "none among 4 ranks (n=40 steps), but up to 4.2 % of the step time may be hidden"

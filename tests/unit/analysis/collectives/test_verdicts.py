@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcprof.analysis.collectives.verdicts import priced
+from hpcprof.analysis.collectives.verdicts import hidden_lateness, priced, with_hidden_lateness
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,13 @@ def test_the_saving_of_a_finding_is_the_cost_of_a_late_rank_and_no_verdict_falls
     assert ((found["cost_ns"], found["cost_pct"]), found["verdict"]) == (cost, verdict)
     unknown = priced(row | {"lateness_high_ns": high, "elapsed_ns": None}, saving_ns)
     assert (unknown["cost_ns"], unknown["verdict"]) == (None, "unknown")
+
+
+def test_a_rank_that_a_finding_calls_late_hides_no_lateness_any_more() -> None:
+    row = {"elapsed_ns": 100_000, "uncertainty_ns": 10, "verdict": "unknown"}
+    late, other = row | {"lateness_high_ns": 170_000}, row | {"lateness_high_ns": 27_000}
+    before = f"few steps; {hidden_lateness([late, other])}; no names"
+    assert before.startswith("few steps; any lateness may be hidden by chance")
+    after = with_hidden_lateness(before, [late | {"verdict": "straggler"}, other])
+    assert after.startswith("few steps; a lateness of up to 27.0 % of a step may be") and "any" not in after
+    assert with_hidden_lateness(before, [late | {"verdict": "late"}]) == "few steps; no names"
