@@ -222,7 +222,7 @@ def why_unknown(ranks: Set[int]) -> str:
         return ""
     return (
         f"the waiting of {named_ranks(sorted(ranks), _NAMED)} is unknown: no collectives of GPUs on aligned "
-        "clocks show when the last rank arrived; waits in MPI are in mpi_waits"
+        "clocks show when the last rank arrived; waits in MPI, if any, are in mpi_waits"
     )
 
 
