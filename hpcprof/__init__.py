@@ -185,7 +185,7 @@ def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force:
 
     if not candidate or not baseline:
         raise UsageError("a comparison needs at least one run on each side.")
-    runs, against = ([one.run for one in side] for side in (candidate, baseline))
+    runs, against = ([named.run for named in side] for side in (candidate, baseline))
     return compare_runs(against, runs, candidate[0].store, force=force)
 
 

@@ -109,10 +109,10 @@ def _run(command: List[str], text: bytes) -> str:
 
 
 def _sendmail() -> List[str]:
-    found = shutil.which("sendmail", path="/usr/sbin:/usr/lib:/usr/bin:" + os.environ.get("PATH", ""))
-    if found is None:
+    program = shutil.which("sendmail", path="/usr/sbin:/usr/lib:/usr/bin:" + os.environ.get("PATH", ""))
+    if program is None:
         raise FileNotFoundError("sendmail")
-    return [found, "-t", "-i"]
+    return [program, "-t", "-i"]
 
 
 def _mail(address: str, document: Document) -> bytes:

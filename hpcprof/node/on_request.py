@@ -287,6 +287,6 @@ def install(torch: Any, recording: Any, pulse: Any) -> None:
     if os.environ.get("HPCPROF_PROFILER", "none") != "none":
         return
     slower_pct = float(os.environ.get("HPCPROF_CAPTURE_SLOWER") or 0)
-    asked = OnRequest(torch, recording, pulse.run, pulse.rank, slower_pct)
-    pulse.on_end.append(asked.ended)
-    asked.start()
+    recorder = OnRequest(torch, recording, pulse.run, pulse.rank, slower_pct)
+    pulse.on_end.append(recorder.ended)
+    recorder.start()

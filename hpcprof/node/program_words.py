@@ -245,7 +245,7 @@ def _run_by_shell(rest: List[str], scene: _Scene) -> Iterator[Command]:
         if option in VALUE_OPTIONS and words:
             words.pop(0)
     if words:
-        text = _script(_file(words[0], scene.folder), of_shell=True)
+        text = _script(_file(words[0], scene.folder), is_shell=True)
         if text is not None:
             yield from _in_script(text, words[1:], scene._replace(place=words[0]))
 
@@ -284,8 +284,8 @@ def _run_by_python(rest: List[str], scene: _Scene) -> Iterator[Command]:
             line = " ".join(texts) if _STARTS.fullmatch(called) else ""
         place = "{}, line {}".format(name, node.lineno) if line and name else scene.place
         for inner in _simple_commands(line):
-            there = scene._replace(place=place, repeated=scene.repeated or id(node) in repeated)
-            yield from _commands(inner, there)
+            inner_scene = scene._replace(place=place, repeated=scene.repeated or id(node) in repeated)
+            yield from _commands(inner, inner_scene)
 
 
 def _texts(node: Any, values: Dict[str, Any]) -> List[str]:
@@ -318,8 +318,8 @@ def _run_by_make(rest: List[str], scene: _Scene) -> Iterator[Command]:
         path = os.path.join(scene.folder, name)
         if os.path.isfile(path):
             text = _content(path, _SCRIPT_BYTES).decode("utf-8", "replace")
-            there = scene._replace(place=os.path.join(options["-C"], name))
-            yield from _in_script(_recipes(text, targets, variables), [], there)
+            inner_scene = scene._replace(place=os.path.join(options["-C"], name))
+            yield from _in_script(_recipes(text, targets, variables), [], inner_scene)
             return
 
 
@@ -358,10 +358,10 @@ def _file(word: str, folder: str) -> str:
     return "" if "/" in word else shutil.which(word) or ""
 
 
-def _script(path: str, of_shell: bool = False) -> Optional[str]:
+def _script(path: str, is_shell: bool = False) -> Optional[str]:
     """Return the text of a shell's script; None for another file."""
     content = _content(path, _SCRIPT_BYTES)
-    is_script = of_shell or re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", content)
+    is_script = is_shell or re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", content)
     return content.decode("utf-8", "replace") if is_script and b"\0" not in content else None
 
 
@@ -376,7 +376,7 @@ def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Comma
             variables["$" + setting.group(1)] = setting.group(3).split()
         loops += len(re.findall(r"(?:^|;)\s*do(?=\s|$)", line))
         place = scene.place if len(lines) == 1 else "{}, line {}".format(scene.place, number)
-        there = scene._replace(place=place, repeated=scene.repeated or loops > 0)
+        inner_scene = scene._replace(place=place, repeated=scene.repeated or loops > 0)
         for words in _simple_commands(line):
             if words[0] == "shift":
                 arguments = arguments[1:]
@@ -384,7 +384,7 @@ def _in_script(text: str, arguments: List[str], scene: _Scene) -> Iterator[Comma
             values = {"$" + str(index): [value] for index, value in enumerate(arguments[:9], 1)}
             values.update({"$@": arguments, "$*": arguments, **variables})
             expanded = [part for word in words for part in values.get(re.sub("[{}]", "", word), [word])]
-            yield from _commands(expanded, there)
+            yield from _commands(expanded, inner_scene)
         loops -= len(re.findall(r"(?:^|;)\s*done\b", line))
 
 
@@ -548,12 +548,12 @@ def _content(path: str, most_bytes: int = -1) -> bytes:
 
 def main(arguments: List[str]) -> int:
     """Answer the scripts of a run: ``has`` or ``joins`` WORDS, or ``describe`` LAUNCHER WORDS."""
-    what, words = arguments[0], arguments[1:]
-    launcher = words.pop(0) if what == "describe" else ""
+    action, words = arguments[0], arguments[1:]
+    launcher = words.pop(0) if action == "describe" else ""
     mpi = find_mpi(words, os.getcwd())
-    if what == "has":
+    if action == "has":
         return int(mpi is None or not os.path.isfile(mpi.library))
-    if what == "joins":
+    if action == "joins":
         return int(mpi is None or size_of_world(mpi.library) != 2)
     if mpi is None and library_beside(launcher):
         mpi = Mpi(library_beside(launcher))

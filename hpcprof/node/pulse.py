@@ -190,7 +190,7 @@ def stacks() -> list[dict[str, Any]]:
     threading: Any = sys.modules.get("threading")
     names = {thread.ident: thread.name for thread in threading.enumerate()} if threading else {}
     main = main_thread()
-    found = []
+    threads = []
     for ident, frame in sys._current_frames().items():
         if ident == _thread.get_ident():
             continue
@@ -200,15 +200,15 @@ def stacks() -> list[dict[str, Any]]:
             code = at.f_code
             frames.append({"name": code.co_name, "filename": code.co_filename, "line": at.f_lineno})
             at = at.f_back
-        found.append({"name": names.get(ident, ""), "main": ident == main, "frames": frames})
-    return sorted(found, key=lambda one: not one["main"])
+        threads.append({"name": names.get(ident, ""), "main": ident == main, "frames": frames})
+    return sorted(threads, key=lambda thread: not thread["main"])
 
 
 def _dump(with_stacks: bool) -> dict[str, Any] | None:
     """Return the last collectives of all flight recorders of PyTorch (NCCL has its own); None without any."""
     recorder: Any = sys.modules.get("torch._C._distributed_c10d")
     distributed: Any = sys.modules.get("torch.distributed")
-    found: dict[str, Any] | None = None
+    whole: dict[str, Any] | None = None
     for name in _RECORDERS:
         dump = getattr(recorder, name, None)
         if dump is None or distributed is None:
@@ -221,12 +221,12 @@ def _dump(with_stacks: bool) -> dict[str, Any] | None:
             entries = record["entries"]
         except Exception:
             continue  # the recorder is off, or has nothing yet
-        if found is None:
-            found = record
+        if whole is None:
+            whole = record
         else:
-            found["pg_config"] = {**dict(found.get("pg_config") or {}), **dict(record.get("pg_config") or {})}
-            found["entries"] = [*found["entries"], *entries]
-    return found
+            whole["pg_config"] = {**dict(whole.get("pg_config") or {}), **dict(record.get("pg_config") or {})}
+            whole["entries"] = [*whole["entries"], *entries]
+    return whole
 
 
 def _has_ended(entry: dict[str, Any]) -> bool:
@@ -235,10 +235,10 @@ def _has_ended(entry: dict[str, Any]) -> bool:
 
 def collectives() -> tuple[int, bool | None]:
     """Return how many recorded collectives have ended, and whether one has not; None without collectives."""
-    found = _dump(with_stacks=False)
-    if not found:
+    dump = _dump(with_stacks=False)
+    if not dump:
         return 0, None
-    entries = found["entries"]
+    entries = dump["entries"]
     open_now = sum(not _has_ended(entry) for entry in entries)
     # Old entries are overwritten, so the numbers of the last ones count.
     last: dict[Any, int] = {}
@@ -258,16 +258,16 @@ def meets_on_gpus() -> bool:
 
 def flight_record() -> dict[str, Any] | None:
     """Return the last collectives with their stacks, and the ranks of each group, as JSON can hold them."""
-    found = _dump(with_stacks=True)
-    if found is None:
+    dump = _dump(with_stacks=True)
+    if dump is None:
         return None
-    entries = found["entries"]
+    entries = dump["entries"]
     unfinished = [entry for entry in entries if not _has_ended(entry)]
     ended = [entry for entry in entries if _has_ended(entry)]
-    found["entries"] = ended[-max(1, _MOST_COLLECTIVES - len(unfinished)) :] + unfinished[:_MOST_COLLECTIVES]
-    for entry in found["entries"]:
+    dump["entries"] = ended[-max(1, _MOST_COLLECTIVES - len(unfinished)) :] + unfinished[:_MOST_COLLECTIVES]
+    for entry in dump["entries"]:
         entry["frames"] = list(entry.get("frames") or [])[:_MOST_FRAMES]
-    groups = dict(found.get("pg_config") or {})
+    groups = dict(dump.get("pg_config") or {})
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():
         # A group without this rank has a number instead.
@@ -275,8 +275,8 @@ def flight_record() -> dict[str, Any] | None:
         if name is not None:
             description = str(getattr(group, "group_desc", ""))
             groups[str(name)] = {"name": str(name), "desc": description, "ranks": sorted(ranks)}
-    found["pg_config"] = groups
-    return found
+    dump["pg_config"] = groups
+    return dump
 
 
 def watch_optimizers(

@@ -296,7 +296,9 @@ class StallWatch:
         self._gathered = True
         now = sample(programs(self._run) or processes(self._run))
         # Gathering evidence is no progress; steps and collectives that ended meanwhile are.
-        if {rank: one.done for rank, one in now.items()} != {r: one.done for r, one in self._before.items()}:
+        if {rank: state.done for rank, state in now.items()} != {
+            r: state.done for r, state in self._before.items()
+        }:
             self._note_progress()
         self._write("pulse/." + self._node, "")
         self._before = now
@@ -379,9 +381,9 @@ class StallWatch:
                 looks.append((tool, time.monotonic() + _TOOL_SECONDS))
                 if len(looks) % _TOOLS_AT_ONCE == 0:
                     self._await(looks)
-        asked = [self._ask_for_dump(rank, folder) for rank in ranks]
+        requests = [self._ask_for_dump(rank, folder) for rank in ranks]
         self._await(looks)
-        if any(asked):
+        if any(requests):
             time.sleep(5)
         for rank in ranks:
             keep_dumps(self._run, rank)
@@ -411,7 +413,7 @@ class StallWatch:
 
     def _ask_for_dump(self, rank: int, folder: str) -> bool:
         """Ask PyTorch for the last collectives of NCCL where the interpreter is stuck and has not told."""
-        asked = False
+        requested = False
         for pipe in glob.glob(glob.escape(self._state("dumps/rank%05d" % rank)) + "/*.pipe"):
             worker = os.path.basename(pipe)[: -len(".pipe")]
             if worker.isdigit() and not os.path.exists("%s/rank%05d.json" % (folder, int(worker))):
@@ -421,8 +423,8 @@ class StallWatch:
                     os.write(descriptor, b"1")
                     time.sleep(0.1)
                     os.close(descriptor)
-                    asked = True
-        return asked
+                    requested = True
+        return requested
 
     def _keep_gpus(self, folder: str) -> None:
         if shutil.which("nvidia-smi"):

@@ -138,8 +138,8 @@ def _gpu_memory() -> dict[str, int]:
             if gpus is None or not gpus.is_initialized():
                 continue
             read = gpus.memory.memory_stats_as_nested_dict
-            found = [read(device) for device in range(gpus.device_count())]
-            fullest = max(found, key=lambda stats: stats["reserved_bytes"]["all"]["peak"])
+            stats_of_devices = [read(device) for device in range(gpus.device_count())]
+            fullest = max(stats_of_devices, key=lambda stats: stats["reserved_bytes"]["all"]["peak"])
             return {name: fullest[name]["all"]["peak"] for name in MEMORY if name in fullest}
     except Exception:  # PyTorch is still being imported, or has no such figures
         pass

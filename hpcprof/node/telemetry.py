@@ -131,8 +131,8 @@ def _counted(devices: Counters) -> Named:
     """Yield the metrics of devices, as far as their files can be read."""
     for device, metrics in devices.items():
         for metric, paths, factor in metrics:
-            known = [value for value in map(_number, paths) if value is not None]
-            yield "%s %s" % (device, metric), round(sum(known) * factor, 3) if known else None
+            values = [value for value in map(_number, paths) if value is not None]
+            yield "%s %s" % (device, metric), round(sum(values) * factor, 3) if values else None
 
 
 def _stat(pid: int) -> List[str]:
@@ -189,18 +189,18 @@ class Ranks:
         waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
-            ticks, known = 0, False
+            ticks, seen = 0, False
             blocked: List[str] = []
             for pid in pids:
                 fields = _stat(pid)
                 if fields:
-                    known = True
+                    seen = True
                     ticks += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
                     if fields[0] == "D":
                         blocked.append(_read("/proc/%d/syscall" % pid).split(" ")[0].strip())
-            paging = None if not known or "" in blocked or "running" in blocked else 100 * ("-1" in blocked)
-            yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if known else None
-            yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if known else None
+            paging = None if not seen or "" in blocked or "running" in blocked else 100 * ("-1" in blocked)
+            yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if seen else None
+            yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if seen else None
             yield "rank%d paging_pct" % rank, paging
 
     def slow(self) -> Named:
@@ -306,12 +306,12 @@ class NodeSource:
                 busy = sum(int(words[i]) for i in (1, 2, 3, 6, 7, 8))
                 yield "%s busy_s" % ("node" if words[0] == "cpu" else words[0]), round(busy * _TICK, 2)
         paths = ["/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % core for core in self.cores[:16]]
-        known = [value for value in map(_number, paths) if value is not None]
-        if known:
-            yield "node frequency_mhz", round(sum(known) / len(known) / 1000.0)
+        values = [value for value in map(_number, paths) if value is not None]
+        if values:
+            yield "node frequency_mhz", round(sum(values) / len(values) / 1000.0)
         memory = _pairs(_read_again("/proc/meminfo"), "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
-        of_node = _read_again("/proc/vmstat")
-        counts = _pairs(of_node, "pswpin", "pswpout", "pgmajfault")
+        node_counters = _read_again("/proc/vmstat")
+        counts = _pairs(node_counters, "pswpin", "pswpout", "pgmajfault")
         yield "node memory_used_bytes", (memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)) * 1024
         yield "node swap_used_bytes", (memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * 1024
         yield "node swapped_pages", counts.get("pswpin", 0) + counts.get("pswpout", 0)
@@ -320,7 +320,7 @@ class NodeSource:
             waited = _pressure("/proc/pressure/" + kind, "some")
             if waited is not None:
                 yield "node %s_pressure_s" % kind, waited
-        yield "node refaults", self._refaults(of_node)
+        yield "node refaults", self._refaults(node_counters)
         if self._group:
             yield from self._of_group()
 
@@ -333,10 +333,10 @@ class NodeSource:
         for throttled in _pairs(_read_again(self._group + "/cpu.stat"), "throttled_usec").values():
             yield "node cgroup_throttled_s", throttled / 1e6
 
-    def _refaults(self, of_node: str) -> Optional[int]:
+    def _refaults(self, node_counters: str) -> Optional[int]:
         """Return how many pages had been taken away and were needed again, of the job or else of the node."""
-        own = _read_again(self._group + "/memory.stat") if self._group else ""
-        for text, prefix in ((own, "total_"), (own, ""), (of_node, "")):
+        group_counters = _read_again(self._group + "/memory.stat") if self._group else ""
+        for text, prefix in ((group_counters, "total_"), (group_counters, ""), (node_counters, "")):
             again = _pairs(text, *(prefix + name for name in _REFAULTS))
             if again:
                 return sum(again.values())
@@ -542,14 +542,14 @@ class NvidiaGpus:
     def _fields(self, name: str, handle: ctypes.c_void_p, metrics: _Fields) -> Named:
         """Yield the sum of the fields of each metric that a GPU has; None if it has none."""
         for metric, (numbers, factor) in metrics.items():
-            known: List[int] = []
+            values: List[int] = []
             if metric not in self._lacking:
-                asked = (_Field * len(numbers))(*(_Field(field=field, scope=_ALL_LINKS) for field in numbers))
-                code = self._call("nvmlDeviceGetFieldValues", handle, len(numbers), asked)
-                known = [] if code else [field.value for field in asked if field.code == 0]
-            if not known:
+                query = (_Field * len(numbers))(*(_Field(field=field, scope=_ALL_LINKS) for field in numbers))
+                code = self._call("nvmlDeviceGetFieldValues", handle, len(numbers), query)
+                values = [] if code else [field.value for field in query if field.code == 0]
+            if not values:
                 self._lacking.add(metric)
-            yield name + metric, sum(known) * factor if known else None
+            yield name + metric, sum(values) * factor if values else None
 
     def processes(self) -> Dict[int, Optional[Set[int]]]:
         """Return the numbers of the processes on each GPU; None where they are not told."""
@@ -642,7 +642,7 @@ class SampledSource:
 
 def paced(sources: List[SampledSource], left: float) -> None:
     """Set how often sources are read within a share of a core; expensive ones share what cheap ones leave."""
-    for place, source in enumerate(sorted(sources, key=lambda one: one.load)):
+    for place, source in enumerate(sorted(sources, key=lambda item: item.load)):
         load = min(source.load, left / (len(sources) - place))
         left -= load
         source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / load if load else 0.0)
@@ -654,8 +654,8 @@ def ticking(written: int, fastest: float, waking: float) -> float:
     Long files, by the bytes ``written``, get fewer. ``fastest`` is the least time between two readings, and
     ``waking`` the CPU time of a sample besides them, which may have half of the share of a core.
     """
-    of_file = _FAST_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
-    return min(_SLOWEST_S, max(of_file, fastest, 2 * waking / _MOST_CPU))
+    file_limit = _FAST_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
+    return min(_SLOWEST_S, max(file_limit, fastest, 2 * waking / _MOST_CPU))
 
 
 class Sampler:
@@ -672,8 +672,10 @@ class Sampler:
         self._names_of_gpus: List[str] = gpus.names
         self._have_missing: List[Any] = [self._system, network, files, gpus, self._nvidia]
         self._looking = SampledSource(self._look, _SLOW_S)
-        self._fast = [SampledSource(one.fast, _FAST_S) for one in (gpus, self._ranks)]
-        self._slow = [SampledSource(one.slow, _SLOW_S) for one in (self._ranks, self._system, network, files)]
+        self._fast = [SampledSource(part.fast, _FAST_S) for part in (gpus, self._ranks)]
+        self._slow = [
+            SampledSource(part.slow, _SLOW_S) for part in (self._ranks, self._system, network, files)
+        ]
         if gpus is self._nvidia:
             self._slow += [SampledSource(read, _SLOW_S) for read in (gpus.slow, self._others)]
             self._slow.append(SampledSource(gpus.counted, _ENERGY_S * len(gpus.names)))
@@ -750,10 +752,10 @@ class Sampler:
     def _others(self) -> Named:
         """Yield the number of foreign processes on each GPU; None where no rank was ever seen on a GPU."""
         self._on_gpus = self._nvidia.processes()
-        own = set().union(*self._ranks.processes.values())
-        self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())
+        ranks = set().union(*self._ranks.processes.values())
+        self._seen_on_gpus = self._seen_on_gpus or any(on and on & ranks for on in self._on_gpus.values())
         for index, on in sorted(self._on_gpus.items()):
-            others = len(on - own) if on is not None and self._seen_on_gpus else None
+            others = len(on - ranks) if on is not None and self._seen_on_gpus else None
             yield "gpu%d other_processes" % index, others
 
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:

@@ -206,9 +206,9 @@ def _is_constant(timeline: Timeline, rows: Ints, begun: Ints, early: Mask, offse
     start, end, stream = (column[rows] for column in timeline.of_operations("start", "end", "stream"))
     order = np.lexsort((begun, stream))
     before, after = order[:-1], order[1:]
-    of_stream = stream[before] == stream[after]
-    disordered = of_stream & (start[after] < start[before] - _CLOCK_TOLERANCE_NS)
-    idle = after[of_stream & (end[before] + offset < begun[after])]
+    in_stream = stream[before] == stream[after]
+    disordered = in_stream & (start[after] < start[before] - _CLOCK_TOLERANCE_NS)
+    idle = after[in_stream & (end[before] + offset < begun[after])]
     return not disordered.any() and 2 * np.count_nonzero(early[idle]) >= len(idle)
 
 
@@ -246,8 +246,8 @@ def _latest_shift(timeline: Timeline, device: int, rows: Ints, begun: Ints) -> i
         before = np.searchsorted(begun[order], waits.start)
         ended = np.append(0, np.maximum.accumulate(end[order]))[before]
         left.append((waits.end - ended)[before > 0])
-    found = np.sort(np.concatenate(left))
-    return int(found[len(found) // 20]) if len(found) else None
+    shifts = np.sort(np.concatenate(left))
+    return int(shifts[len(shifts) // 20]) if len(shifts) else None
 
 
 def _waits(
@@ -261,10 +261,10 @@ def _waits(
         alone = len(distinct(stream)) == 1
         waits = named(timeline, timeline.calls.name, waits_for_stream if alone else waits_for_device)
         yield np.ones(len(stream), bool), timeline.calls.take(waits)
-    known = timeline.synchronizations
-    known = known.take((known.kind == SyncKind.STREAM) & (known.device == device))
-    for (number,), of_stream in rows_by_key(known.stream):
-        yield stream == number, known.take(of_stream)
+    stream_waits = timeline.synchronizations
+    stream_waits = stream_waits.take((stream_waits.kind == SyncKind.STREAM) & (stream_waits.device == device))
+    for (number,), rows in rows_by_key(stream_waits.stream):
+        yield stream == number, stream_waits.take(rows)
 
 
 def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
@@ -280,9 +280,9 @@ def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
     count = timeline.operation_count
     (device,) = timeline.of_operations("device")
     for number, by in shift.items():
-        of_device = int(np.count_nonzero(device == number))
+        on_device = int(np.count_nonzero(device == number))
         amount = f"{format_ns(abs(by))} {'behind' if by > 0 else 'ahead of'}"
-        lost.append(Loss(LossKind.CLOCK, Subject.OPERATION, of_device, count, amount))
+        lost.append(Loss(LossKind.CLOCK, Subject.OPERATION, on_device, count, amount))
     return _with_losses(replace(timeline, **tables), lost)
 
 

@@ -42,9 +42,9 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     rows = np.flatnonzero(call_kind != UNKNOWN)
     rows = rows[calls.correlation[rows] != NO_CORRELATION]
     waits, telling = pair_keys((process, correlation), (calls.process[rows], calls.correlation[rows]))
-    row, found = matches(waits, telling)
+    row, match = matches(waits, telling)
     kind = np.full(len(process), UNKNOWN)
-    kind[row] = call_kind[rows[found]]
+    kind[row] = call_kind[rows[match]]
     return kind
 
 

@@ -208,8 +208,8 @@ def _measured(step: StepSummary) -> str:
     if step.elapsed_ns is None or step.wall_p50_ns is None:
         return f"median of {where}"
     partial = step.counted_steps is not None and step.counted_steps < step.steps
-    of_steps, all_steps = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if partial else ("", "")
-    return f"elapsed time per step of {of_steps}{where}; median{all_steps} {format_ns(step.wall_p50_ns)}"
+    subset, all_steps = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if partial else ("", "")
+    return f"elapsed time per step of {subset}{where}; median{all_steps} {format_ns(step.wall_p50_ns)}"
 
 
 def _kinds(step: StepSummary) -> Iterator[str]:

@@ -202,12 +202,13 @@ class RunTiles:
         numbers = [index >> -finer] if finer <= 0 else range(index << finer, (index + 1) << finer)
         for place, number in enumerate(numbers):
             # A slice that crosses the border between two parts is in both; the first part has it.
-            yield self._part(rank, number, own=place > 0)
+            yield self._part(rank, number, in_window=place > 0)
 
-    def _part(self, rank: int, number: int, own: bool) -> RankPart:
-        return self._parts.get((self._key, rank, number, own), lambda: self._read(rank, number, own))
+    def _part(self, rank: int, number: int, in_window: bool) -> RankPart:
+        key = (self._key, rank, number, in_window)
+        return self._parts.get(key, lambda: self._read(rank, number, in_window))
 
-    def _read(self, rank: int, number: int, own: bool) -> RankPart:
+    def _read(self, rank: int, number: int, in_window: bool) -> RankPart:
         extent = self._extent
         width = extent.width(self._parts_level)
         window = (number * width, (number + 1) * width)
@@ -218,7 +219,7 @@ class RunTiles:
         part = part_of(
             timeline,
             lambda s: self._clocks.to_common(rank, s) - extent.zero,
-            window if own else None,
+            window if in_window else None,
             projects=self._parts_level == 0,
         )
         del timeline

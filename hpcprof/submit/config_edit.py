@@ -64,7 +64,7 @@ def _changed(data: Mapping[str, Any], keys: Sequence[str], value: str) -> dict[s
     if rest:
         new = _changed(below if isinstance(below, Mapping) else {}, rest, value)
     changed = {**data, first: new}
-    return {key: found for key, found in changed.items() if key != first or found}
+    return {key: settings for key, settings in changed.items() if key != first or settings}
 
 
 def _same(text: str, wanted: Mapping[str, Any]) -> bool:
@@ -83,13 +83,13 @@ def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
     for depth, key in enumerate(keys):
         if not isinstance(node, yaml.MappingNode):
             return None
-        found = next((below for name, below in node.value if name.value == key), None)
-        if found is None:
+        inner = next((below for name, below in node.value if name.value == key), None)
+        if inner is None:
             if node.flow_style:
                 return None
             column = int(node.value[0][0].start_mark.column)
             return _inserted(text, node, _lines(keys[depth:], scalar, column))
-        node = found
+        node = inner
     return text[: node.start_mark.index] + scalar + text[node.end_mark.index :]
 
 

@@ -39,8 +39,8 @@ def _found(file: Path, pattern: re.Pattern[bytes]) -> list[bytes] | None:
 def program_file(arguments: Sequence[str], directory: str) -> Path | None:
     """Return the file of a program as the PATH of this process finds it; None if there is none."""
     program = arguments[0] if arguments else ""
-    found = os.path.join(directory, program) if "/" in program else shutil.which(program)  # noqa: PTH118
-    return Path(found) if found and Path(found).is_file() else None
+    path = os.path.join(directory, program) if "/" in program else shutil.which(program)  # noqa: PTH118
+    return Path(path) if path and Path(path).is_file() else None
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:

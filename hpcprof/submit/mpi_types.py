@@ -31,8 +31,8 @@ _TYPE = re.compile(r"\b(?:pmi|cray_)\w+")
 
 def parse_mpi_types(text: str) -> list[str]:
     """Return the types that ``srun --mpi=list`` prints, without versions of a listed type."""
-    found = set(_TYPE.findall(text))
-    return sorted(name for name in found if re.sub(r"_v\d+$", "", name) not in found - {name})
+    names = set(_TYPE.findall(text))
+    return sorted(name for name in names if re.sub(r"_v\d+$", "", name) not in names - {name})
 
 
 def fixed_type(site: Site) -> str:

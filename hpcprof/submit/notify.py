@@ -39,19 +39,19 @@ def check_target(text: str, where: str) -> None:
 
 def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
     """Return targets by the names that a run may show; a file ``only_names`` may name, not give them."""
-    found = {}
+    names = {}
     for text in given:
         if TARGET_NAME.fullmatch(text):
             if text not in named:
                 advice = "hpcprof config set notify.NAME TARGET adds one"
                 raise unknown("name", text, named, f" of {FLAG}; {advice}")
-            found[text] = named[text]
+            names[text] = named[text]
         elif only_names:
             raise UsageError(f"{only_names}: notify names targets of your own configuration (notify.NAME).")
         else:
             check_target(text, FLAG)
-            found[f"given-{sha256(text.encode()).hexdigest()[:12]}"] = text
-    return found
+            names[f"given-{sha256(text.encode()).hexdigest()[:12]}"] = text
+    return names
 
 
 def names_there(given: Sequence[str], host: str) -> list[str]:
@@ -62,10 +62,10 @@ def names_there(given: Sequence[str], host: str) -> list[str]:
     return list(given)
 
 
-def resolve(found: dict[str, str]) -> list[str]:
+def resolve(named: dict[str, str]) -> list[str]:
     """Return the names of targets, which `keep` writes when a job with these names is submitted."""
-    _resolved.update(found)
-    return list(found)
+    _resolved.update(named)
+    return list(named)
 
 
 def keep(names: Sequence[str]) -> None:

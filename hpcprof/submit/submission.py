@@ -73,11 +73,11 @@ def submit(
         run_id = run_id or runs.new_run_id(job.name, runs_directory)
         with _removed_there(host, runs_directory / run_id):
             with _removed_on_failure(runs_directory / run_id):
-                there = host.folder(run_id) if host else runs_directory / run_id
+                folder = host.folder(run_id) if host else runs_directory / run_id
                 if host is not None and sync is not None:
-                    job = msgspec.structs.replace(job, directory=str(there / CODE / sync.below))
+                    job = msgspec.structs.replace(job, directory=str(folder / CODE / sync.below))
                     send_folder(host, sync, host.folder(run_id) / CODE)
-                texts = render_scripts(site, job, Path(there), command_line, template, script)
+                texts = render_scripts(site, job, Path(folder), command_line, template, script)
                 code = sync.folder if sync else None if host else Path(job.directory)
                 run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, code)
                 if behind is not None:
@@ -103,8 +103,8 @@ def _reached(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequen
     moved = [
         msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job for job in jobs
     ]
-    there = msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir)
-    return host, there, moved
+    remote_site = msgspec.structs.replace(site, host=host.name, user=host.user, runs_dir=host.runs_dir)
+    return host, remote_site, moved
 
 
 @contextmanager
@@ -209,11 +209,11 @@ def submit_array(
         # Rendered once to find mistakes before anything is made.
         render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
         sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
-        there = Path(host.folder(sweep.name)) if host else sweep
+        folder = Path(host.folder(sweep.name)) if host else sweep
         directories = [member_directory(sweep, index) for index in range(len(jobs))]
         with _removed_there(host, sweep, *directories):
             with _removed_on_failure(sweep, *directories):
-                script, texts = render_array(site, jobs, there, command_line, at_once, template)
+                script, texts = render_array(site, jobs, folder, command_line, at_once, template)
                 members = [
                     runs.create(
                         *(directory.name, runs_directory, site, job, command_line, text),

@@ -160,8 +160,8 @@ def divide(
     start = parts["start_ns"].to_numpy(np.int64, copy=True)
     aligned = set(clocks).intersection(parts["rank"].tolist())
     for rank in aligned:
-        of_this_rank = np.flatnonzero(parts["rank"] == rank)
-        start[of_this_rank] = clocks[rank].to_common(start[of_this_rank])
+        on_rank = np.flatnonzero(parts["rank"] == rank)
+        start[on_rank] = clocks[rank].to_common(start[on_rank])
     return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), start, aligned, unknown)
 
 

@@ -207,9 +207,9 @@ class RunMpi:
         """Return the same with the calls on the common clock."""
         start = self.calls.own_start.copy()
         for rank in self.ranks:
-            of_this_rank = self.calls.rank == rank
+            on_rank = self.calls.rank == rank
             if rank in clocks:
-                start[of_this_rank] = clocks[rank].to_common(start[of_this_rank])
+                start[on_rank] = clocks[rank].to_common(start[on_rank])
         return replace(self, calls=replace(self.calls, start=start))._without_others()
 
     def waits_for_all(self, op: int, rows: Ints) -> bool:

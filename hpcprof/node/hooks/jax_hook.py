@@ -211,8 +211,8 @@ class JaxProfiler:
     def ready(self) -> bool:
         """Return whether the program has initialized its devices."""
         bridge = sys.modules.get("jax._src.xla_bridge")
-        known = getattr(bridge, "backends_are_initialized", None)
-        return bool(known and known())
+        is_initialized = getattr(bridge, "backends_are_initialized", None)
+        return bool(is_initialized and is_initialized())
 
     def synchronize(self) -> None:
         """Wait for the work of all devices of the process."""

@@ -78,7 +78,7 @@ class MemoryHistory:
             self._write(f"step{step}", event="step", step=step)
         self._began = time.time()
 
-    def _ran_out(self, device: int, asked: int, _limit: int, free: int) -> None:
+    def _ran_out(self, device: int, size: int, _limit: int, free: int) -> None:
         """Write what the memory holds when an allocation has failed, and wait until all ranks have."""
         if not self._answered.acquire(blocking=False):
             return
@@ -88,7 +88,7 @@ class MemoryHistory:
             self._write_failed(
                 event="out_of_memory",
                 device=int(device),
-                asked_bytes=int(asked),
+                asked_bytes=int(size),
                 free_bytes=int(free),
                 device_bytes=int(total),
                 module=self._modules.current(),
@@ -201,12 +201,12 @@ def _short(name: str) -> str:
 
 def _tensors(torch: Any, seen: list[Any]) -> Iterator[tuple[str, str, int]]:
     """Yield what the memory of tensors is for, their names and addresses; ``seen`` were seen at work."""
-    found = {id(one): one for one in seen}
-    for one in gc.get_objects():
-        if issubclass(type(one), (torch.optim.Optimizer, torch.nn.Module)):
-            found[id(one)] = one
-    optimizers = [one for one in found.values() if isinstance(one, torch.optim.Optimizer)]
-    modules = [one for one in found.values() if isinstance(one, torch.nn.Module)]
+    objects = {id(item): item for item in seen}
+    for item in gc.get_objects():
+        if issubclass(type(item), (torch.optim.Optimizer, torch.nn.Module)):
+            objects[id(item)] = item
+    optimizers = [item for item in objects.values() if isinstance(item, torch.optim.Optimizer)]
+    modules = [item for item in objects.values() if isinstance(item, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     names: dict[int, str] = {}
     for root in (module for module in modules if id(module) not in inner):
@@ -226,8 +226,8 @@ def _tensors(torch: Any, seen: list[Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def _of_parameter(name: str, tensor: Any) -> Iterator[tuple[str, str, int]]:
-    for kind, one in (("parameters", tensor), ("gradients", tensor.grad)):
-        yield from ((kind, name, address) for address in _addresses(one))
+    for kind, owner in (("parameters", tensor), ("gradients", tensor.grad)):
+        yield from ((kind, name, address) for address in _addresses(owner))
 
 
 def _addresses(value: Any) -> Iterator[int]:
@@ -235,8 +235,8 @@ def _addresses(value: Any) -> Iterator[int]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _addresses(one)
+        for item in value:
+            yield from _addresses(item)
         return
     local = getattr(value, "_local_tensor", value)  # of a DTensor
     with suppress(Exception):

@@ -143,12 +143,12 @@ class _Finder:
         loader.exec_module = exec_module
 
 
-def _guarded(what: str, function: Callable[..., object], *arguments: object) -> None:
+def _guarded(action: str, function: Callable[..., object], *arguments: object) -> None:
     """Call a function; the program must never fail because of it."""
     try:
         function(*arguments)
     except Exception as error:
-        os.write(2, f"hpcprof: {what}: {error!r}.\n".encode(errors="replace"))
+        os.write(2, f"hpcprof: {action}: {error!r}.\n".encode(errors="replace"))
 
 
 def _is_here(name: str) -> bool:

@@ -162,14 +162,16 @@ def collect(
         _prepare(executor, files)
     # The cache is of whole folders.
     unchanged = unchanged_files(files) if run.files is None else {}
-    identities = {file: one.identity for file, one in unchanged.items()}
+    identities = {file: stored.identity for file, stored in unchanged.items()}
     profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
         summary.skip(damage)
     summary.warnings += profiles.left_out
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     same = {
-        (one.identity.path, rank): sha256 for one in unchanged.values() for rank, sha256 in one.sha256.items()
+        (stored.identity.path, rank): sha256
+        for stored in unchanged.values()
+        for rank, sha256 in stored.sha256.items()
     }
     with pending:
         for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):

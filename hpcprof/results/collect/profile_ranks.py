@@ -63,16 +63,16 @@ def profiles_by_rank(
     files: list[Path],
     executor: Executor = serially,
     jobs: int = 1,
-    known: Mapping[Path, Identity] = MappingProxyType({}),
+    identities: Mapping[Path, Identity] = MappingProxyType({}),
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``known`` are not opened. Where no file has a rank, or all have the same, the names together
-    may tell them. A file without a rank, or with that of another file, is left out beside others. Raises
+    Profiles in ``identities`` are not opened. Where no file has a rank, or all have the same, their names may
+    tell them together. A file without a rank, or with that of another file, is left out beside others. Raises
     HpcprofError if no file tells its rank, or all tell the same.
     """
-    identified: dict[Path, Identified] = {**known}
-    new = [file for file in files if file not in known]
+    identified: dict[Path, Identified] = {**identities}
+    new = [file for file in files if file not in identities]
     for paths, answer in executor(identify, [new[i::jobs] for i in range(min(jobs, len(new)))]):
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
     ranked = RankedProfiles()

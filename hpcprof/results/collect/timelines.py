@@ -57,7 +57,7 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
     # To find out the ranks of thousands of files takes seconds.
     files = [path for path in files if path.name == file] or files
     identity = {file: unchanged_file.identity for file, unchanged_file in unchanged_files(files).items()}
-    profiles = profiles_by_rank(files, known=identity)
+    profiles = profiles_by_rank(files, identities=identity)
     paths = {rank: path for rank, path in sorted(profiles.paths.items()) if _has_timeline(path)}
     return Timelines(paths, profiles.skipped, profiles.parts, captured_steps(run))
 

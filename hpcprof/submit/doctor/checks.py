@@ -214,8 +214,8 @@ def _eztrace_modules(machine: Inspected) -> list[str]:
     if not machine.which("eztrace"):
         return []
     listed = machine.run(["eztrace_avail"]).stdout
-    found = re.findall(r"^(openmpi|mpich|mpi)\s", listed, re.MULTILINE)
-    return ["its MPI" if name == "mpi" else {"openmpi": "Open MPI", "mpich": "MPICH"}[name] for name in found]
+    names = re.findall(r"^(openmpi|mpich|mpi)\s", listed, re.MULTILINE)
+    return ["its MPI" if name == "mpi" else {"openmpi": "Open MPI", "mpich": "MPICH"}[name] for name in names]
 
 
 def _loses_mpi4py(machine: Inspected) -> bool:
@@ -224,8 +224,8 @@ def _loses_mpi4py(machine: Inspected) -> bool:
     if version is None or tuple(map(int, version.split(".")[:2])) > _WITHOUT_LARGE_COUNTS:
         return False
     answer = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _VERSIONS])
-    found = re.search(r"^(\d+)\S* (\d+) \d+$", answer.stdout, re.MULTILINE)
-    return found is not None and min(map(int, found.groups())) >= _WITH_LARGE_COUNTS
+    match = re.search(r"^(\d+)\S* (\d+) \d+$", answer.stdout, re.MULTILINE)
+    return match is not None and min(map(int, match.groups())) >= _WITH_LARGE_COUNTS
 
 
 def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
@@ -245,8 +245,8 @@ ncu = partial(_tool, command="ncu", product="Nsight Compute")
 
 
 def _version(text: str) -> str | None:
-    found = re.search(r"\d{4}\.\d+(\.\d+)*", text)
-    return found[0] if found else None
+    match = re.search(r"\d{4}\.\d+(\.\d+)*", text)
+    return match[0] if match else None
 
 
 def torch(machine: Inspected) -> CheckResult:
@@ -305,13 +305,13 @@ def examine(
     A check that starts ranks in a batch system runs in this thread, so that Ctrl-C gives their node back, and
     each of its commands has a time limit of its own.
     """
-    found: dict[str, CheckResult] = {}
+    done: dict[str, CheckResult] = {}
 
     def run(name: str) -> None:
         try:
-            found[name] = checks[name](machine)
+            done[name] = checks[name](machine)
         except Exception as error:
-            found[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
+            done[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
 
     in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
     beside = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
@@ -325,5 +325,5 @@ def examine(
     for name in checks:
         if name in threads:
             threads[name].join(max(0.0, deadline - time.monotonic()))
-        finding = found.get(name) or broken(late, "Look for a file system or a server that does not respond.")
+        finding = done.get(name) or broken(late, "Look for a file system or a server that does not respond.")
         yield replace(finding, name=name)

@@ -191,14 +191,14 @@ def _name_it(type_: str) -> str:
 
 
 def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> Probe:
-    asked = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _LIBRARY])
-    if "No module named 'mpi4py'" in asked.stderr:
+    version = machine.run([machine.python, "-c", NO_WORKING_FOLDER + _LIBRARY])
+    if "No module named 'mpi4py'" in version.stderr:
         return Probe(_without_mpi4py(machine))
-    if not asked.ok:
-        observation = f"{machine.python} cannot load its MPI library: {asked.why}."
+    if not version.ok:
+        observation = f"{machine.python} cannot load its MPI library: {version.why}."
         return Probe(broken(observation, "Load the MPI module that mpi4py needs."))
     # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: …"
-    library = " ".join(asked.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
+    library = " ".join(version.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
     first = "" if wanted == AUTO else wanted
     # An argument of the launcher cannot be taken back, so Slurm's default cannot be tried beside it.
     candidates = dict.fromkeys([first, *([] if fixed_type(machine.site) else [""]), *types])
@@ -249,8 +249,8 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
     shape = ["--nodes=1", "--ntasks=2", f"--time={MINUTES}", "--job-name=hpcprof-probe"]
     # GPUs and kinds of nodes, as the site's jobs ask for them.
     job = make_job(site, JobSpec(("true",), ranks_per_node=2), draft=True)
-    asked = [word for line in machine.scheduler.directives(site, job) for word in shlex.split(line)]
-    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *asked]
+    directives = [word for line in machine.scheduler.directives(site, job) for word in shlex.split(line)]
+    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *directives]
     answer = machine.run(command, seconds=QUEUE_SECONDS + 30.0)
     granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
     if granted is None:

@@ -105,8 +105,8 @@ def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
 
 
 def _memory(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    if found := facts.get("memory"):
-        return ok(f"{node} counts kills for lack of memory in {found[0]}.")
+    if counter := facts.get("memory"):
+        return ok(f"{node} counts kills for lack of memory in {counter[0]}.")
     return absent(
         f"{node} has no counter of a control group: a rank that is out of memory is told by SIGKILL alone."
     )
@@ -114,16 +114,13 @@ def _memory(node: str, facts: dict[str, list[str]]) -> CheckResult:
 
 def _monitors(node: str, facts: dict[str, list[str]]) -> CheckResult:
     tools = {*facts.get("tool", ())}
-    asked = [
-        what
-        for tool, what in (("nvidia-smi", "the state of NVIDIA's GPUs"), ("python3", "NCCL's monitor (RAS)"))
-        if tool in tools
-    ]
+    sources = {"nvidia-smi": "the state of NVIDIA's GPUs", "python3": "NCCL's monitor (RAS)"}
+    present = [source for tool, source in sources.items() if tool in tools]
     paranoid = (facts.get("paranoid") or [""])[0]
     events = f"; perf_event_paranoid is {paranoid}" if paranoid else ""
-    if not asked:
+    if not present:
         return absent(f"{node} has neither nvidia-smi nor python3{events}.")
-    return ok(f"{node} can be asked for {' and '.join(asked)}{events}.")
+    return ok(f"{node} can be asked for {' and '.join(present)}{events}.")
 
 
 _KINDS = {

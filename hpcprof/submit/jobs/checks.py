@@ -49,7 +49,7 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
 def stack_options(profiler: Profiler) -> Mapping[str, str]:
     """Return the options of a profiler that record call stacks."""
     if not profiler.stacks:
-        able = " and ".join(name for name, one in PROFILERS.items() if one.stacks)
+        able = " and ".join(name for name, tool in PROFILERS.items() if tool.stacks)
         sentence = f"--stacks: the profiler {profiler.name} records no call stacks; {able} do."
         raise UsageError(sentence, "stacks", "profiler")
     return profiler.stacks
@@ -64,9 +64,9 @@ def check_steps(text: str, profiler: str) -> None:
     rising = all(a <= b for a, b in zip(ends[::2], ends[1::2], strict=True))
     apart = all(a < b for a, b in zip(ends[1::2], ends[2::2], strict=False))
     if None in spans or not rising or not apart:
-        one = "write the first and last step, counted from 0, as in 10-12"
+        range_form = "write the first and last step, counted from 0, as in 10-12"
         several = "several spans in ascending order, as in 10-12,20-22"
-        raise UsageError(f"--capture-steps {text}: {one}, or {several}.", "capture_steps")
+        raise UsageError(f"--capture-steps {text}: {range_form}, or {several}.", "capture_steps")
     if profiler == NONE.name:
         raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.", "capture_steps")
 
@@ -98,8 +98,8 @@ def check_job(job: Job, site: Site) -> None:
     _check_launcher(job, site, scheduler)
     _, lead = warning_of(job.signal, job.on_timeout)
     if lead >= job.walltime:
-        asked, walltime = job.signal or DEFAULT_SIGNAL, format_walltime(job.walltime)
-        raise UsageError(f"--signal {asked}: the walltime is only {walltime}.", "signal", "walltime")
+        signal, walltime = job.signal or DEFAULT_SIGNAL, format_walltime(job.walltime)
+        raise UsageError(f"--signal {signal}: the walltime is only {walltime}.", "signal", "walltime")
     cores, ranks = site.node.cores, f"--ranks-per-node {job.ranks_per_node}"
     if cores is not None and job.ranks_per_node > cores:
         sentence = f"{ranks}: a node of {site.name} has {cores} cores; use at most {cores}."
@@ -194,25 +194,25 @@ def second_hand(site: Site) -> str:
 
 def remarks(job: Job, site: Site) -> list[str]:
     """Return what a user should know before submitting a checked job, as sentences without a full stop."""
-    found = []
+    sentences = []
     shown = find_scheduler(site.scheduler).job_name(job.name)
     if shown != job.name:
-        found.append(f"the scheduler shows the job {job.name!r} as {shown}")
+        sentences.append(f"the scheduler shows the job {job.name!r} as {shown}")
     behind = execution_queue(job, site)
     if behind != job.queue:
-        found.append(f"queue {job.queue} routes this job to {behind}")
-    found += launcher_remarks(job, site)
+        sentences.append(f"queue {job.queue} routes this job to {behind}")
+    sentences += launcher_remarks(job, site)
     if gpus_are_shared(site, job):
         started = job.options.get(MPS) == "true"
         mps = f"; -o {MPS}=true starts NVIDIA's MPS, without which they take turns" if not started else ""
-        found.append(
+        sentences.append(
             f"{job.ranks_per_node} ranks share the {site.node.gpus} GPUs of each node"
             f"{mps if MPS in site.options else ''}"
         )
     queue = site.queues.get(job.queue)
     if queue and queue.note:
-        found.append(f"queue {job.queue}: {queue.note}")
-    return found if site.host else [*found, *unused_options(find_scheduler(site.scheduler), job)]
+        sentences.append(f"queue {job.queue}: {queue.note}")
+    return sentences if site.host else [*sentences, *unused_options(find_scheduler(site.scheduler), job)]
 
 
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
@@ -319,8 +319,8 @@ def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
         return f"{span} node{'' if span == '1' else 's'}, not {job.nodes}"
     chunks, unit = scheduler.chunks(job, queue)
     if queue.chunks and chunks not in queue.chunks:
-        asked = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
-        return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{asked}"
+        suffix = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
+        return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{suffix}"
     longest, why = _longest(job, queue)
     if longest and job.walltime > parse_walltime(longest):
         return f"at most {longest}{why}, not {format_walltime(job.walltime)}"
@@ -371,13 +371,13 @@ def _check_node(job: Job, site: Site) -> None:
     if job.mem and node.memory and mebibytes(job.mem) > mebibytes(parse_memory(node.memory)):
         sentence = f"--mem {job.mem}: a node of {site.name} has {node.memory}; ask for at most that."
         raise UsageError(sentence, "mem")
-    for field, what, limit in (("cpus_per_rank", "CPUs", cpus), ("gpus_per_rank", "GPUs", node.gpus)):
+    for field, noun, limit in (("cpus_per_rank", "CPUs", cpus), ("gpus_per_rank", "GPUs", node.gpus)):
         count = getattr(job, field)
         if count is not None and limit is not None and count * ranks > limit:
             most = f"{limit // ranks}" if limit >= ranks else f"--ranks-per-node {max(1, limit // count)}"
-            asked = f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks}"
-            there = f"one of {site.name} has {limit}; use at most {most}"
-            sentence = f"{asked} takes {count * ranks} {what} of a node, but {there}."
+            request = f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks}"
+            limit_text = f"one of {site.name} has {limit}; use at most {most}"
+            sentence = f"{request} takes {count * ranks} {noun} of a node, but {limit_text}."
             raise UsageError(sentence, field, "ranks_per_node")
 
 

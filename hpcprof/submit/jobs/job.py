@@ -317,7 +317,7 @@ class JobSpec:
                 value = tuple(f"{key}={text}" for key, text in value.items())
             elif not isinstance(value, tuple):
                 value = () if value is None or value is False else (value,)
-            words += [word for one in value for word in (option.flag, str(one))]
+            words += [word for item in value for word in (option.flag, str(item))]
         if self.runs_dir != Path("runs"):
             words += ["--runs-dir", str(self.runs_dir)]
         words = without_targets(words)
@@ -325,7 +325,7 @@ class JobSpec:
 
 
 OPTIONS: dict[str, Option] = {
-    one.name: replace(one.metadata["option"], name=one.name) for one in fields(JobSpec) if one.metadata
+    item.name: replace(item.metadata["option"], name=item.name) for item in fields(JobSpec) if item.metadata
 }
 """The options of a job by name, in the order of the help."""
 OPTION_TYPES: dict[str, Any] = {name: JobSpec.__annotations__[name] for name in OPTIONS}
@@ -337,8 +337,8 @@ def kind_of(name: str) -> type:
     """Return the type of an option's value: a scalar type, `tuple` or `Mapping`."""
     declared = OPTION_TYPES[name]
     inner = get_args(declared)
-    found: type = inner[0] if type(None) in inner else get_origin(declared)
-    return found
+    kind: type = inner[0] if type(None) in inner else get_origin(declared)
+    return kind
 
 
 JobSpec.__doc__ = f"{JobSpec.__doc__}\n    Parameters\n    ----------\n" + "".join(
@@ -348,5 +348,5 @@ JobSpec.__doc__ = f"{JobSpec.__doc__}\n    Parameters\n    ----------\n" + "".jo
 
 
 _DEFAULTS = {
-    one.name: one.default for one in msgspec.structs.fields(Job) if isinstance(one.default, str | int)
+    item.name: item.default for item in msgspec.structs.fields(Job) if isinstance(item.default, str | int)
 }

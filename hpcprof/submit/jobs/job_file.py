@@ -65,9 +65,9 @@ def load_job_file(path: Path) -> JobSpec:
 
 def read_spec(data: Mapping[str, object], where: str, lines: Mapping[str, int] | None = None) -> JobSpec:
     """Return the request that a mapping describes by the keys of a job file; ``where`` names it in errors."""
-    found: Any = decode(job_file_model(), data, where, lines)
-    spec = JobSpec(**{name: getattr(found, name) for name in ("program", *_keys())})
-    return spec if found.profilerConfig is None else _with_profiler(spec, found.profilerConfig, where)
+    values: Any = decode(job_file_model(), data, where, lines)
+    spec = JobSpec(**{name: getattr(values, name) for name in ("program", *_keys())})
+    return spec if values.profilerConfig is None else _with_profiler(spec, values.profilerConfig, where)
 
 
 def dump_job_file(spec: JobSpec) -> str:

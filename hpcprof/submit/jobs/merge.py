@@ -67,8 +67,8 @@ def site_of(spec: JobSpec) -> Site:
 
 def _with_host(site: Site, given: str | None) -> Site:
     settings = read_settings()
-    personal = {key: found for key in HOST_KEYS if (found := settings.get(f"sites.{site.name}.{key}"))}
-    site = msgspec.structs.replace(site, **{key: one.value for key, one in personal.items()})
+    personal = {key: setting for key in HOST_KEYS if (setting := settings.get(f"sites.{site.name}.{key}"))}
+    site = msgspec.structs.replace(site, **{key: item.value for key, item in personal.items()})
     where = (
         f"{personal['host'].source}: {personal['host'].key}" if "host" in personal else f"{site.name}: host"
     )

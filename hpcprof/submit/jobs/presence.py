@@ -73,16 +73,16 @@ def profiler_at(
         return name
     if site.profiler:
         return site.profiler
-    others = [one for one in able() if one != NONE.name]
+    others = [other for other in able() if other != NONE.name]
     if not _is_here(site):
         advice = f"write profiler in its site file, or give --profiler {' or '.join(others)}"
         sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
         raise UsageError(sentence, "profiler", "site")
     in_python = runs_python(program)
-    fitting = [one for one in OF_PROGRAMS_AS_THEY_ARE if one.runs_python or not in_python]
-    tools = {one.name: one.needs or one.command[0] for one in fitting if one.name in others}
+    fitting = [tool for tool in OF_PROGRAMS_AS_THEY_ARE if tool.runs_python or not in_python]
+    tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in others}
     _, path = _search_path(site)
-    present = next((one for one, tool in tools.items() if shutil.which(tool, path=path)), None)
+    present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
     if present is None:
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
@@ -113,8 +113,8 @@ def borrowed_program(site: Site, job: Job) -> str:
     if scheduler.passes_environment or host or job.workload is not None:
         return ""
     program, prefix = job.arguments[0], active_prefix(os.environ)
-    found = "" if "/" in program else shutil.which(program) or ""
-    if not prefix or not found.startswith(f"{prefix}/"):
+    path_of_program = "" if "/" in program else shutil.which(program) or ""
+    if not prefix or not path_of_program.startswith(f"{prefix}/"):
         return ""
     lines = json.dumps(active_environment(os.environ)["setup"])
     return (

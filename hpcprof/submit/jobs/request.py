@@ -68,8 +68,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     with about("profiler", "site"):
         profiler = _profiler(site, spec)
         tool = find_profiler(profiler)
-    asked = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
-    for key, value in asked.items():
+    options = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
+    for key, value in options.items():
         with about(f"profiler_options.{key}", "profiler"):
             tool.resolve({key: value})
     personal = {key for key, origin in spec.origins.items() if origin.personal}
@@ -83,7 +83,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "arguments": list(spec.program),
             "directory": HOME if site.host else str(Path.cwd()),
             "profiler": profiler,
-            "profiler_options": tool.resolve(asked),
+            "profiler_options": tool.resolve(options),
             "options": site_options(site, spec.options),
             "after": _run_ids(spec),
             "notify": _notified(spec, site.host),

@@ -228,8 +228,8 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
 def _launched(name: str, command: Command, nodes: int) -> str:
     """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
     options, left = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
-    asked = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
-    on = int(asked) if asked.isdigit() and int(asked) else nodes
+    count = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
+    on = int(count) if count.isdigit() and int(count) else nodes
     total = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "")
     each = str(int(total) // on) if total.isdigit() and int(total) % on == 0 else "N"
     program = masked_command([*command.before, *left]) if left else "PROGRAM"

@@ -89,7 +89,9 @@ def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
 def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         name = f"{below}{path.name}"
-        excluded = any(fnmatch(one, pattern.rstrip("/")) for one in (path.name, name) for pattern in excludes)
+        excluded = any(
+            fnmatch(text, pattern.rstrip("/")) for text in (path.name, name) for pattern in excludes
+        )
         if not excluded and (path.is_symlink() or path.is_file() or path.is_dir()):
             yield path
             if path.is_dir() and not path.is_symlink():

@@ -124,7 +124,7 @@ class Host:
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             # Messages of ssh in a terminal can be read there.
             said = masked(" ".join(ended.stderr.split())).rstrip(".")
-            unanswered = any(one in said for one in _UNANSWERED) and not _can_ask()
+            unanswered = any(text in said for text in _UNANSWERED) and not _can_ask()
             advice = _ADVICE if unanswered else ""
             raise HostUnreachable(f"{self.name} cannot be reached{said and ': '}{said}{advice}.")
 

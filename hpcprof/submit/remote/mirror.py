@@ -55,13 +55,13 @@ def refresh(run: Run) -> list[str]:
 
 def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
     """Fetch what is new of a run but its profiles, in ``seconds``; remove state files that are gone there."""
-    there = list_files(host, host.folder(run.id), _FOLDERS, seconds)
-    own = {f"state/{name}" for name in _OWN}
-    there = {name: file for name, file in there.items() if name not in own}
-    fetched = fetch_files(host, host.folder(run.id), _new(run, there), run.path, _MOST_BYTES, seconds)
+    files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
+    local = {f"state/{name}" for name in _OWN}
+    files = {name: file for name, file in files.items() if name not in local}
+    fetched = fetch_files(host, host.folder(run.id), _new(run, files), run.path, _MOST_BYTES, seconds)
     for path in (run.path / "state").glob("*"):
         name = f"state/{path.name}"
-        if path.is_file() and name not in there and name not in own:
+        if path.is_file() and name not in files and name not in local:
             with suppress(OSError):
                 path.unlink()
     return fetched
@@ -78,8 +78,8 @@ def bring_profiles(run: Run) -> list[str]:
 
 def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> list[str]:
     """Fetch what is new in folders of a run, and the file ``always`` if it is there; return the names."""
-    there = list_files(host, host.folder(run.id), below)
-    new = _new(run, there) | {name: file for name, file in there.items() if name == always}
+    files = list_files(host, host.folder(run.id), below)
+    new = _new(run, files) | {name: file for name, file in files.items() if name == always}
     size = sum(file.size for file in new.values())
     free = shutil.disk_usage(run.path).free - _FREE_BYTES
     if size > free:
@@ -89,9 +89,9 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
     return fetch_files(host, host.folder(run.id), new, run.path, largest).files
 
 
-def _new(run: Run, there: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+def _new(run: Run, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
     new = {}
-    for name, file in there.items():
+    for name, file in files.items():
         try:
             status = (run.path / name).stat()
         except OSError:

@@ -38,19 +38,19 @@ class Sync:
 
 def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, str]:
     """Check how a site is reached from another machine, and return the name of the host and the user."""
-    name, own = parse_host(host, where)
+    name, user_of_host = parse_host(host, where)
     if user:
         parse_host(f"{user}@{name}", f"{where}, user")
     if runs_dir.startswith("-"):
         raise UsageError(f"{where}, runs_dir: {runs_dir!r} begins with -; write a path.")
-    return name, own or user
+    return name, user_of_host or user
 
 
 def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
     """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given."""
     user, separator, name = text.rpartition("@")
-    for one in (name, *([user] if separator else [])):
-        if not NAME.fullmatch(one):
+    for word in (name, *([user] if separator else [])):
+        if not NAME.fullmatch(word):
             valid = "HOST or USER@HOST, of letters, digits and _ . : % - (no - first)"
             raise UsageError(f"{where} {text!r}: write a host as ssh takes it, {valid}.")
     return name, user

@@ -32,12 +32,12 @@ class Transport(msgspec.Struct, frozen=True):
         seconds: float,
     ) -> Completed:
         """Run a command in a directory of the host as `Host.run` does; paths of runs are replaced."""
-        here, there = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
+        here, remote = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
         # Slurm's options for logs double the per cent sign.
-        pairs = [(here, there), (here.replace("%", "%%"), there.replace("%", "%%"))]
+        pairs = [(here, remote), (here.replace("%", "%%"), remote.replace("%", "%%"))]
         words = [_replaced(word, pairs) for word in words]
         done = self.host.run(words, str(directory or ""), environment, prelude, seconds)
-        back = [(there, here)]
+        back = [(remote, here)]
         return replace(done, stdout=_replaced(done.stdout, back), stderr=_replaced(done.stderr, back))
 
 

@@ -16,8 +16,8 @@ class ParsedTemplate(msgspec.Struct, frozen=True):
     @property
     def extends(self) -> nodes.Const | None:
         """The name of the template that this one extends; None if there is none, or if it is computed."""
-        found = next(self.tree.find_all(nodes.Extends), None)
-        return found.template if found and isinstance(found.template, nodes.Const) else None
+        extends = next(self.tree.find_all(nodes.Extends), None)
+        return extends.template if extends and isinstance(extends.template, nodes.Const) else None
 
 
 def inheritance(environment: Environment, name: str) -> list[ParsedTemplate]:

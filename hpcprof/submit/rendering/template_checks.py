@@ -74,5 +74,5 @@ def _operators(command: str) -> list[str]:
 
 
 def _line_of(template: ParsedTemplate, block: str) -> str:
-    found = next((b for b in template.tree.find_all(nodes.Block) if b.name == block), None)
-    return f"{template.file}, line {found.lineno}" if found else template.file
+    node = next((b for b in template.tree.find_all(nodes.Block) if b.name == block), None)
+    return f"{template.file}, line {node.lineno}" if node else template.file

@@ -70,14 +70,14 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         able = "only programs that use a PyTorch optimizer, or mark their steps, can be captured"
         raise HpcprofError(f"no rank of {run.id} has ended a step yet: {able}.")
     spans = parse_ranks(ranks) if ranks else []
-    asked = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
+    chosen = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
     missing = sorted({rank for span in spans for rank in span} - live.keys())
     if missing:
         sentence = f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
         raise UsageError(sentence)
     earlier = _open_request(run)
     if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
-        last = max(of_rank[-1].step for of_rank in live.values())
+        last = max(lines[-1].step for lines in live.values())
         if last < earlier.first + earlier.steps:
             span = f"{earlier.first} to {earlier.first + earlier.steps - 1}"
             raise HpcprofError(f"{run.id} already records steps {span}: ask again after them.")
@@ -88,7 +88,7 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         write_request(run.path / "state", request)
     else:
         _write_there(host, host.folder(run.id) / "state" / REQUEST, json.dumps(request._asdict()))
-    return request, asked
+    return request, chosen
 
 
 def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
@@ -98,7 +98,7 @@ def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
         raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(done.stderr.split())}.")
 
 
-def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, CaptureAnswer]:
+def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, CaptureAnswer]:
     """Wait until all ranks have recorded, and return their answers."""
     _, wall_ns = _progress(read_live_steps(run), time.time())
     host = host_of(run)
@@ -107,11 +107,11 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
         if host is not None:
             update(run, host)
         answers, has_ended = _answers(run, request), run.state_file("finished") is not None
-        if _ended(answers, asked) or has_ended or time.monotonic() > limit:
+        if _ended(answers, ranks) or has_ended or time.monotonic() > limit:
             break
         time.sleep(_LOOK_S if host is None else _LOOK_THERE_S)
     failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
-    silent = [rank for rank in asked if rank not in answers or answers[rank].state == "accepted"]
+    silent = [rank for rank in ranks if rank not in answers or answers[rank].state == "accepted"]
     if silent and not failed:
         why = "its job has ended" if has_ended else "it takes no steps"
         raise HpcprofError(f"{named_ranks(silent)} of {run.id} recorded nothing: {why}.")
@@ -120,7 +120,7 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
             f"{named_ranks([rank for rank in failed if failed[rank] == reason])}: {reason}"
             for reason in dict.fromkeys(failed.values())
         )
-        recorded = len(asked) - len(failed) - len(silent)
+        recorded = len(ranks) - len(failed) - len(silent)
         rest = f" ({counted(recorded, 'other rank')} recorded)" if recorded else ""
         raise HpcprofError(f"not all ranks of {run.id} recorded: {reasons}{rest}.")
     return answers
@@ -128,8 +128,8 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Cap
 
 def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
     """Return the steps of the farthest rank at ``now`` (s since 1970), and the time of one in ns."""
-    wall = typical_step_ns(line for of_rank in live.values() for line in of_rank)
-    last = max((of_rank[-1] for of_rank in live.values()), key=lambda line: line.step)
+    wall = typical_step_ns(line for lines in live.values() for line in lines)
+    last = max((lines[-1] for lines in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))
     return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall
 
@@ -141,8 +141,8 @@ def _open_request(run: Run) -> Request | None:
         raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
 
 
-def _ended(answers: Mapping[int, CaptureAnswer], asked: list[int]) -> bool:
-    return all(rank in answers and answers[rank].state != "accepted" for rank in asked)
+def _ended(answers: Mapping[int, CaptureAnswer], ranks: list[int]) -> bool:
+    return all(rank in answers and answers[rank].state != "accepted" for rank in ranks)
 
 
 def _answers(run: Run, request: Request) -> dict[int, CaptureAnswer]:

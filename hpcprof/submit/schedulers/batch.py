@@ -142,9 +142,9 @@ class BatchClient(SchedulerClient):
         first = members[0]
         logs, options = first.path / "logs", []
         if not _names(first.path / JOB_SCRIPT, logs):
-            one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
+            first_logs, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
             options = self.scheduler.log_options(logs / "job.out", logs / "job.err")
-            options = [option.replace(one, each) for option in options]
+            options = [option.replace(first_logs, each) for option in options]
         array_id = self.scheduler.submit(script, Path(first.submission.job.directory), after, options)
         return [self.scheduler.member_id(array_id, index) for index in range(len(members))]
 
@@ -155,13 +155,13 @@ class BatchClient(SchedulerClient):
 
         unknown = self._find_interrupted(runs)
         ids = {run.id: run.job_id for run in runs}
-        known = [job_id for job_id in ids.values() if job_id]
+        job_ids = [job_id for job_id in ids.values() if job_id]
         records: Mapping[str, Record] = {}
-        if known:
+        if job_ids:
             submitted = [run.submission.created for run in runs if run.manifest is not None]
             since = min(map(datetime.fromisoformat, submitted))
             try:
-                records = ask_again_while_silent(lambda: self.scheduler.states(known, since))
+                records = ask_again_while_silent(lambda: self.scheduler.states(job_ids, since))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
         judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
@@ -170,7 +170,7 @@ class BatchClient(SchedulerClient):
     def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Note ids of jobs whose clients ended before; return the status of runs without an answer."""
         unknown = {}
-        found: dict[Path, str] = {}
+        ids_of_scripts: dict[Path, str] = {}
         for run in runs:
             intent = read_intent(run)
             if intent is None:
@@ -179,14 +179,14 @@ class BatchClient(SchedulerClient):
             if sweep := sweep_of(run.id):
                 script, index = run.path.with_name(sweep) / ARRAY_SCRIPT, run.id.rpartition(".")[2]
             try:
-                if script not in found:
-                    found[script] = ask_again_while_silent(
+                if script not in ids_of_scripts:
+                    ids_of_scripts[script] = ask_again_while_silent(
                         partial(self.scheduler.submitted_from, script, intent.owner)
                     )
             except SchedulerError as error:
                 unknown[run.id] = JobStatus(JobState.UNKNOWN, str(error))
                 continue
-            if job_id := found[script]:
+            if job_id := ids_of_scripts[script]:
                 note_job_id(run, self.scheduler.member_id(job_id, int(index)) if index else job_id)
         return unknown
 

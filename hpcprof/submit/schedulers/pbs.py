@@ -222,13 +222,13 @@ class PbsScheduler(BatchScheduler):
             groups.setdefault(array_of(job_id), []).append(job_id)
         records: dict[str, Record] = {}
         deadline = time.monotonic() + ALL_SECONDS
-        for count, (asked, group) in enumerate(groups.items()):
+        for count, (ids, group) in enumerate(groups.items()):
             if time.monotonic() > deadline:
                 late = f"not asked for: PBS took {ALL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
                 records.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
                 continue
             try:
-                records.update(pick(self._qstat(asked), group))
+                records.update(pick(self._qstat(ids), group))
             except Unreachable:
                 raise
             except SchedulerError as error:  # of this job alone
@@ -302,26 +302,26 @@ def _counts_gpus(site: Site, job: Job) -> bool:
 
 def _chunk(site: Site, job: Job, select: str) -> list[str]:
     """Return the resources of a chunk, the site's ``select`` first, with an ``mpiprocs`` for each rank."""
-    asked = _asked_resources(job)
+    extra = _asked_resources(job)
     whole: dict[str, int | None] = {}
     if _counts_gpus(site, job):
-        asked.pop("ngpus", None)
-    elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or asked):
+        extra.pop("ngpus", None)
+    elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or extra):
         whole = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
     given = dict(_pair(part) for part in select.split(":") if part)
     node = {key: str(count) for key, count in whole.items() if count}
-    return [f"{key}={value}" if value else key for key, value in {**given, **node, **given, **asked}.items()]
+    return [f"{key}={value}" if value else key for key, value in {**given, **node, **given, **extra}.items()]
 
 
 def _asked_resources(job: Job) -> dict[str, str]:
-    asked = {}
+    resources = {}
     if job.cpus_per_rank:
-        asked["ncpus"] = str(job.ranks_per_node * job.cpus_per_rank)
+        resources["ncpus"] = str(job.ranks_per_node * job.cpus_per_rank)
     if job.gpus_per_rank is not None:
-        asked["ngpus"] = str(gpus_per_node(job))
+        resources["ngpus"] = str(gpus_per_node(job))
     if job.mem:
-        asked["mem"] = f"{job.mem.lower()}b"
-    return {**asked, **dict(_pair(part) for part in job.constraint.split(":") if part)}
+        resources["mem"] = f"{job.mem.lower()}b"
+    return {**resources, **dict(_pair(part) for part in job.constraint.split(":") if part)}
 
 
 def _pair(part: str) -> tuple[str, str]:
@@ -346,22 +346,22 @@ def on_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
         down = parse_down_nodes(run_scheduler_command(["pbsnodes", "-l"]).stdout)
     except SchedulerError:  # the states are known all the same
         return records
-    found = {}
+    records_by_id = {}
     for job_id, record in records.items():
         lost = " and ".join(sorted(record.nodes & down))
         words = f"{lost} {'are' if ' and ' in lost else 'is'} down, so the job cannot continue"
-        found[job_id] = replace(record, reason=words) if lost else record
-    return found
+        records_by_id[job_id] = replace(record, reason=words) if lost else record
+    return records_by_id
 
 
 def pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:
     """Return the records of jobs by the ids that hpcprof has; qstat may print them differently."""
-    found = {}
+    records_by_id = {}
     for job_id in job_ids:
         name = job_id if job_id in records else next((n for n in records if same_job(n, job_id)), None)
         if name is not None:
-            found[job_id] = records[name]
-    return found
+            records_by_id[job_id] = records[name]
+    return records_by_id
 
 
 # Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
@@ -379,10 +379,10 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     ids = [line.strip() for line in out.splitlines() if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
-    own = _complaint(error if code else f"{error}\n{out}")
+    words_of_qsub = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else meanings().refusals.get(code, "")
     refused = code != 0 and "Connection timed out" not in error
-    raise unaccepted("qsub", f"{meaning}: {own}" if meaning else own, refused=refused)
+    raise unaccepted("qsub", f"{meaning}: {words_of_qsub}" if meaning else words_of_qsub, refused=refused)
 
 
 def parse_job_name(script: str) -> str:

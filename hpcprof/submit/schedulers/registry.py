@@ -28,17 +28,17 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
     """Return the scheduler called ``name``; ``where`` says in an error where that is written."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
-        found = getattr(import_module(module), attribute)
+        loaded = getattr(import_module(module), attribute)
     else:
-        found = load_plugin(SCHEDULERS, name)
-        if found is None:
+        loaded = load_plugin(SCHEDULERS, name)
+        if loaded is None:
             raise unknown("scheduler", name, scheduler_names(), where)
-        if not (isinstance(found, type) and issubclass(found, Scheduler)):
+        if not (isinstance(loaded, type) and issubclass(loaded, Scheduler)):
             raise UsageError(
-                f"the plug-in {name!r} is not a subclass of hpcprof.plugins.schedulers.Scheduler: {found!r}."
+                f"the plug-in {name!r} is not a subclass of hpcprof.plugins.schedulers.Scheduler: {loaded!r}."
             )
     try:
-        scheduler: Scheduler = found()
+        scheduler: Scheduler = loaded()
     except TypeError as error:  # an abstract class
         raise UsageError(f"the plug-in {name!r} cannot be used: {error}.") from None
     return scheduler

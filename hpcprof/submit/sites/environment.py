@@ -55,8 +55,8 @@ def staged_environment(site: Site, job: Job) -> str:
     if site.host:
         return job.stage_env
     program = None if job.workload else program_file(job.arguments, job.directory)
-    of_program = str(program.parent.parent) if program and is_environment(str(program.parent.parent)) else ""
-    chosen = (of_program or active_prefix(os.environ)) if job.stage_env == ACTIVE else job.stage_env
+    prefix = str(program.parent.parent) if program and is_environment(str(program.parent.parent)) else ""
+    chosen = (prefix or active_prefix(os.environ)) if job.stage_env == ACTIVE else job.stage_env
     folder = os.path.normpath(Path(job.directory, chosen)) if chosen else ""
     if not folder or not is_environment(folder):
         lacking = f"{folder or 'the program'} has no environment of conda, pixi, venv or uv"

@@ -101,10 +101,10 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
                 f"{path}: name = {data['name']!r}: the file's name is the name of the site; remove the key."
             )
         parent = data.pop("extends", None)
-        own = user_config() / "sites"
-        if path.parent != own and (key := next((key for key in HOST_KEYS if key in data), "")):
+        home = user_config() / "sites"
+        if path.parent != home and (key := next((key for key in HOST_KEYS if key in data), "")):
             raise UsageError(
-                f"{path}: {key}: only a site file in {own} can name a host, since others may have come with "
+                f"{path}: {key}: only a site file in {home} can name a host, since others may have come with "
                 f"somebody's code; use hpcprof config set sites.{path.stem}.{key}."
             )
         yield data

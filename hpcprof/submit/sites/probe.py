@@ -73,9 +73,9 @@ def new_site(
     scheduler = find_scheduler(parent.scheduler)
     text = site_text(template, scheduler, ask)
     if not (scheduler.passes_environment or parent.modules or parent.setup):
-        found = active_environment(environment)
-        text += "# A job does not have the environment of your shell. In it was active:\n" if found else ""
-        text += "".join(f"{key}: {_flow(lines)}\n" for key, lines in found.items())
+        active = active_environment(environment)
+        text += "# A job does not have the environment of your shell. In it was active:\n" if active else ""
+        text += "".join(f"{key}: {_flow(lines)}\n" for key, lines in active.items())
     path = folder / f"{name}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)

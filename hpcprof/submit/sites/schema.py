@@ -64,10 +64,10 @@ def descriptions(module: ModuleType) -> dict[str, dict[str, str]]:
 
 
 def _described(model: ast.ClassDef) -> list[tuple[str, str]]:
-    found = []
+    texts = []
     for field, after in zip(model.body, model.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found.append((field.target.id, str(after.value.value)))
-    return found
+            texts.append((field.target.id, str(after.value.value)))
+    return texts

@@ -19,8 +19,8 @@ _COMPILER = ("torch._inductor", "torch._inductor.config")
 
 def compiler_is_loading() -> bool:
     """Return whether PyTorch's compiler is being imported: the profiler then fails on a part of it."""
-    found = (getattr(sys.modules.get(name), "__spec__", None) for name in _COMPILER)
-    return any(getattr(spec, "_initializing", False) for spec in found)
+    specs = (getattr(sys.modules.get(name), "__spec__", None) for name in _COMPILER)
+    return any(getattr(spec, "_initializing", False) for spec in specs)
 
 
 @contextmanager

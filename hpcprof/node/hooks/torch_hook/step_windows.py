@@ -199,12 +199,12 @@ class SessionWindow:
 
     def _agreed(self, steps: int) -> int:
         """Return the number of steps that the first rank has chosen, which may be this one."""
-        own = self._chosen.with_name(f".{self._chosen.name}.{os.uname().nodename}.{os.getpid()}")
+        draft = self._chosen.with_name(f".{self._chosen.name}.{os.uname().nodename}.{os.getpid()}")
         with suppress(OSError, ValueError):
-            own.write_text(f"{steps}\n")
+            draft.write_text(f"{steps}\n")
             with suppress(FileExistsError):
-                os.link(own, self._chosen)
-            own.unlink()
+                os.link(draft, self._chosen)
+            draft.unlink()
             return int(self._chosen.read_text())
         return steps
 

@@ -122,7 +122,7 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
     def total(*names: str) -> int:
         return sum(whole.get(f"{prefix}_{name}", 0) for name in names)
 
-    calls = {what: total(*_CALLS.get(module, {}).get(what, (what,))) for what in ("OPENS", "READS", "WRITES")}
+    calls = {kind: total(*_CALLS.get(module, {}).get(kind, (kind,))) for kind in ("OPENS", "READS", "WRITES")}
     return {
         "module": module,
         "file": file,

@@ -135,15 +135,15 @@ class ArgumentsDecoder(Generic[ValueT]):
         return whole, odd
 
     def _lenient(self, written: bytes, odd: Counter[str]) -> ValueT:
-        found = parsed_object(written)
-        if found is None:
+        decoded = parsed_object(written)
+        if decoded is None:
             odd["args"] += 1
-            found = {}
+            decoded = {}
         arguments: dict[str, Any] = {}
         for name, kind in self._types.items():
             try:
-                if name in found:
-                    arguments[name] = msgspec.convert(number(found[name]), kind)
+                if name in decoded:
+                    arguments[name] = msgspec.convert(number(decoded[name]), kind)
             except msgspec.ValidationError:
                 odd[name] += 1
         return self._kind(**arguments)

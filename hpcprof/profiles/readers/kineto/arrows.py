@@ -43,5 +43,5 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
 
 def _first(ids: Ints, rows: Ints, chosen: Mask) -> tuple[Ints, Ints]:
     """Return the distinct ids of the chosen arrows, in ascending order, and the row of the first of each."""
-    found, at = np.unique(ids[chosen], return_index=True)
-    return found, rows[chosen][at]
+    distinct_ids, at = np.unique(ids[chosen], return_index=True)
+    return distinct_ids, rows[chosen][at]

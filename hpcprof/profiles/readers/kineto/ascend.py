@@ -138,15 +138,15 @@ class _Trace:
                 self._tasks.add((str(arguments.get("stream id")), str(arguments.get("task id"))))
         for thread in threads.values():
             calls: list[tuple[int, _Place]] = []
-            for start, end, what in sorted(
-                thread, key=lambda one: (one[0], isinstance(one[2], bytes), -one[1])
+            for start, end, name in sorted(
+                thread, key=lambda item: (item[0], isinstance(item[2], bytes), -item[1])
             ):
                 while calls and calls[-1][0] < start:
                     calls.pop()
-                if not isinstance(what, bytes):
-                    calls.append((end, what))
-                elif calls and what in ends:
-                    self._launch[ends[what]] = self._launch.setdefault(calls[-1][1], len(self._launch))
+                if not isinstance(name, bytes):
+                    calls.append((end, name))
+                elif calls and name in ends:
+                    self._launch[ends[name]] = self._launch.setdefault(calls[-1][1], len(self._launch))
 
     def _is_part(self, event: Event) -> bool:
         """Return whether an event is a task of an operation of HCCL."""
@@ -158,7 +158,7 @@ class _Trace:
 
     def translated(self, batch: Batch) -> Batch:
         """Return the events of a batch as Kineto would have written them, without those that are not read."""
-        return [event if event is None else found for event in batch for found in self._kineto_events(event)]
+        return [event if event is None else made for event in batch for made in self._kineto_events(event)]
 
     def _kineto_events(self, event: Event | None) -> Iterator[Event | None]:
         if event is None or event.ph in ("s", "f"):
@@ -192,8 +192,8 @@ class _Trace:
         arguments = parsed_object(bytes(event.args)) or {}
         kind = str(arguments.get("Task Type", ""))
         copies = _COPY.fullmatch(kind) is not None
-        of_hccl = (str(arguments.get("Stream Id")), str(arguments.get("Task Id"))) in self._tasks
-        if not _NO_WORK.fullmatch(kind) and not (copies and of_hccl):
+        is_hccl = (str(arguments.get("Stream Id")), str(arguments.get("Task Id"))) in self._tasks
+        if not _NO_WORK.fullmatch(kind) and not (copies and is_hccl):
             device, stream = self.devices[bytes(event.pid)], arguments.get("Stream Id")
             written = self._launched(event, device=device, **({} if stream is None else {"stream": stream}))
             yield _plain(event, cat="gpu_memcpy" if copies else "kernel", args=written)

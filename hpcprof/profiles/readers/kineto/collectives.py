@@ -167,23 +167,23 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
     """
     launches = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
     launches.pop(NO_CORRELATION, None)
-    found = [
+    matched = [
         (launches[record.correlation], name, record)
         for record in records
         if record.correlation in launches and (name := operation(record.name)) is not None
     ]
-    found.sort(key=lambda row: (calls.start[row[0]], row[2].start))
-    call = np.array([row for row, _, _ in found], np.int64)
+    matched.sort(key=lambda row: (calls.start[row[0]], row[2].start))
+    call = np.array([row for row, _, _ in matched], np.int64)
     return Collectives(
         start=calls.start[call],
         end=calls.end[call],
         process=calls.process[call],
         thread=calls.thread[call],
-        operation=strings.add_all(name for _, name, _ in found),
-        communicator=strings.add_all(record.group for _, _, record in found),
-        bytes=np.array([_message(name, record) for _, name, record in found], np.int64),
-        ranks=np.array([record.ranks for _, _, record in found], np.int64),
-        peer=np.array([record.peer for _, _, record in found], np.int64),
+        operation=strings.add_all(name for _, name, _ in matched),
+        communicator=strings.add_all(record.group for _, _, record in matched),
+        bytes=np.array([_message(name, record) for _, name, record in matched], np.int64),
+        ranks=np.array([record.ranks for _, _, record in matched], np.int64),
+        peer=np.array([record.peer for _, _, record in matched], np.int64),
     )
 
 

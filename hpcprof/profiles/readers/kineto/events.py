@@ -75,9 +75,9 @@ def waits(events: Sequence[Event], arguments: Sequence[WaitArguments]) -> tuple[
 
 def synchronizations(columns: IntColumns, calls: ApiCalls, strings: Sequence[str]) -> Synchronizations:
     """Build the synchronizations from `COLUMNS` and processes; the names of calls tell which are queries."""
-    told = kinds_by_call(columns["process"], columns["correlation"], calls, strings)
-    found = Synchronizations(**{**columns, "kind": np.where(told == UNKNOWN, columns["kind"], told)})
-    return found.take(told != QUERY)
+    kind = kinds_by_call(columns["process"], columns["correlation"], calls, strings)
+    table = Synchronizations(**{**columns, "kind": np.where(kind == UNKNOWN, columns["kind"], kind)})
+    return table.take(kind != QUERY)
 
 
 _INT64 = np.iinfo(np.int64)
@@ -98,18 +98,18 @@ def integers(written: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
     numbers = _INTEGERS(written)
     if (whole := _complete(numbers)) is not None:
         return whole, np.ones(len(whole), np.bool_)
-    found = [_spelled(bytes(text)) if v is None else v for v, text in zip(numbers, written, strict=True)]
-    return np.array([value or 0 for value in found], np.int64), present(found)
+    spelled = [_spelled(bytes(text)) if v is None else v for v, text in zip(numbers, written, strict=True)]
+    return np.array([value or 0 for value in spelled], np.int64), present(spelled)
 
 
 def told(values: Sequence[int | None], otherwise: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
     """Return the values, with another field's in place of None, and a mask of the valid ones."""
     if (whole := _complete(values)) is not None:
         return whole, np.ones(len(whole), np.bool_)
-    known = present(values)
+    valid_first = present(values)
     first = np.array([value or 0 for value in values], np.int64)
     other, valid = integers(otherwise)
-    return np.where(known, first, other), known | valid
+    return np.where(valid_first, first, other), valid_first | valid
 
 
 def none_written(values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> bool:
@@ -269,8 +269,8 @@ class TraceEvents:
     @property
     def foreign(self) -> bool:
         """True if there are events, and none has a category that PyTorch writes."""
-        known = self.count - sum(self._other.values()) + sum(self._devices().values())
-        return self.count > 0 and not known
+        on_devices = self.count - sum(self._other.values()) + sum(self._devices().values())
+        return self.count > 0 and not on_devices
 
     def _devices(self) -> dict[str, int]:
         return {name: n for name, n in self._other.items() if _OTHER_DEVICE.fullmatch(name)}
@@ -409,8 +409,8 @@ class TraceEvents:
         """Build the annotations and waits, and keep the waits in a table of their own too."""
         arguments = self._arguments(_MARK, events, Subject.MARK)
         columns, checks = self._on_gpu(events, arguments)
-        told, waiting = waits(events, arguments)
-        self.waits.add(columns | told, waiting & _passed(checks))
+        wait_columns, waiting = waits(events, arguments)
+        self.waits.add(columns | wait_columns, waiting & _passed(checks))
         return columns, checks
 
     def _on_gpu(self, events: list[Event], arguments: Sequence[GpuArguments]) -> Built:
@@ -461,13 +461,13 @@ def _allocations(events: list[Event]) -> Built:
     events = [event for event in events if event.name == _ALLOCATION]
     time, timed = times([event.ts for event in events])
     arguments = _ALLOCATOR([event.args for event in events])
-    told = [a or _NO_ALLOCATION for a in arguments]
+    allocations = [a or _NO_ALLOCATION for a in arguments]
     columns = {
         "time": time,
-        "device": np.array([HOST if a.device_type == 0 else a.device for a in told], np.int64),
-        "bytes": np.array([a.bytes for a in told], np.int64),
-        "allocated": np.array([a.allocated for a in told], np.int64),
-        "reserved": np.array([a.reserved for a in told], np.int64),
+        "device": np.array([HOST if a.device_type == 0 else a.device for a in allocations], np.int64),
+        "bytes": np.array([a.bytes for a in allocations], np.int64),
+        "allocated": np.array([a.allocated for a in allocations], np.int64),
+        "reserved": np.array([a.reserved for a in allocations], np.int64),
     }
     return columns, {"ts": timed, "args": present(arguments)}
 

@@ -52,10 +52,10 @@ def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
     groups = distributed.get("pg_config")
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         return ProcessGroup()
-    own = [group for group in groups if _BACKEND.search(str(group.get("backend_config")))]
-    if len(own) != 1 or distributed.get("pg_count", len(groups)) != len(groups):
+    groups_of_backend = [group for group in groups if _BACKEND.search(str(group.get("backend_config")))]
+    if len(groups_of_backend) != 1 or distributed.get("pg_count", len(groups)) != len(groups):
         return ProcessGroup()
-    name, size = own[0].get("pg_name"), own[0].get("pg_size")
+    name, size = groups_of_backend[0].get("pg_name"), groups_of_backend[0].get("pg_size")
     if not isinstance(name, str):
         return ProcessGroup()
     return ProcessGroup(name, size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN_RANKS)
@@ -70,9 +70,9 @@ def works(name: Ints, distributed: Mapping[str, Any], strings: StringTable) -> t
     groups = distributed.get("pg_config")
     configured = [distributed, *(groups if isinstance(groups, list) else ())]
     texts = (
-        str(one.get(key))
-        for one in configured
-        if isinstance(one, dict)
+        str(group.get(key))
+        for group in configured
+        if isinstance(group, dict)
         for key in ("backend", "backend_config")
     )
     backends = {part.rpartition(":")[2] for text in texts for part in text.split(",")} - _READ
@@ -93,15 +93,15 @@ def host_collectives(
     """
     works = _collectives(ranges, ranges["end"], _WORK, group, strings)
     calls = _collectives(operators, _ends_of_waits(operators, strings), _CALL, group, strings)
-    found = concatenate(Collectives, (works, calls))
-    return found.take(np.argsort(found.start, kind="stable"))
+    collectives = concatenate(Collectives, (works, calls))
+    return collectives.take(np.argsort(collectives.start, kind="stable"))
 
 
 def _operations(name: Ints, pattern: re.Pattern[str], strings: StringTable) -> dict[int, str]:
     """Return the operation of each name that a pattern matches, by the number of the name."""
     texts = strings.array()
     match = {number: pattern.fullmatch(texts[number]) for number in distinct(name).tolist()}
-    return {number: op for number, one in match.items() if one and (op := operation(one[1]))}
+    return {number: op for number, text in match.items() if text and (op := operation(text[1]))}
 
 
 def _collectives(
@@ -132,8 +132,8 @@ def _ends_of_waits(operators: IntColumns, strings: StringTable) -> Ints:
     calls, waits = (_by_operation(operators, pattern, strings) for pattern in (_CALL, _WAIT))
     start, end = operators["start"], operators["end"]
     end = end.copy() if waits else end
-    for of_thread, rows in calls.items():
-        waited = waits.get(of_thread, [])
+    for thread, rows in calls.items():
+        waited = waits.get(thread, [])
         if len(waited) == len(rows) and np.all(start[waited] >= start[rows]):
             end[rows] = np.maximum(end[rows], end[waited])
     result: Ints = end
@@ -146,11 +146,11 @@ def _by_operation(
     """Return the rows that a pattern matches by process, thread and operation, in the order of time."""
     named = _operations(operators["name"], pattern, strings)
     rows = np.flatnonzero(np.isin(operators["name"], [*named]))
-    found: dict[tuple[int, int, str], list[int]] = {}
+    rows_by_name: dict[tuple[int, int, str], list[int]] = {}
     for row in rows[np.argsort(operators["start"][rows], kind="stable")].tolist():
         process, thread, name = (int(operators[column][row]) for column in ("process", "thread", "name"))
-        found.setdefault((process, thread, named[name]), []).append(row)
-    return found
+        rows_by_name.setdefault((process, thread, named[name]), []).append(row)
+    return rows_by_name
 
 
 def _message(op: str, dims: str | None, types: str | None, ranks: int) -> int:

@@ -80,9 +80,9 @@ class TraceStream:
         rest: bytes | None = self._begin()
         first = True
         while rest is not None:
-            found, rest = self._next(rest, first)
+            events, rest = self._next(rest, first)
             first = False
-            yield from found
+            yield from events
 
     def _begin(self) -> bytes:
         """Read up to the list of events and return the part of the list that was read."""
@@ -115,19 +115,19 @@ class TraceStream:
             text += more
             ended = not more
             until, after = _end_of_list(text) if ended else _last_event(text)
-            found, rest = self._decoded(text[:until]), text[after:]
-            if not any(found) and not (found and first and ended):
+            events, rest = self._decoded(text[:until]), text[after:]
+            if not any(events) and not (events and first and ended):
                 batch, rest, ended = _scan(text, first, ended, self._kind)
                 if batch.count(None) > _MOST_OTHER_VALUES:
                     raise NotATrace(
                         "is not a PyTorch profiler trace: it has countless values that are no events."
                     )
-                found = [batch]
+                events = [batch]
             if ended:
                 self._finish(rest)
-                return found, None
-            if any(found):
-                return found, rest
+                return events, None
+            if any(events):
+                return events, rest
             if len(text) > _LARGEST:
                 size = f"{_LARGEST >> 20} MiB"
                 raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")
@@ -224,9 +224,9 @@ def _lenient(value: object, kind: type[Event]) -> Event | None:
         return None
     event = kind()
     for name in _TEXTS:
-        if isinstance(found := value.get(name), str):
+        if isinstance(text := value.get(name), str):
             # JSON can spell halves of surrogate pairs, which UTF-8 cannot.
-            setattr(event, name, found.encode("utf-8", "replace").decode("utf-8"))
+            setattr(event, name, text.encode("utf-8", "replace").decode("utf-8"))
     for name in kind.__struct_fields__:
         try:
             if name in value and name not in _TEXTS:

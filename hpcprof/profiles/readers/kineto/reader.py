@@ -119,7 +119,7 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
         origin=replace(
             _origin(path, properties, (*events.losses, *unread, *_warnings(properties))),
             # For HIP and SYCL, Kineto records queues.
-            ordered_streams=not any(str(strings[one]).startswith(("hip", "ur", "ze")) for one in called),
+            ordered_streams=not any(str(strings[call]).startswith(("hip", "ur", "ze")) for call in called),
         ),
         kernels=Kernels(**kernels, category=category),
         memops=MemoryOperations(
@@ -160,9 +160,9 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     by_place = np.lexsort((first, pairs[0]))
     calling, caller = pairs[0][by_place], pairs[1][by_place]
     begin = np.searchsorted(calling, numbers)
-    of_number = np.searchsorted(calling, numbers, side="right") - begin
-    has_calls = of_number[row] > 0
-    share = np.where(has_calls, place * np.maximum(of_number[row], 1) // np.maximum(count[row], 1), 0)
+    calls_of = np.searchsorted(calling, numbers, side="right") - begin
+    has_calls = calls_of[row] > 0
+    share = np.where(has_calls, place * np.maximum(calls_of[row], 1) // np.maximum(count[row], 1), 0)
     at = np.minimum(begin[row] + share, len(caller) - 1)
     return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
 

@@ -169,8 +169,8 @@ class _Definitions(msgspec.Struct):
             self.communicators.setdefault(this, (name, (group,)))
             return 0
 
-        def between(_: int, this: int, name: int, one: int, other: int) -> int:
-            self.communicators.setdefault(this, (name, (one, other)))
+        def between(_: int, this: int, name: int, first: int, other: int) -> int:
+            self.communicators.setdefault(this, (name, (first, other)))
             return 0
 
         return {
@@ -227,51 +227,51 @@ class Archive:
     def __init__(self, path: Path, handle: Handle) -> None:
         self.path = path
         self.handle = handle
-        self._found = found = _Definitions()
+        self._found = defs = _Definitions()
         with self.damage("its definitions"):
             self.creator = handle.creator
-            handle.read_definitions(found.callbacks())
-        given = found.clock or ArchiveClock(0, 0, LATEST)
+            handle.read_definitions(defs.callbacks())
+        given = defs.clock or ArchiveClock(0, 0, LATEST)
         self.has_resolution = given.resolution > 0
         self.clock = given if self.has_resolution else replace(given, resolution=_NANOSECONDS)
-        of_process = {one for one, group in found.location_groups.items() if group[1] != _ACCELERATOR}
-        used = {location[3] for location in found.locations.values()} & of_process
+        in_programs = {key for key, group in defs.location_groups.items() if group[1] != _ACCELERATOR}
+        used = {location[3] for location in defs.locations.values()} & in_programs
         only = next(iter(used)) if len(used) == 1 else NO_PROCESS
         self.locations = [
-            Location(one, self._text(name), kind, events, group, self._process(group, only))
-            for one, (name, kind, events, group) in sorted(found.locations.items())
+            Location(key, self._text(name), kind, events, group, self._process(group, only))
+            for key, (name, kind, events, group) in sorted(defs.locations.items())
         ]
-        process = {one.id: one.process for one in self.locations}
+        process = {loc.id: loc.process for loc in self.locations}
         # The threads of a process are ranks of no library of messages. MPI's ranks come first.
         worlds = [
-            world for world in found.worlds if len({process.get(one) for one in world[1]}) == len(world[1])
+            world for world in defs.worlds if len({process.get(key) for key in world[1]}) == len(world[1])
         ]
         worlds.sort(key=lambda world: world[0] != MPI)
-        self.of_eztrace = {self._text(name) for name, _, _ in found.regions.values()} >= EZTRACE
-        by_order = bool(found.communicators) or any(one.paradigm == MPI for one in self.regions.values())
+        self.of_eztrace = {self._text(name) for name, _, _ in defs.regions.values()} >= EZTRACE
+        by_order = bool(defs.communicators) or any(item.paradigm == MPI for item in self.regions.values())
         # The first thread of each process, in the order of the processes.
-        threads = [one for one in self.locations if one.type == CPU_THREAD and one.process != NO_PROCESS]
-        threads.sort(key=lambda one: (one.process, -one.id))
-        first = {one.process: one.id for one in threads}
+        threads = [loc for loc in self.locations if loc.type == CPU_THREAD and loc.process != NO_PROCESS]
+        threads.sort(key=lambda loc: (loc.process, -loc.id))
+        first = {loc.process: loc.id for loc in threads}
         self.world = worlds[0][1] if worlds else [*first.values()] if by_order else []
 
     @contextmanager
-    def damage(self, what: str) -> Iterator[None]:
+    def damage(self, action: str) -> Iterator[None]:
         """Name the archive, and what of it, if the block finds damage."""
         try:
             yield
         except LibraryError as error:
-            raise DamagedInput(f"{self.path} is damaged or incomplete: {what}: {error}.") from None
+            raise DamagedInput(f"{self.path} is damaged or incomplete: {action}: {error}.") from None
 
     @property
     def ranks(self) -> dict[int, int]:
         """The process of each rank of MPI."""
-        process = {one.id: one.process for one in self.locations}
-        return {rank: process[one] for rank, one in enumerate(self.world) if one in process}
+        process = {loc.id: loc.process for loc in self.locations}
+        return {rank: process[key] for rank, key in enumerate(self.world) if key in process}
 
     def rank_of(self, process: int) -> int | None:
         """Return the rank of a process, None if it has none."""
-        return next((rank for rank, one in self.ranks.items() if one == process), None)
+        return next((rank for rank, pid in self.ranks.items() if pid == process), None)
 
     @property
     def start_utc_ns(self) -> int | None:
@@ -279,58 +279,58 @@ class Archive:
 
         rocprofv3, which does not name itself, writes the time of the program's end.
         """
-        known = self.creator and self.clock.realtime < LATEST
-        return self.clock.realtime if known else None
+        is_known = self.creator and self.clock.realtime < LATEST
+        return self.clock.realtime if is_known else None
 
     @property
     def processes(self) -> list[int]:
         """The processes that have threads."""
-        return sorted({one.process for one in self.locations if one.type == CPU_THREAD} - {NO_PROCESS})
+        return sorted({loc.process for loc in self.locations if loc.type == CPU_THREAD} - {NO_PROCESS})
 
     @property
     def regions(self) -> dict[int, Region]:
         """The regions by their references."""
         return {
-            one: _region(self._text(name), role, paradigm)
-            for one, (name, role, paradigm) in self._found.regions.items()
+            key: _region(self._text(name), role, paradigm)
+            for key, (name, role, paradigm) in self._found.regions.items()
         }
 
     @property
     def contexts(self) -> dict[int, int]:
         """The region of each calling context."""
-        return {one: region for one, (region,) in self._found.contexts.items()}
+        return {key: region for key, (region,) in self._found.contexts.items()}
 
     @property
     def counters(self) -> dict[int, dict[str, int]]:
         """The counters of the CPU in each metric that has some: by name, their places among its values."""
-        found = self._found
-        classes = {one: one for one in found.metrics} | {one: of for one, (of,) in found.instances.items()}
+        defs = self._found
+        classes = {key: key for key in defs.metrics} | {key: of for key, (of,) in defs.instances.items()}
         places = {
-            one: {
+            key: {
                 COUNTERS[name]: place
-                for place, member in enumerate(found.metrics.get(of, ()))
-                if member in found.members
-                and found.members[member][1]
-                and (name := self._text(found.members[member][0])) in COUNTERS
+                for place, member in enumerate(defs.metrics.get(of, ()))
+                if member in defs.members
+                and defs.members[member][1]
+                and (name := self._text(defs.members[member][0])) in COUNTERS
             }
-            for one, of in classes.items()
+            for key, of in classes.items()
         }
-        return {one: of for one, of in places.items() if of}
+        return {key: of for key, of in places.items() if of}
 
     def communicators(self) -> dict[int, tuple[str, list[list[int]] | None]]:
         """Return by reference the name of each communicator, and the ranks of its groups; None for one rank.
 
         The ranks are those of MPI in the program. A communicator of the own rank alone has no list of ranks.
         """
-        found: dict[int, tuple[str, list[list[int]] | None]] = {}
-        for one, (name, references) in self._found.communicators.items():
+        communicators: dict[int, tuple[str, list[list[int]] | None]] = {}
+        for key, (name, references) in self._found.communicators.items():
             groups = [self._found.groups.get(reference) for reference in references]
             if any(group is None for group in groups):
                 continue
             alone = any(group is not None and group[0] == _COMM_SELF for group in groups)
             ranks = None if alone else [self._members(*group) for group in groups if group is not None]
-            found[one] = self._text(name), ranks
-        return found
+            communicators[key] = self._text(name), ranks
+        return communicators
 
     def _members(self, kind: int, _: int, members: list[int]) -> list[int]:
         if kind not in (_LOCATIONS, _COMM_LOCATIONS):
@@ -349,9 +349,9 @@ class Archive:
 
     def gpus(self, process: int) -> dict[int, str]:
         """Return the names of the GPUs that a process uses, by their location groups in ascending order."""
-        groups = {one.group for one in self.locations if one.type == STREAM and one.process == process}
-        found = self._found.location_groups
-        return {one: self._text(found[one][0]) for one in sorted(groups) if found[one][1] == _ACCELERATOR}
+        groups = {loc.group for loc in self.locations if loc.type == STREAM and loc.process == process}
+        names = self._found.location_groups
+        return {key: self._text(names[key][0]) for key in sorted(groups) if names[key][1] == _ACCELERATOR}
 
     def _text(self, reference: int) -> str:
         return self._found.strings.get(reference, "")
@@ -375,10 +375,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 def _region(name: str, role: int, paradigm: int) -> Region:
     """Return a region; one that has the name of a function of MPI is one, whatever its paradigm."""
-    of_mpi = _MPI_FUNCTION.fullmatch(name)
-    if not of_mpi:
+    match = _MPI_FUNCTION.fullmatch(name)
+    if not match:
         return Region(name, role, paradigm)
-    function = of_mpi[1]
+    function = match[1]
     if function in (function.lower(), function.upper()):
         function = function.capitalize()
     return Region(f"MPI_{function}", role, MPI)
@@ -401,7 +401,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         if len(ranks) > 1:
             return SeveralRanks(tuple((process,) for process in ranks.values()), tuple(ranks))
         processes = archive.processes
-        return None if len(processes) < 2 or ranks else SeveralRanks(tuple((one,) for one in processes))
+        return None if len(processes) < 2 or ranks else SeveralRanks(tuple((pid,) for pid in processes))
 
 
 def other_files(path: Path, part: ProfilePart | None) -> Sequence[Path]:
@@ -411,6 +411,6 @@ def other_files(path: Path, part: ProfilePart | None) -> Sequence[Path]:
         events = sorted(folder.iterdir()) if folder.is_dir() else []
         return [definitions, *events]
     with open_archive(path) as archive:
-        own = [one.id for one in archive.locations if one.process in part.processes]
-    files = [folder / f"{one}.{end}" for one in own for end in ("def", "evt")]
+        ids = [loc.id for loc in archive.locations if loc.process in part.processes]
+    files = [folder / f"{key}.{end}" for key in ids for end in ("def", "evt")]
     return [definitions, *(file for file in files if file.is_file())]

@@ -108,7 +108,7 @@ class _Pending:
         if event == MpiKind.WAIT_ALL:
             done = [*self._operations]
         elif event in (MpiKind.WAIT, MpiKind.WAIT_SOME) and self._operations:
-            done = [min(self._operations, key=lambda one: self._turn(event, self._operations[one]))]
+            done = [min(self._operations, key=lambda handle: self._turn(event, self._operations[handle]))]
         elif event == MpiKind.TEST:
             self.testing_since = place if self.testing_since < 0 else self.testing_since
             for operation in self._operations.values():

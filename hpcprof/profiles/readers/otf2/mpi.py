@@ -141,18 +141,18 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
     communicators. Communicators of the same ranks are distinguished by their order in the archive, which is
     the same for all ranks. In one between two groups, partners are ranks of the other group.
     """
-    found, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
+    joined, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
     for reference, (given, groups) in sorted(archive.communicators().items()):
         sides = [np.array(group, np.int64) for group in groups or [[rank]]]
-        own = next((side for side in sides if rank in side), sides[0])
-        others = next((side for side in sides if side is not own), own)
+        side_of_rank = next((side for side in sides if rank in side), sides[0])
+        others = next((side for side in sides if side is not side_of_rank), side_of_rank)
         text = " to ".join(map(ranks_in_short, sides))
         # Each rank has its own communicator of itself.
         number = 0 if groups is None else alike[text]
         alike[text] += 1
-        at = np.flatnonzero(own == rank)
-        place[reference] = len(found)
-        found.append(
+        at = np.flatnonzero(side_of_rank == rank)
+        place[reference] = len(joined)
+        joined.append(
             Communicator(
                 WORLD if given == WORLD else numbered_text(text, number),
                 int(at[0]) if len(at) else UNKNOWN.rank,
@@ -161,7 +161,7 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
             )
         )
     every = Communicator(WORLD, rank, len(archive.world), np.arange(len(archive.world)))
-    return [*found, UNKNOWN if found else every], place
+    return [*joined, UNKNOWN if joined else every], place
 
 
 def operations(
@@ -178,25 +178,25 @@ def operations(
     # A message to no rank (MPI_PROC_NULL) is not sent.
     sent = ~np.isin(events.kind[begin], _SENDS) | (events.peer[begin] < _NO_RANKS)
     begin, end = begin[sent], end[sent]
-    known = end >= 0
-    last = np.where(known, end, begin)
+    has_end = end >= 0
+    last = np.where(has_end, end, begin)
     order = np.lexsort((begin, events.start[begin], events.thread[begin]))
-    begin, last, known = begin[order], last[order], known[order]
+    begin, last, has_end = begin[order], last[order], has_end[order]
     described = np.where(_describes(events, last), last, begin)
     about, kind = events.take(described), operation[described]
     message = ~np.isin(about.kind, _OF_COLLECTIVES)
-    found, place = communicators(archive, rank)
-    number = _translated(about.communicator, place, len(found) - 1)
-    size, own = (np.array([getattr(c, name) for c in found])[number] for name in ("size", "rank"))
-    names = np.array([strings.add(one.name) for one in found], np.int64)
+    comms, place = communicators(archive, rank)
+    number = _translated(about.communicator, place, len(comms) - 1)
+    size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
+    names = np.array([strings.add(comm.name) for comm in comms], np.int64)
     within = np.where(about.peer < _NO_RANKS, about.peer, NO_PEER)
     if archive.of_eztrace:
-        given, got = _argument_sizes(about, kind, message, size, own == within, strings)
+        given, got = _argument_sizes(about, kind, message, size, rank_in == within, strings)
     else:
-        given, got = _sizes(about, kind, message, size, own, strings)
+        given, got = _sizes(about, kind, message, size, rank_in, strings)
     # Those of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
-        "communicator": np.count_nonzero((number == len(found) - 1) & (about.kind != MpiKind.BEGIN_RECEIVE))
+        "communicator": np.count_nonzero((number == len(comms) - 1) & (about.kind != MpiKind.BEGIN_RECEIVE))
     }
     lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(begin))
     peer = np.where(message, within, NO_PEER)
@@ -208,14 +208,14 @@ def operations(
         operation=kind,
         communicator=names[number],
         ranks=size,
-        peer=ranks_in_program(found, number, peer),
+        peer=ranks_in_program(comms, number, peer),
         comm_peer=peer,
         root=np.where(message, NO_ROOT, within),
         tag=np.where(message & (about.tag < UNDEFINED), about.tag, NO_TAG),
         bytes=given,
         received_bytes=got,
         begin_ns=np.maximum(events.end[begin] - events.start[begin], 0),
-        wait_ns=np.where(known, np.maximum(events.end[last] - events.start[last], 0), NO_WAIT),
+        wait_ns=np.where(has_end, np.maximum(events.end[last] - events.start[last], 0), NO_WAIT),
     ), lost
 
 
@@ -246,11 +246,11 @@ def _with_calls(
     finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_OF])])
     kind = events.kind.copy()
     kind[finished & np.isin(kind, (MpiKind.WAIT, MpiKind.WAIT_SOME))] = MpiKind.TEST
-    for of_call, meaning in (
+    for described_call, meaning in (
         (MpiKind.CALL_COLLECTIVE, MpiKind.COLLECTIVE),
         (MpiKind.CALL_BEGIN_COLLECTIVE, MpiKind.BEGIN_COLLECTIVE),
     ):
-        kind[~described & (kind == of_call)] = meaning
+        kind[~described & (kind == described_call)] = meaning
     silent = Counter(strings.array()[events.tag[~described & (kind == MpiKind.CALL_MESSAGE)]].tolist())
     lost = losses(
         LossKind.ROW, Subject.MPI_OPERATION, {f"record ({name})": number for name, number in silent.items()}
@@ -263,15 +263,15 @@ def _with_calls(
 def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:
     """Return the events without those that make communicators, and the operation of each."""
     functions = [mpi_function(f"MPI_{name}") for name in _COLLECTIVES]
-    numbers = np.array([strings.add(one.operation if one else None) for one in functions], np.int64)
-    of_call = events.communicator == UNDEFINED
-    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE)) & ~of_call
+    numbers = np.array([strings.add(item.operation if item else None) for item in functions], np.int64)
+    in_call = events.communicator == UNDEFINED
+    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE)) & ~in_call
     kept = ~collective | (events.tag < len(numbers))
-    events, of_call, collective = events.take(kept), of_call[kept], collective[kept]
+    events, in_call, collective = events.take(kept), in_call[kept], collective[kept]
     sends = np.isin(events.kind, _SENDS)
     operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
     operation[collective] = numbers[events.tag[collective]]
-    named = of_call & np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE))
+    named = in_call & np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE))
     operation[named] = events.tag[named]
     return events, operation
 
@@ -327,7 +327,7 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
 
 
 def _sizes(
-    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, own: Ints, strings: StringTable
+    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, rank_in: Ints, strings: StringTable
 ) -> tuple[Ints, Ints]:
     """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
     unknown = about.kind == MpiKind.BEGIN_RECEIVE
@@ -335,10 +335,10 @@ def _sizes(
     texts = strings.array()
     sent = np.where(about.sent == 0, NULL, about.sent)
     received = np.where(about.received == 0, NULL, about.received)
-    for one in distinct(operation[~message]).tolist():
-        rows = np.flatnonzero((operation == one) & ~message)
-        given[rows], got[rows] = own_sizes(texts[one], sent[rows], received[rows], ranks[rows], own[rows])
-        if texts[one] != "Barrier":
+    for key in distinct(operation[~message]).tolist():
+        rows = np.flatnonzero((operation == key) & ~message)
+        given[rows], got[rows] = own_sizes(texts[key], sent[rows], received[rows], ranks[rows], rank_in[rows])
+        if texts[key] != "Barrier":
             empty = (about.sent[rows] == 0) & (about.received[rows] == 0)
             empty = rows[empty & (about.communicator[rows] < UNDEFINED)]
             given[empty] = got[empty] = 0
@@ -358,21 +358,21 @@ def _argument_sizes(
         np.where(has_ranks & ~message, about.received, NO_BYTES),
     )
     texts = strings.array()
-    for one in distinct(operation[has_ranks & ~message]).tolist():
-        rows = np.flatnonzero((operation == one) & ~message & has_ranks)
-        name, of_root = texts[one], root[rows]
+    for key in distinct(operation[has_ranks & ~message]).tolist():
+        rows = np.flatnonzero((operation == key) & ~message & has_ranks)
+        name, is_root = texts[key], root[rows]
         if name == "Barrier":
             given[rows] = got[rows] = NO_BYTES
         given[rows] *= np.where(name in ("AlltoAll", "Scatter"), ranks[rows], 1)
         got[rows] *= np.where(name in ("AlltoAll", "AllGather", "Gather"), ranks[rows], 1)
         if name in FROM_ROOT:
-            given[rows[~of_root]] = 0
+            given[rows[~is_root]] = 0
         if name in TO_ROOT or name == "Broadcast":
-            got[rows[of_root == (name == "Broadcast")]] = 0
+            got[rows[is_root == (name == "Broadcast")]] = 0
         if name == "ReduceScatter":
             got[rows] //= ranks[rows]
     return given, got
 
 
 def _translated(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
-    return each(values, lambda one: numbers.get(one, otherwise))
+    return each(values, lambda key: numbers.get(key, otherwise))

@@ -70,17 +70,17 @@ class _Building:
         self._archive = archive
         self._strings = StringTable()
         regions = archive.regions
-        self._numbers = {one: self._strings.add(region.name) for one, region in regions.items()}
-        self._paradigm = {one: region.paradigm for one, region in regions.items()}
-        functions = {one: mpi_function(region.name) for one, region in regions.items()}
-        self._kind = {one: kind_of_call(functions[one], region.name) for one, region in regions.items()}
+        self._numbers = {key: self._strings.add(region.name) for key, region in regions.items()}
+        self._paradigm = {key: region.paradigm for key, region in regions.items()}
+        functions = {key: mpi_function(region.name) for key, region in regions.items()}
+        self._kind = {key: kind_of_call(functions[key], region.name) for key, region in regions.items()}
         self._operation = {
-            one: self._strings.add(function.operation if function else None)
-            for one, function in functions.items()
+            key: self._strings.add(function.operation if function else None)
+            for key, function in functions.items()
         }
-        self._role = {one: region.role for one, region in regions.items()}
-        of_writer = EZTRACE if archive.of_eztrace else ()
-        self._of_writer = [one for one, region in regions.items() if region.name in of_writer]
+        self._role = {key: region.role for key, region in regions.items()}
+        writer_names = EZTRACE if archive.of_eztrace else ()
+        self._of_writer = [key for key, region in regions.items() if region.name in writer_names]
         self._tables: dict[type[Table], list[Table]] = {}
         self._losses: list[Loss] = []
         self._unread = Counter[str]()
@@ -97,8 +97,8 @@ class _Building:
         for process in processes:
             self._read_process(process)
         if part is None or part.first:
-            events = {one.id: one.events for one in archive.locations}
-            unowned = sum(events[one.id] for one in archive.locations if one.process == NO_PROCESS)
+            events = {loc.id: loc.events for loc in archive.locations}
+            unowned = sum(events[loc.id] for loc in archive.locations if loc.process == NO_PROCESS)
             self._losses += losses(LossKind.PROCESS, Subject.EVENT, {"": unowned}, sum(events.values()))
         return Timeline(
             origin=self._origin(processes, [name for _, name in gpus]),
@@ -118,16 +118,16 @@ class _Building:
         for location in self._archive.locations:
             if location.process != process:
                 continue
-            found = self._read_location(location, rank)
-            if found is None:
+            location_events = self._read_location(location, rank)
+            if location_events is None:
                 continue
-            self._unread += found.unread
-            self._unmatched += found.unmatched
-            self._visits += len(found.visits)
+            self._unread += location_events.unread
+            self._unmatched += location_events.unmatched
+            self._visits += len(location_events.visits)
             if location.type == STREAM:
-                self._add_stream(location, found.visits)
+                self._add_stream(location, location_events.visits)
             elif location.type == CPU_THREAD:
-                events.append(self._add_thread(location, found))
+                events.append(self._add_thread(location, location_events))
         mpi, lost = operations(
             concatenate(CalledEvents, events), self._archive, rank or 0, process, self._strings
         )
@@ -148,8 +148,8 @@ class _Building:
         self._losses.append(Loss(LossKind.LOCATION, Subject.EVENT, max(location.events, 1), None, name))
         return None
 
-    def _add_thread(self, location: Location, found: LocationEvents) -> CalledEvents:
-        visits = found.visits
+    def _add_thread(self, location: Location, events: LocationEvents) -> CalledEvents:
+        visits = events.visits
         paradigm = self._of(visits.region, self._paradigm)
         mpi = outermost(visits.take(paradigm == MPI))
         self._add(self._calls(MpiCalls, mpi, location))
@@ -157,7 +157,7 @@ class _Building:
         self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
         others = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
         self._add(self._calls(Ranges, others, location))
-        for name, readings in found.counters.items():
+        for name, readings in events.counters.items():
             rows = max(len(readings.time) - 1, 0)
             self._add(
                 CpuCounters(
@@ -170,7 +170,7 @@ class _Building:
                 )
             )
         kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
-        return called(found.mpi, mpi, kind, operation, location.id)
+        return called(events.mpi, mpi, kind, operation, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:
         role = self._of(visits.region, self._role)

@@ -97,10 +97,10 @@ class KubernetesClient(SchedulerClient):
 
 def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
     """Return a run's status, from the objects of its namespace and its own state files."""
-    found = objects.get(_name(run))
-    if found is None:
+    job = objects.get(_name(run))
+    if job is None:
         return _without_record(run)
-    present = found.status()
+    present = job.status()
     finished = status_by_finished_file(run)
     if present.state is JobState.COMPLETED and finished is not None:
         return finished

@@ -175,14 +175,14 @@ def pod_directory(run_directory: Path, mount: Path) -> Path:
 
 def _resources(job: Job) -> dict[str, str]:
     """Return each worker's resources by Kubernetes' names: the user's, the site's, or one GPU per rank."""
-    asked = {**job.options}
-    if job.gpus_per_rank is not None or not asked["gpus"]:
-        asked["gpus"] = str(gpus_per_node(job))
+    requests = {**job.options}
+    if job.gpus_per_rank is not None or not requests["gpus"]:
+        requests["gpus"] = str(gpus_per_node(job))
     if job.cpus_per_rank:
-        asked["cpus"] = str(job.ranks_per_node * job.cpus_per_rank)
+        requests["cpus"] = str(job.ranks_per_node * job.cpus_per_rank)
     if job.mem:
-        asked["memory"] = f"{job.mem}i"
-    return {name: asked[key] for key, name in _RESOURCES.items() if asked[key] not in ("", "0")}
+        requests["memory"] = f"{job.mem}i"
+    return {name: requests[key] for key, name in _RESOURCES.items() if requests[key] not in ("", "0")}
 
 
 def _check_options(site: Site, job: Job) -> None:

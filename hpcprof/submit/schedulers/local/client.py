@@ -78,8 +78,8 @@ class LocalClient(SchedulerClient):
     def cancel(self, *runs: Run) -> None:
         """Ask the supervisors to end the jobs, and wait until they have."""
         # All before the first wait: the end of one would start the next.
-        asked = {run.id: _ask_to_end(run) for run in runs}
-        for run_id, identity in asked.items():
+        supervisors = {run.id: _ask_to_end(run) for run in runs}
+        for run_id, identity in supervisors.items():
             deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
             while identity is not None and identity.alive():
                 if time.monotonic() > deadline:

@@ -114,13 +114,13 @@ def _has_ended(run: Path) -> bool:
 def processes_of(run: Path) -> list[int]:
     """Return a job's processes, marked by a variable: launchers give ranks sessions of their own."""
     mark = f"{_MARK}={run}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def end_processes(run: Path) -> None:
