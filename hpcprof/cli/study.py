@@ -148,8 +148,8 @@ def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None
         played = run_roles(
             request, world_size, ranks, db=db, progress=line.show_message, command_line=command_line
         )
-    show([(str(one.rank), format_ns(one.step_ns), one.run.id) for one in played], ["rank", "step", "run"])
-    slowest = max(played, key=lambda one: one.step_ns)
+    show([(str(part.rank), format_ns(part.step_ns), part.run.id) for part in played], ["rank", "step", "run"])
+    slowest = max(played, key=lambda part: part.step_ns)
     echo(
         f"Rank {slowest.rank} takes longest: with communication a step of {world_size:,} ranks takes at "
         f"least {format_ns(slowest.step_ns)}."

@@ -103,7 +103,9 @@ class Contents:
         names = FULL_REPORT if self.analyses else ()
         every = ((name, ANALYSES[name]) for name in names)
         candidates = (
-            name for name, one in every if one.reads in kinds or (one.map and not one.map_over.of_profiles)
+            name
+            for name, item in every
+            if item.reads in kinds or (item.map and not item.map_over.of_profiles)
         )
         return {name: self.table(name) for name in candidates if self._tells(name)}
 

@@ -333,8 +333,8 @@ def steps_behind(run: RunData, metric: str) -> str:
 
 def steps_compared(run: RunData, metric: str) -> str:
     """Return the steps behind a metric, and those behind its median if they are others."""
-    behind, of_median = (steps_behind(run, name) for name in (metric, _MEDIANS.get(metric, metric)))
-    return behind if of_median in ("", behind) else f"{behind}; median of {of_median}"
+    behind, steps_of_median = (steps_behind(run, name) for name in (metric, _MEDIANS.get(metric, metric)))
+    return behind if steps_of_median in ("", behind) else f"{behind}; median of {steps_of_median}"
 
 
 STEP_TABLES = ("steps_summary", "step_times", "step_kinds")
