@@ -277,11 +277,7 @@ def histories(
 
 
 def set_baseline(
-    name: str,
-    runs: Sequence[str],
-    *,
-    runs_dir: str | os.PathLike[str] | None = None,
-    db: str | None = None,
+    name: str, runs: Sequence[str], *, runs_dir: str | os.PathLike[str] | None = None, db: str | None = None
 ) -> None:
     """Name runs as a baseline, as ``hpcprof baseline set`` does.
 

@@ -53,11 +53,7 @@ class Finite(TypeDecorator[float]):
         return finite(value)
 
 
-TYPES: dict[Kind, TypeEngine[Any]] = {
-    Kind.INT: BigInteger(),
-    Kind.FLOAT: Finite(),
-    Kind.TEXT: Plain(),
-}
+TYPES: dict[Kind, TypeEngine[Any]] = {Kind.INT: BigInteger(), Kind.FLOAT: Finite(), Kind.TEXT: Plain()}
 """The types of the columns of an analysis."""
 
 METADATA = MetaData()

@@ -51,9 +51,7 @@ SLOW_IO = CauseDeclaration(
     figures=(Figures("os_calls", "ns_per_step", lambda table, _: table["kind"] == FILES),),
     traits=frozenset({Trait.ALL_RANKS, Trait.TELLING}),
     wait=MachineWait(
-        "io",
-        ("blocked_pct", "io_wait_s", "io_pressure_s"),
-        ("written_bytes", "read_bytes", "io_calls"),
+        "io", ("blocked_pct", "io_wait_s", "io_pressure_s"), ("written_bytes", "read_bytes", "io_calls")
     ),
 )
 

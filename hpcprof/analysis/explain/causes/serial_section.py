@@ -31,11 +31,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 def _serial(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
     return Candidate(
-        SERIAL_SECTION,
-        where,
-        (rank,),
-        lambda times, _: scene.removals.host_time(times, place, (rank,)),
-        time,
+        SERIAL_SECTION, where, (rank,), lambda times, _: scene.removals.host_time(times, place, (rank,)), time
     )
 
 
