@@ -136,7 +136,6 @@ def _compact(values: Ints) -> Ints:
 
 
 def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:
-    """Return the values of a column, and for texts their numbers."""
     if not pa.types.is_dictionary(column.type):
         values: Ints = (column.fill_null(NO_NAME) if column.null_count else column).to_numpy()
         return values

@@ -108,7 +108,6 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
 
 
 def _causes_by_kind(contents: Contents) -> dict[int, list[_IdleTime]]:
-    """Return the idle time of the steps of each kind."""
     steps = _columns(contents, "step_account", "rank", "step", "kind")
     kinds = {(rank, step): kind for rank, step, kind in steps}
     causes_by_kind: dict[int, list[_IdleTime]] = defaultdict(list)
@@ -120,7 +119,6 @@ def _causes_by_kind(contents: Contents) -> dict[int, list[_IdleTime]]:
 
 
 def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
-    """Return the rows of an analysis as tuples of some of its columns; none if it is missing."""
     columns = contents.table(analysis).columns
     return [*zip(*(columns.get(name, ()) for name in names), strict=True)]
 

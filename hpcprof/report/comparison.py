@@ -330,7 +330,6 @@ def waterfall_lines(parts: Waterfall, width: int) -> Iterator[str]:
 
 
 def _bars(changes: Sequence[int], room: int) -> list[str]:
-    """Return a bar for each change, all on one scale of ``room`` characters."""
     levels = [0]
     for change in changes:
         levels.append(levels[-1] + change)

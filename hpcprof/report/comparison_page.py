@@ -78,7 +78,6 @@ def html_comparison(
 
 
 def _timeline(run: Run, store: Store) -> dict[str, Any] | None:
-    """Return the timeline of a run; None if it has no profiles in the store."""
     if not store.exists() or not store.profiles(run.id):
         return None
     from hpcprof.report.page.timeline_data import timeline_data

@@ -203,7 +203,6 @@ def gather(
 
 
 def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Explanation | None:
-    """Return what the store keeps, or what is known of a run without profiles."""
     if unprofiled:
         return explain(run, store)
     kept = kept_explanation(run, store) if profiled else None
@@ -240,7 +239,6 @@ def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
 
 
 def _sum(table: AnalysisTable, column: str, ranks: Set[int]) -> int:
-    """Return the sum of a column over the rows of some ranks."""
     values = table.columns.get(column, ())
     if table.rows_by_rank.keys() <= ranks:
         return sum(values)

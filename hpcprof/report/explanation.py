@@ -213,7 +213,6 @@ def _measured(step: StepSummary) -> str:
 
 
 def _kinds(step: StepSummary) -> Iterator[str]:
-    """Yield a sentence on the kinds of steps, if there are several."""
     times = [kind.wall_p50_ns for kind in step.kinds]
     if times and max(times) < _AS_LONG * min(times):
         yield f"The steps are of {len(times)} kinds, which take equally long (--analysis step_kinds)."

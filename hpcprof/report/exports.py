@@ -95,7 +95,6 @@ def _export_timelines(
     ranks: Sequence[tuple[int, int]],
     steps: Sequence[tuple[int, int]],
 ) -> Exported:
-    """Write the timelines of the chosen ranks and steps."""
     if form is ExportFormat.CHROME and not steps:
         timelines = find_timelines(run)
         rank_paths = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
@@ -139,7 +138,6 @@ def _spans(option: str, text: str) -> list[tuple[int, int]]:
 
 
 def _among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Run) -> list[int]:
-    """Return the ranks of a run that spans choose, all without spans."""
     for first, last in spans:
         if not any(first <= rank <= last for rank in ranks):
             which = f"rank {first}" if first == last else f"ranks {first}-{last}"

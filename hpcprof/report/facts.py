@@ -172,7 +172,6 @@ def _without_overlap(result: RankResult) -> list[str]:
 
 
 def _at(point: str, sentence: str) -> str:
-    """Name the point of the sweep that a sentence is about."""
     return f"{point}: {sentence}" if point else sentence
 
 

@@ -121,7 +121,6 @@ def _keys(analysis: Analysis, table: AnalysisTable) -> tuple[str, ...]:
 
 
 def _key_of_rows(table: AnalysisTable, keys: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """Return the values of the keys in each row."""
     return list(zip(*(table.columns[key] for key in keys), strict=True)) if keys else [()] * table.count
 
 
@@ -139,7 +138,6 @@ def _once_a_rank(
 
 
 def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[Any, list[float]]:
-    """Return the values by key, sorted."""
     groups: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):
         if value is not None:

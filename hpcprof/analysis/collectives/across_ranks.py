@@ -190,7 +190,6 @@ def _whole(values: list[Any]) -> NDArray[np.object_]:
 
 
 def _table(operation: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
-    """Return the columns of one operation of one communicator; ``begin`` is for sorting."""
     count = len(operation.seq)
     latency = (operation.end - operation.start).min(axis=1)
     # Unknown sizes have the number -1 and so select the last element, 0.
@@ -292,7 +291,6 @@ def point_to_point_summary(parts: Sequence[Listed], results: Mapping[str, pd.Dat
 
 
 def _message_table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
-    """Return the columns of one pair; ``begin`` is for sorting."""
     count = len(pair.seq)
     latency = (pair.end - pair.start).min(axis=1)
     is_known = ~np.isnan(pair.message)

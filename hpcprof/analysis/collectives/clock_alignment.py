@@ -112,7 +112,6 @@ def _align(end: Ints) -> AlignedClocks:
 
 
 def _from_median(clocks: AlignedClocks, end: Ints) -> Floats:
-    """Return by how much later than the median each aligned end is."""
     aligned = clocks.aligned(end)
     aligned -= np.median(aligned, axis=1, keepdims=True)
     return aligned

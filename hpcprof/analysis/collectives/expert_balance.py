@@ -76,7 +76,6 @@ def _layers(dispatch: MatchedCollectives, combine: MatchedCollectives) -> list[d
 
 
 def _layer(step: Floats) -> Ints:
-    """Return the position of each dispatch in its step, 0 outside steps."""
     numbered = np.nan_to_num(step, nan=-1).astype(np.int64)
     _, group = np.unique(numbered, return_inverse=True)
     return np.where(numbered < 0, 0, position_in_group(group))

@@ -223,7 +223,6 @@ def in_few_sentences(problems: list[str]) -> list[str]:
 def _match_one(
     key: tuple[str, str], parts: Sequence[RecordedOperation], calls: Ints, members: Ints, whole_world: bool
 ) -> MatchedCollectives | str:
-    """Match one operation of one communicator, whose profiled ranks are ``members``."""
     comm_id, op = key
     name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
     by_step = [part.by_step for part in parts if part.by_step is not None]

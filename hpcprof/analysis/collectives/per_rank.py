@@ -136,7 +136,6 @@ def _why_unknown(timeline: Timeline) -> str:
 
 
 def _known(values: Ints, unknown: int) -> NDArray[np.object_]:
-    """Return a column of integers in which unknown values are None."""
     column = values.astype(object)
     column[values == unknown] = None
     return column

@@ -263,7 +263,6 @@ def _detectable(estimate: Estimate, name: str) -> str:
 def _row(
     name: str, sides: _Sides, estimate: Estimate | None, decisive: bool, margin_pct: float
 ) -> dict[str, Any]:
-    """Return the row of a metric from its values and its estimate."""
     a, b = sides.known()
     row: dict[str, Any] = {"metric": name, "a": _mean(a), "b": _mean(b)}
     row |= dict.fromkeys(("ratio", "ci_low", "ci_high")) | {"n_a": len(a), "n_b": len(b)}
@@ -284,7 +283,6 @@ def _row(
 
 
 def _mean(values: list[float]) -> float | None:
-    """Return the geometric mean, which is 0 if any value is 0; None without values."""
     if not values:
         return None
     return round(math.exp(float(np.mean(np.log(values)))), 1) if min(values) > 0 else 0.0
@@ -427,7 +425,6 @@ def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
 
 
 def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: bool) -> dict[str, float]:
-    """Return the metrics of the GPU's time; none without GPU work."""
     times: dict[str, float] = {}
     if not len(tables["breakdown"]) and not len(tables["kernels"]):
         return times

@@ -186,7 +186,6 @@ def _groups(timed: Sequence[_Timed]) -> list[list[_Timed]]:
 
 
 def _rows_of_program(group: Sequence[_Timed]) -> list[dict[str, Any]]:
-    """Return the rows of all series of a program at a place."""
     workload = WORKLOADS.get(group[0].program)
     series_of_group = find_series([run.setup for run in group], workload.size if workload else None)
     return [row for series in series_of_group for row in _rows(series, [group[i] for i in series.runs])]
@@ -197,7 +196,6 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
-    """Return the rows of a series, the reference first."""
     same: dict[tuple[int, int], list[_Timed]] = {}
     for run in runs:
         same.setdefault((run.setup.ranks, run.setup.nodes or 0), []).append(run)

@@ -256,7 +256,6 @@ def _series(
 def _kind(
     pattern: _Pattern, parameters: Mapping[str, Scalar], size: Size | None, patterns: Iterable[_Pattern]
 ) -> tuple[ScalingKind, list[str]]:
-    """Return the kind of a series, and the parameters that make up its size."""
     if pattern.change is not _Change.STAY:
         return ScalingKind.WEAK if pattern.change is _Change.GROW else ScalingKind.STRONG, sorted(
             pattern.names

@@ -72,7 +72,6 @@ class _Account(msgspec.Struct, frozen=True):
 
 
 def _account(run: RunData) -> _Account | None:
-    """Return the account of a run; None if it has no steps."""
     table = run.tables["step_kinds"]
     if not len(table):
         return None

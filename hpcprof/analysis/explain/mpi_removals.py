@@ -83,7 +83,6 @@ class MpiRemovals:
         return np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
 
     def _among(self, calls: Ints) -> Mask:
-        """Return which calls of the graph are among some calls of the run."""
         mask: Mask = self._is_call & np.isin(self.part.row, calls)
         return mask
 

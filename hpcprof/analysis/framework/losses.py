@@ -50,7 +50,6 @@ def _concerns(loss: Loss, events: Events | None) -> bool:
 
 
 def _subjects(loss: Loss) -> frozenset[Subject]:
-    """Return what a loss is about."""
     if loss.kind in (LossKind.MERGED, LossKind.NUMBERED, LossKind.PAUSE):
         return frozenset(Subject)
     if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE):

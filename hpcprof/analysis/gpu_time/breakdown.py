@@ -214,7 +214,6 @@ def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
 
 
 def _percentile(length: Ints, count: Ints, percent: int) -> float:
-    """Return a percentile of the lengths, interpolated linearly between neighbours."""
     place = percent / 100 * (int(count.sum()) - 1)
     below, above = length[np.searchsorted(np.cumsum(count), (int(place), math.ceil(place)), side="right")]
     return float(below + (above - below) * (place - int(place)))

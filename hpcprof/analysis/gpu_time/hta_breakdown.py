@@ -59,7 +59,6 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
 
 
 def _work(timeline: Timeline) -> GpuMarks:
-    """Return the operations and the waits on a stream, which count as GPU work."""
     marks = timeline.gpu_marks
     waits = marks.take((marks.correlation != NO_CORRELATION) & (marks.stream >= 0))
     return concatenate(GpuMarks, (timeline.kernels, timeline.memops, waits))

@@ -232,5 +232,4 @@ def _tensor(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _clock(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    """Return the first known clock, in Hz."""
     return next((metrics[name] * 1e3 for name in names if metrics.get(name)), None)

@@ -218,7 +218,6 @@ def growth_in_words(row: Row) -> str:
 
 
 def _host(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Yield the ranks whose memory on the host grows, all in one finding."""
     grown = growing(rows)
     if not grown:
         return

@@ -281,7 +281,6 @@ def _outcome(rows: list[dict[str, Any]], otherwise: str, reason: str = "") -> Ou
 
 
 def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any]]:
-    """Yield at most 60 rows of a rank, each with the highest peaks of its lines."""
     lines = [line for line in lines if line.reserved]
     for part in np.array_split(np.arange(len(lines)), min(_MOST_LINES, len(lines))) if lines else ():
         part_lines = [lines[at] for at in part.tolist()]

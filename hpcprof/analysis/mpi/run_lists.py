@@ -107,7 +107,6 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
 
 
 def _joined_by_all(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
-    """Return the communicator of all ranks with the most operations."""
     every = [
         number
         for number, members in enumerate(communicators.members[:-1])
@@ -123,7 +122,6 @@ def _joined_by_all(communicators: Communicators, rows: Mapping[int, _RankRows]) 
 def _messages(
     operations: Mapping[str, _Column], comms: Communicators, world: int | None, message: Ints, sends: Ints
 ) -> RankMessages:
-    """Return the operations of a rank; ``message`` and ``sends`` are the numbers of their kinds."""
     op, comm, peer, within, tag = (
         operations[name].astype(np.int64) for name in ("op", "comm", "peer", "within", "tag")
     )
@@ -133,7 +131,6 @@ def _messages(
 
 
 def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: Ints) -> _RankRows:
-    """Return the rows of a rank with the communicators, partners and tags of some operations."""
     columns = {name: rows.operations[name].astype(np.int64) for name in ("comm", "peer", "tag")}
     for name, values in (("comm", comm), ("peer", peer), ("tag", tag)):
         columns[name][places] = values
@@ -462,7 +459,6 @@ def _ints(rows: pd.DataFrame, name: str) -> Ints:
 
 
 def _ends(operations: Mapping[str, Ints]) -> Ints:
-    """Return the calls in which operations end, or `NONE`."""
     return np.where(operations["end"] == NONE, NONE, operations["begin"] + operations["end"])
 
 

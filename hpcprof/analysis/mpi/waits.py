@@ -118,7 +118,6 @@ def _columns(waits: Waits) -> _Part:
 
 
 def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> _Part:
-    """Return waits of calls until other calls begin."""
     start = run.calls.start
     length = np.clip(start[arrival] - start[call], 0, run.calls.length[call])
     return call, np.broadcast_to(pattern, call.shape), length, arrival

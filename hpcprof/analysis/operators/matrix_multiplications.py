@@ -161,7 +161,6 @@ def _count(weight: list[int], points: list[int], gradients: int) -> float | None
 def _output(
     image: list[int], weight: list[int], inputs: _Inputs, positions: tuple[int, int, int]
 ) -> list[int]:
-    """Return the shape of the output, empty if the inputs do not tell it."""
     size = len(weight) - 2
     stride, padding, dilation = (_each(inputs.value(position), size) for position in positions)
     if not (stride and padding and dilation and min(stride) > 0 and len(image) == len(weight)):

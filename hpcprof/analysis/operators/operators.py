@@ -226,7 +226,6 @@ def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kerne
 
 
 def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
-    """Return the columns of each group of calls."""
     calls, total = _calls(timeline), partial(sums, group, count=groups)
     own_host, own_gpu = total(calls.own_host), total(calls.own_gpu)
     return {

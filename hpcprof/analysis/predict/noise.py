@@ -137,7 +137,6 @@ def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generat
 
 
 def _correlation(series: Floats) -> float:
-    """Return the mean correlation of rows with each other."""
     deviation = series.std(axis=1)
     if not deviation.all():
         return 0.0

@@ -145,7 +145,6 @@ def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
 
 
 def _graph(rows: pd.DataFrame, begin: Ints, count: int) -> OperationGraph:
-    """Return the graph of the steps whose ``count`` operations begin at some rows."""
     at = begin[:, None] + np.arange(count)
     start = rows["start_ns"].to_numpy(float)[at].T
     end = start + rows["duration_ns"].to_numpy(float)[at].T
@@ -372,6 +371,5 @@ def _first_word(name: str) -> str:
 
 
 def _blocks(rows: Ints, key: Ints, number: Ints) -> Iterator[Ints]:
-    """Yield the rows that have key and number in common, if they are several."""
     table = pd.Series(rows).groupby([key, number])
     yield from (block.to_numpy() for _, block in table if len(block) > 1)

@@ -364,7 +364,6 @@ class Predictor:
         return float((self.ranks / ranks) ** ((dimensions - 1) / dimensions))
 
     def _members(self, joint: Joint, ranks: int) -> int:
-        """Return the ranks of a communicator among ``ranks``."""
         if joint.span is Span.ALL:
             return round(joint.ranks * ranks / self.ranks)
         if joint.span is Span.NEAR:

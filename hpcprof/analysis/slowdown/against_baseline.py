@@ -147,7 +147,6 @@ def _enough(matched: MatchedTimes) -> Ints:
 
 
 def _why_no_rows(ranks: Sequence[RankRows]) -> str:
-    """Return the reason why there are no rows."""
     in_steps = sum(rank.in_steps for rank in ranks)
     if not in_steps or not sum(rank.in_steps_against for rank in ranks):
         return (
@@ -164,7 +163,6 @@ def _why_no_rows(ranks: Sequence[RankRows]) -> str:
 
 
 def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[RankRows]) -> list[str]:
-    """Return sentences about what limits the rows."""
     said = []
     if any(rank.uncorrected for rank in ranks):
         said.append("no kernel of the runs is alone, so the slowdowns are not corrected for clocks")

@@ -71,7 +71,6 @@ def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurren
 
 
 def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints, Ints]:
-    """Return the common numbers of each kernel and of its phase."""
     shapes = zip(placed.shapes.name, placed.shapes.grid, placed.shapes.block, strict=True)
     kernel = [numbering.kernels.setdefault(shape, len(numbering.kernels)) for shape in shapes]
     phase = [numbering.phases.setdefault(name, len(numbering.phases)) for name in placed.phases]

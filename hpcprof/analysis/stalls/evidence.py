@@ -189,7 +189,6 @@ def describe(stall: Stall) -> str:
 
 
 def _last_calls(stall: Stall) -> str:
-    """Return the last calls of MPI of the first culprit that has some in its profile."""
     calls = [call for call in stall.last_calls if call.rank == stall.last_calls[0].rank]
     if not calls:
         return ""

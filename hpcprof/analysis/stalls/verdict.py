@@ -266,7 +266,6 @@ def _sizes(operation: Entered) -> tuple[tuple[int, ...], ...]:
 
 
 def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
-    """Return the verdict that follows from the waits of ranks for ranks."""
     waits = operations.waits()
     for rank, facts in ranks.items():
         # A rank that is stopped or gone waits for nobody, whatever it has entered.
@@ -313,7 +312,6 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
 
 
 def _most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: Sequence[int]) -> WaitedFor:
-    """Return the operation in which most ranks wait for the culprits."""
     counts = Counter(
         waited for rank_waits in waits.values() for absent, waited in rank_waits.items() if absent in culprits
     )
@@ -369,7 +367,6 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
 
 
 def _call(facts: RankEvidence) -> str:
-    """Return the call of a library in which a rank waits; empty if it is in none."""
     return (facts.native.call if facts.native else "") or meeting_call(facts.stack)
 
 
@@ -440,7 +437,6 @@ def _places(
 
 
 def _cycle(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:
-    """Return the ranks of a shortest cycle of waiting, sorted."""
     best: list[int] = []
     for start in sorted(waits):
         path = _way_back(waits, start)

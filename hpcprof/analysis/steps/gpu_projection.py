@@ -147,7 +147,6 @@ def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> P
 
 
 def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[Layer]) -> None:
-    """Fill ``result`` for ``rows`` from the layers of their group."""
     pairs = [np.empty(0, np.int64)]
     numbers = 1 + max((int(layer.number.max(initial=0)) for layer in layers), default=0)
     for layer in layers:

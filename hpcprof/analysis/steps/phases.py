@@ -110,7 +110,6 @@ class _Found(msgspec.Struct, frozen=True):
 
 @computed_once
 def _found(timeline: Timeline) -> _Found | None:
-    """Return the phases of a timeline; None without any."""
     steps = steps_of(timeline)
     owner, rows = phases_of(timeline, steps)
     if not len(rows):
@@ -234,7 +233,6 @@ def _parents(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the rows directly inside steps, and the number of each one's step."""
     rows, parent = _parents(timeline)
     step = np.full(len(timeline.ranges) + 1, NO_PARENT, np.int64)
     step[steps.rows] = np.arange(len(steps))
@@ -249,7 +247,6 @@ def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
 
 
 def _beside_markers(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the rows with the same parent as the marker of the step in which they lie, and that step."""
     rows, parent = _parents(timeline)
     ranges, host = timeline.ranges, steps.ranges
     owner = np.searchsorted(host.start, ranges.start[rows], side="right") - 1
@@ -308,7 +305,6 @@ def step_times(timeline: Timeline) -> Outcome:
 
 
 def _on_host(timeline: Timeline, times: StepTimes) -> str:
-    """Return how many steps are measured on the host."""
     host = int(np.count_nonzero(~times.on_gpu))
     if not host:
         return ""

@@ -220,7 +220,6 @@ def step_ranges(timeline: Timeline) -> Outcome:
 
 
 def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:
-    """Judge the steps of a timeline that are not found without their name."""
     if is_launch_step(steps.name):
         return StepCandidate(steps.name, LAUNCHES, len(steps), 0.0)
     if not steps.by_mpi:

@@ -70,7 +70,6 @@ def launches(timeline: Timeline) -> Outcome:
 
 
 def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any], Ints]:
-    """Return the columns that identify the groups of launches, and the group of each launch."""
     table, calls = timeline.kernels, timeline.calls
     names, name = number_texts(timeline, table.name[kernel])
     functions, function = number_texts(timeline, calls.name[call], without_version)

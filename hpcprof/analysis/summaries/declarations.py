@@ -22,7 +22,6 @@ def _statistics(prefix: str = "") -> str:
 
 
 def _held(memory: str) -> str:
-    """Return the statistics of an amount of memory."""
     return " ".join(f"{memory}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
 
 

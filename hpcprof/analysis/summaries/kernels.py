@@ -65,7 +65,6 @@ def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
 
 
 def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:
-    """Return the statistics and the class of each group of kernels."""
     summary = summarize(group, table.end - table.start)
     category = np.empty(groups, np.int64)
     category[group] = table.category

@@ -494,7 +494,6 @@ def _correlations(values: Floats, lags: int) -> Floats:
 
 
 def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[str, Any]]:
-    """Yield what a rank has otherwise than the other ranks."""
     by_metric: dict[str, dict[int, _Tested]] = {}
     for test in tested:
         if test.rank is not None and _is_known(test.values, test.metric):

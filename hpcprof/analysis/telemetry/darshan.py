@@ -60,7 +60,6 @@ def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Out
 
 
 def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
-    """Yield what the logs lack."""
     for name, log in logs:
         if log.partial:
             modules = ", ".join(log.partial)

@@ -161,7 +161,6 @@ def blocks_of(marks: Sequence[StepMark], begin: float, end: float, most: int) ->
 
 
 def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``telemetry`` of a node."""
     for (device, metric), series in node.series.items():
         kind, unit = METRICS[metric]
         if kind == "bits" or len(series.times) < 2:
@@ -191,7 +190,6 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
 
 
 def _grouped(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield each block that has samples, with their values."""
     at = blocks.of(times)
     for block in range(len(blocks)):
         samples = values[at == block]
@@ -457,7 +455,6 @@ def _advice(words: str, amount: float | None) -> str:
 
 
 def _memory_of(node: NodeTelemetry) -> Series | None:
-    """Return the memory of the ranks of a node together."""
     memory = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
     recorded = [series for series in memory if series is not None]
     if not recorded:

@@ -73,7 +73,6 @@ def length(start: Ints, end: Ints) -> int:
 
 
 def _ordered(start: Ints, end: Ints) -> Intervals:
-    """Return the starts and the ends of the intervals that are not empty, each in ascending order."""
     full = end > start
     if not full.all():
         start, end = start[full], end[full]

@@ -73,7 +73,6 @@ def node_tracks(
 def _tracks(
     node: NodeTelemetry, device: str, metric: _Metric, begin: float, end: float
 ) -> Iterator[NodeTrack]:
-    """Yield the track of a metric; none without samples in sight."""
     series = node.series.get((device, metric.name))
     if series is None or len(series.times) < 2:
         return

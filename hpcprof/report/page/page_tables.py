@@ -61,7 +61,6 @@ def _of_analysis(
     title: str = "",
     name: str = "",
 ) -> PageTable:
-    """Return rows with the columns of an analysis as a table, under another title or name if one is given."""
     headers = [header(column.name) for column in analysis.columns]
     name, title = name or analysis.name, title or analysis.title
     return page_table(name, title, analysis.columns, headers, rows, rest, notes)

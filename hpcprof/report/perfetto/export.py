@@ -333,7 +333,6 @@ class _Tracks:
 
 
 def _texts_packet(rank: int, slices: SliceColumns) -> bytes:
-    """Return the first packet of a rank, with all texts that others refer to."""
     interned = join(
         _interned(1, CATEGORIES),
         _interned(2, list(slices.names.number)),
@@ -427,7 +426,6 @@ def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
 
 
 def _of_sequence(rank: int, time: Ints, event: Encoded) -> bytes:
-    """Return packets with the events of a rank."""
     count = len(time)
     fixed = (_constant(_SEQUENCE, rank + 1, count), _constant(_FLAGS, _NEEDS_TEXTS, count))
     return _packet(join(varints(_TIME, time), *fixed, nested(_EVENT, event)))

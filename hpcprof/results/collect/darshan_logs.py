@@ -59,7 +59,6 @@ def bring_logs(run: Run) -> bool:
 
 
 def _logs_at_site(run: Run) -> Iterator[Path]:
-    """Yield the logs that match the site's pattern on the days of the run."""
     pattern = run.manifest.site.darshan_logs if run.manifest is not None else ""
     job = re.match(r"\d+", run.job_id)
     if run.manifest is None or not pattern or not job:

@@ -75,7 +75,6 @@ def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
 
 
 def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:
-    """Return the rows of a query; none without its main table."""
     db = db or default_database()
     if db and "://" in db:
         return _from_server(db, query.format(elapsed=_ELAPSED))

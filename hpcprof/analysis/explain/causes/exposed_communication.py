@@ -66,7 +66,6 @@ def _hidden(scene: Scene, times: Times, place: str) -> Times:
 
 
 def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
-    """Return the times with the compute of a place slowed by the communication that now overlaps it."""
     graph, work = scene.graph, scene.graph.work
     hidden = scene.once(_exposed) * (1 - factor)
     lost = scene.replay.lost

@@ -209,7 +209,6 @@ class _Trace:
         )
 
     def _launched(self, event: Event, **arguments: Any) -> msgspec.Raw:
-        """Return arguments with the number of the launch that an event is part of."""
         if (number := self._launch.get(_place(event))) is not None:
             arguments["correlation"] = number
         return msgspec.Raw(msgspec.json.encode(arguments))

@@ -295,7 +295,6 @@ class TraceEvents:
                     self._count(subject, checks)
 
     def _sort(self, batch: Batch, by_category: dict[str | None, list[Event]]) -> None:
-        """Add events to the list of their category, and count what is left out."""
         for event in batch:
             if event is None:
                 self._lost[LossKind.ROW, Subject.EVENT, "form"] += 1

@@ -98,7 +98,6 @@ def host_collectives(
 
 
 def _operations(name: Ints, pattern: re.Pattern[str], strings: StringTable) -> dict[int, str]:
-    """Return the operation of each name that a pattern matches, by the number of the name."""
     texts = strings.array()
     match = {number: pattern.fullmatch(texts[number]) for number in distinct(name).tolist()}
     return {number: op for number, text in match.items() if text and (op := operation(text[1]))}

@@ -175,7 +175,6 @@ def _last_event(text: bytes) -> tuple[int, int]:
 
 
 def _end_of_list(text: bytes) -> tuple[int, int]:
-    """Return where the list probably ends: at the last bracket."""
     at = text.rfind(b"]")
     return max(at, 0), at + 1
 

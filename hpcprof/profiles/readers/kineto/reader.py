@@ -168,7 +168,6 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
 
 
 def _distinguished(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
-    """Return correlations that no two processes share."""
     number = correlation * len(processes) + np.searchsorted(processes, owner)
     return np.where(correlation == NO_CORRELATION, NO_CORRELATION, number)
 

@@ -81,7 +81,6 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
 
 
 def _rows(export: NsysExport, table: str, columns: Sequence[str]) -> list[Any]:
-    """Return some columns of a small table; nothing if it does not have them all."""
     samples = export.table(table)
     return [*samples.rows(columns)] if samples is not None and samples.columns >= set(columns) else []
 

@@ -216,7 +216,6 @@ class ExportTable(msgspec.Struct, frozen=True):
         )
 
     def _numbers(self, column: str, values: Sequence[Any]) -> Ints:
-        """Turn values into int64, raising `DamagedInput` for one that is not an integer."""
         try:
             return np.array([_integer(value) for value in values], np.int64)
         except (TypeError, ValueError, OverflowError):

@@ -86,7 +86,6 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
 def _frames(
     blob: bytes, domain: int, payload_layouts: Mapping[SchemaId, PayloadLayout]
 ) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
-    """Return the frames in the payload of a mark; None if it is no stack."""
     if len(blob) < PAYLOAD_HEADER.itemsize:
         return None
     _, schema, _, offset = np.frombuffer(blob, PAYLOAD_HEADER, 1)[0].tolist()

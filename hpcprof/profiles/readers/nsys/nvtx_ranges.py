@@ -138,7 +138,6 @@ def ranges(
 
 
 def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> Marked:
-    """Return the names of ranges: the registered ones, else the texts in their rows."""
     inline = np.flatnonzero(registered == NO_NAME)
     written = mark_operators(events.text.take(rows[inline]).texts(), strings)
     texts = strings.array()

@@ -234,7 +234,6 @@ def process_of(table: ExportTable, ids: Ints, only_process: int) -> Ints:
 
 
 def _process(ids: Ints) -> Ints:
-    """Return the process of global ids, `NO_PROCESS` for `NO_ID`."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
     if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
         return _repeated(low >> PROCESS_SHIFT, len(ids))
@@ -242,7 +241,6 @@ def _process(ids: Ints) -> Ints:
 
 
 def _repeated(value: int, rows: int) -> Ints:
-    """Return a column of one value, which takes the memory of one row."""
     return np.broadcast_to(np.int64(value), (rows,))
 
 

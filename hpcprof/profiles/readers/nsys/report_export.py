@@ -85,7 +85,6 @@ def _said(output: str) -> str:
 
 @contextmanager
 def _locked(report: Path) -> Iterator[None]:
-    """Hold a lock on a report, or none if the file system has no locks."""
     with reading(report):
         file = report.open("rb")
     with file:

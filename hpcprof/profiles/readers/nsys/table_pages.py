@@ -203,7 +203,6 @@ class TablePages:
         return base, np.repeat(base, count) + pointer
 
     def _content(self, pages: Ints, room: _Bytes | None = None) -> _Bytes:
-        """Read pages, one behind the other, into ``room`` if there is any."""
         if not len(pages) or pages.min() < 1 or pages.max() > self._pages:
             raise _Unusual
         content = (
@@ -333,7 +332,6 @@ def _sizes(kind: Ints) -> Ints:
 
 
 def _big_endian(content: _Bytes, at: Ints, size: int) -> Ints:
-    """Return the unsigned integers of ``size`` bytes at offsets."""
     value = content.take(at).astype(np.int64)
     for byte in range(1, size):
         value = value << 8 | content.take(at + byte)

@@ -66,7 +66,6 @@ def _messages(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _node(data: bytes, begin: int, end: int) -> dict[str, object] | None:
-    """Return a node as a row; None if it is no operation."""
     row: dict[str, object] = {"name": "", "step": 0, "start_ns": 0, "duration_ns": 0}
     kind = 0
     attributes: dict[str, object] = {}

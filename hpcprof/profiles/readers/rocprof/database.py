@@ -212,7 +212,6 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     def _read(
         self, table: ExportTable, wanted: Mapping[str, int | None], subject: Subject, lost: list[Loss]
     ) -> IntColumns:
-        """Read a table, with the columns that only its track has."""
         present = {name: default for name, default in wanted.items() if name in table.columns}
         table.require("start", "end")
         bulk = table.read_bulk(present)
@@ -346,7 +345,6 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         }
 
     def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:
-        """Return the events of markers that have a message, and its number in the string table."""
         table = self.table("event")
         if table is None or not len(categories) or "extdata" not in table.columns:
             return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -66,7 +66,6 @@ def _blocks(written: memoryview) -> Iterator[bytes]:
 
 
 def _flat(value: object, way: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the fields of an object and of those in it, with the names on the way to each."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _flat(inner, f"{way}.{name}" if way else name)

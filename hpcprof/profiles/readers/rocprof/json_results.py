@@ -305,7 +305,6 @@ class _ProcessReader:
         return [*measureds.values()]
 
     def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
-        """Return the sum of each counter over the units of the device, for each dispatch."""
         names = {counter.id.handle: counter.name for counter in self._process.counters}
         rows, counters = [], []
         values: list[float] = []

@@ -229,7 +229,6 @@ def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, 
 
 
 def _entry(data: bytes, message: Field) -> tuple[int, list[Field]]:
-    """Return the key and the fields of the value of an entry of a map."""
     key, value = 0, []
     for field in fields_of(data, message.value, message.end):
         if field.number == 1 and field.end == NO_PART:

@@ -360,7 +360,6 @@ def _versions(reported: Mapping[str, Any]) -> dict[str, str | None]:
 def _run(
     function: Callable[[TaskT], ResultT], chunk: Sequence[TaskT], folders: Sequence[Path]
 ) -> list[ResultT | Lost]:
-    """Run tasks on a worker."""
     for folder in folders:
         if not os.access(folder, os.R_OK | os.X_OK):
             raise HpcprofError(

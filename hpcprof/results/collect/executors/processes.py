@@ -187,7 +187,6 @@ class _Team(msgspec.Struct):
         self._give(self.workers[receiver])
 
     def _give(self, worker: _Worker) -> None:
-        """Give an idle worker a chunk if one waits."""
         if self.waiting:
             worker.tasks.extend(self.waiting.popleft())
             with suppress(BrokenPipeError):  # The end of its answers will tell.
