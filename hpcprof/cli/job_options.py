@@ -116,13 +116,12 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
 
 
 def unread_input(program: Sequence[str]) -> str:
-    """Return that no rank reads the file at this command's standard input; empty if there is none.
-
-    A loop of a shell that reads a file has read some of it before each of its commands.
-    """
+    """Return that no rank reads the file at this command's standard input; empty if there is none."""
     with suppress(OSError):
+        # A loop of a shell has read some of its file before each of its commands.
         if stat.S_ISREG(os.fstat(0).st_mode) and os.fstat(0).st_size and not os.lseek(0, 0, os.SEEK_CUR):
-            name = os.path.relpath(Path("/proc/self/fd/0").readlink())
+            file, folder = Path("/proc/self/fd/0").resolve(), Path.cwd()
+            name = str(file.relative_to(folder) if file.is_relative_to(folder) else file)
             reads = shlex.join(["bash", "-c", f"{shlex.join(program)} < {shlex.quote(name)}"])
             return f"no rank reads the standard input of this command ({name}): write -- {reads}"
     return ""

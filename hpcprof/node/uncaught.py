@@ -40,6 +40,9 @@ def _world() -> Any:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the type and the message of an exception, and the innermost line of the user's code."""
+    members = getattr(error, "exceptions", ())  # of a group, whose message is their number
+    if isinstance(members, tuple) and members and isinstance(members[0], BaseException):
+        return describe(members[0])
     kind = type(error)
     hidden = kind.__module__ in ("builtins", "__main__")
     try:

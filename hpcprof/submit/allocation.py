@@ -33,5 +33,4 @@ def within_allocation(spec: JobSpec) -> tuple[Site, JobSpec]:
 
 
 def _is_in_job(scheduler: str) -> bool:
-    variable = find_scheduler(scheduler).job_id_variable
-    return bool(variable and os.environ.get(variable))
+    return bool(os.environ.get(find_scheduler(scheduler).job_id_variable))

@@ -30,7 +30,9 @@ def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     assert "second hand" not in done.stdout
 
 
-def test_a_file_that_no_rank_reads_is_noted_unless_a_loop_reads_it(tmp_path: Path) -> None:
+def test_a_file_that_no_rank_reads_is_noted_unless_a_loop_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "input").write_text("ecut=30\n")
     kept, file = os.dup(0), os.open("input", os.O_RDONLY)
     try:
@@ -40,6 +42,10 @@ def test_a_file_that_no_rank_reads_is_noted_unless_a_loop_reads_it(tmp_path: Pat
             unread_input(["./pw.x", "-v"])
             == f"no rank reads the standard input of this command (input): {write}"
         )
+        os.lseek(0, 0, os.SEEK_SET)
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir("other")
+        assert f"({tmp_path}/input)" in unread_input(["./pw.x"])
         os.read(0, 1)
         assert unread_input(["./pw.x"]) == ""
     finally:
