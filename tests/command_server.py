@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -22,12 +23,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import IO, TypedDict
 
 import hpcprof
+from tests.waiting import until
 
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
 """Prefixes of the variables that a process reads only when it starts."""
@@ -99,13 +103,30 @@ class CommandServer:
         self, arguments: list[str], directory: Path, timeout: float, module: str = "hpcprof"
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in ``directory``, as ``python -m module`` does, and return what it printed."""
+        with self.start(arguments, directory, module) as command:
+            try:
+                code = command.wait(timeout)
+            except TimeoutError:
+                command.send_signal(signal.SIGKILL)
+                raise
+            return subprocess.CompletedProcess([module, *arguments], code, *command.printed())
+
+    @contextlib.contextmanager
+    def start(
+        self,
+        arguments: list[str],
+        directory: Path,
+        module: str = "hpcprof",
+        environment: Mapping[str, str] = os.environ,
+    ) -> Iterator[Command]:
+        """Start a command, as `run` does, that goes on while the block runs."""
         umask = os.umask(0)
         os.umask(umask)
         request = Request(
             module=module,
             arguments=arguments,
             directory=str(directory),
-            environment=dict(os.environ),
+            environment=dict(environment),
             umask=umask,
         )
         answers, theirs = socket.socketpair()
@@ -115,14 +136,39 @@ class CommandServer:
             with theirs:
                 files = [file.fileno() for file in (asked, stdout, stderr, theirs)]
                 socket.send_fds(self._connection, [b"!"], files)
-            answers.settimeout(timeout)
-            process = _number(answers)
-            try:
-                code = _number(answers)
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                raise
-            return subprocess.CompletedProcess([module, *arguments], code, _text(stdout), _text(stderr))
+            answers.settimeout(60)
+            yield Command(_number(answers), answers, stdout, stderr)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command at work."""
+
+    pid: int
+    answers: socket.socket
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def printed(self) -> tuple[str, str]:
+        """Return what it has printed so far on both files."""
+        stdout, stderr = map(_text, (self.stdout, self.stderr))
+        return stdout, stderr
+
+    def first_line(self) -> str:
+        """Wait for the first line on stdout, and return it."""
+        until(lambda: "\n" in self.printed()[0] or select.select([self.answers], [], [], 0)[0])
+        stdout, stderr = self.printed()
+        assert "\n" in stdout, stderr
+        return stdout.splitlines()[0]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> int:
+        """Wait until it has ended, and return its exit code."""
+        self.answers.settimeout(timeout)
+        return _number(self.answers)
 
 
 def _number(answers: socket.socket) -> int:
@@ -135,8 +181,9 @@ def _printed() -> IO[str]:
 
 
 def _text(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
+    # The command writes at the position of the same open file, which must stay where it is.
+    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8")
+    return io.StringIO(text, newline=None).read()
 
 
 def serve(connection: socket.socket) -> None:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +45,7 @@ from hpcprof.serve import hub as hub_module
 from hpcprof.serve.grants import Grant
 from hpcprof.serve.hub import PushRefused, UploadProgress, Uploads
 from hpcprof.serve.server import listen_on_file
-from tests.command_server import CommandServer
+from tests.command_server import Command, CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.chromium import OpenPage, barriers
 from tests.integration.chromium import web_packages as web_packages
@@ -55,6 +54,7 @@ pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<img src=x onerror=alert(1)>"
+SERVE = ["serve", "--accept"]
 Members = list[tuple[tarfile.TarInfo, bytes]]
 Pushing = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -131,7 +131,7 @@ def tokens(*words: str) -> str:
 
 
 @contextmanager
-def hub(folder: Path, *options: str) -> Iterator[Hub]:
+def hub(command_server: CommandServer, folder: Path, *options: str) -> Iterator[Hub]:
     """Start a hub, and end it."""
     made = [
         token(folder, name, "--project", project, "--may", may)
@@ -141,18 +141,18 @@ def hub(folder: Path, *options: str) -> Iterator[Hub]:
             ("eve", "other", "push"),
         )
     ]
-    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--port", "0", "--runs-dir", str(folder)]
-    said = folder / "stderr"
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=said.open("w"), text=True
-    ) as process:
-        address = process.stdout.readline().strip()
-        assert address, said.read_text()
+    command = [*SERVE, "--port", "0", "--runs-dir", str(folder), *options]
+    with command_server.start(command, Path.cwd()) as running:
         try:
-            yield Hub(int(re.findall(r":(\d+)/", address)[0]), folder, *made)
+            yield Hub(port_of(running), folder, *made)
         finally:
-            process.send_signal(signal.SIGINT)
-            assert (process.wait(60), said.read_text()) == (0, "")
+            running.send_signal(signal.SIGINT)
+            assert (running.wait(60), running.printed()[1]) == (0, "")
+
+
+def port_of(server: Command) -> int:
+    """Return the port of a server when it listens."""
+    return int(re.findall(r":(\d+)/", server.first_line())[0])
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +184,8 @@ def package(collected: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def sqlite_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with hub(tmp_path_factory.mktemp("hub")) as made:
+def sqlite_hub(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Iterator[Hub]:
+    with hub(command_server, tmp_path_factory.mktemp("hub")) as made:
         yield made
 
 
@@ -526,7 +526,11 @@ def test_bytes_that_are_no_package_are_refused(sqlite_hub: Hub, package: bytes) 
 
 @pytest.mark.parametrize("kind", ["SQLite", "PostgreSQL"])
 def test_pushes_at_once_are_all_there(
-    kind: str, package: bytes, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str,
+    package: bytes,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    command_server: CommandServer,
 ) -> None:
     packages = [repacked(package, partial(_renamed, f"run-{number:02}")) for number in range(4)]
     with ExitStack() as stack:
@@ -534,7 +538,7 @@ def test_pushes_at_once_are_all_there(
         if kind == "PostgreSQL":
             folder = request.getfixturevalue("postgresql")
             options = ("--db", f"postgresql+psycopg://hpcprof@/postgres?host={folder}")
-        one = stack.enter_context(hub(tmp_path / "hub", *options))
+        one = stack.enter_context(hub(command_server, tmp_path / "hub", *options))
         with ThreadPoolExecutor(8) as pool:
             projects = [one.push, one.other]
             done = list(pool.map(lambda i: one.put(packages[i // 2], projects[i % 2]), range(8)))
@@ -574,23 +578,23 @@ def _with_run(rows: dict[str, dict[str, list[Any]]], name: str) -> None:
 
 
 def test_a_killed_push_and_a_killed_hub_leave_no_half_of_a_run(
-    package: bytes, tmp_path: Path, pushing: Pushing
+    package: bytes, tmp_path: Path, pushing: Pushing, command_server: CommandServer
 ) -> None:
     folder = tmp_path / "hub"
     made = token(folder, "ci", "--project", "train", "--may", "push")
-    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--port", "0", "--runs-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
-        one = Hub(port, folder, made, made, made)
+    command = [*SERVE, "--port", "0", "--runs-dir", str(folder)]
+    with command_server.start(command, tmp_path) as running:
+        one = Hub(port_of(running), folder, made, made, made)
         assert one.put(package, made, 0, len(package) // 3)[0] == 200
-        process.kill()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
-        one = Hub(port, folder, made, made, made)
+        running.send_signal(signal.SIGKILL)
+        assert running.wait(60) == -signal.SIGKILL
+    with command_server.start(command, tmp_path) as running:
+        one = Hub(port_of(running), folder, made, made, made)
         assert one.runs(made) == []
         done = pushing(one, made)
         assert done.returncode == 0 and len(one.runs(made)) == 1, done.stderr
-        process.terminate()
+        running.send_signal(signal.SIGTERM)
+        running.wait(60)
 
 
 def test_the_command_that_waits_for_a_job_pushes_its_run(
@@ -770,13 +774,14 @@ def test_the_reader_of_a_link_sees_what_it_names_after_the_sign_in(
     assert "Secure" in sqlite_hub.signed_in(sqlite_hub.read, "/", X_Forwarded_Proto="https")[1]
 
 
-def test_a_proxy_comes_by_a_socket_that_only_its_user_can_open(tmp_path: Path) -> None:
+def test_a_proxy_comes_by_a_socket_that_only_its_user_can_open(
+    tmp_path: Path, command_server: CommandServer
+) -> None:
     token(tmp_path, "alice", "--project", "train", "--may", "read", "--proxied")
     path = tmp_path / "hub.socket"
-    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--runs-dir", str(tmp_path)]
-    command += ["--unix", str(path), "--user-header", "X-Remote-User"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == f"http://localhost/ by {path}\n"
+    command = [*SERVE, "--runs-dir", str(tmp_path), "--unix", str(path), "--user-header", "X-Remote-User"]
+    with command_server.start(command, tmp_path) as running:
+        assert running.first_line() == f"http://localhost/ by {path}"
         assert path.stat().st_mode & 0o777 == 0o600
         for header, status in (("alice", 200), ("mallory", 403)):
             connection = http.client.HTTPConnection("localhost")
@@ -787,8 +792,8 @@ def test_a_proxy_comes_by_a_socket_that_only_its_user_can_open(tmp_path: Path) -
             connection.close()
         with pytest.raises(UsageError, match="a server listens there already"):
             listen_on_file(path)
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(60), process.stderr.read()) == (0, "")
+        running.send_signal(signal.SIGINT)
+        assert (running.wait(60), running.printed()[1]) == (0, "")
     assert not path.exists()
     with listen_on_file(path):
         pass
@@ -798,14 +803,16 @@ def test_a_proxy_comes_by_a_socket_that_only_its_user_can_open(tmp_path: Path) -
         listen_on_file(tmp_path / "file")
 
 
-def test_the_user_comes_from_the_header_of_the_proxy_alone(tmp_path: Path, package: bytes) -> None:
+def test_the_user_comes_from_the_header_of_the_proxy_alone(
+    tmp_path: Path, package: bytes, command_server: CommandServer
+) -> None:
     folder = tmp_path / "hub"
     assert "where the proxy names that user" in token(
         folder, "alice", "--project", "train", "--may", "read", "--proxied"
     )
     for proxy, allowed in (("127.0.0.1", True), ("10.1.2.3", False)):
         shutil.rmtree(folder / "x", ignore_errors=True)
-        with hub(folder / "x", "--user-header", "X-Remote-User", "--proxy", proxy) as one:
+        with hub(command_server, folder / "x", "--user-header", "X-Remote-User", "--proxy", proxy) as one:
             token(folder / "x", "alice", "--project", "train", "--may", "read", "--proxied")
             assert (one.ask("/api/runs", None, X_Remote_User="alice")[0] == 200) is allowed
             for user in ("ci", "mallory", "<i>"):  # a token, and no users

@@ -212,7 +212,7 @@ def test_unknown_programs_are_apart_in_a_history(hpcprof: Hpcprof, tmp_path: Pat
     assert "step_ns of 2 runs" in hpcprof("history").stdout
 
 
-def test_a_page_is_opened_in_a_terminal_with_a_display(tmp_path: Path) -> None:
+def test_a_page_is_opened_in_a_terminal_with_a_display(hpcprof: Hpcprof, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "profiles", *NSYS[:1])
     (tmp_path / "bin").mkdir()
     browser = tmp_path / "bin/browser"
@@ -235,10 +235,7 @@ def test_a_page_is_opened_in_a_terminal_with_a_display(tmp_path: Path) -> None:
     assert f"opening runs/pages/{page.name} in the browser" in said
     assert (tmp_path / "opened").read_text() == f"file://{page}\n"
     assert "<html" in page.read_text()
-    removed = subprocess.run(
-        [sys.executable, "-m", "hpcprof", "rm", "--yes", page.stem], cwd=tmp_path, check=True
-    )
-    assert removed.returncode == 0
+    assert hpcprof("rm", "--yes", page.stem).returncode == 0
     assert not page.exists()
 
 

@@ -10,9 +10,7 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from playwright.sync_api import Browser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hpcprof as package
+from tests.command_server import CommandServer
 from tests.integration.chromium import barriers, open_page
 from tests.waiting import until
 
@@ -59,29 +58,25 @@ class Server:
 
 @contextmanager
 def serving(
+    command_server: CommandServer,
     place: Path,
-    *options: str,
     ends: signal.Signals = signal.SIGINT,
-    environment: dict[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Iterator[Server]:
     """Start a server in a folder, and end it by a signal, by default as Ctrl-C does."""
-    command = [sys.executable, "-m", "hpcprof", "serve", "--port", "0", *options]
-    said = place / f"stderr of {ends.name}"
-    with subprocess.Popen(
-        command, cwd=place, stdout=subprocess.PIPE, stderr=said.open("w"), text=True, env=environment
-    ) as process:
-        address = process.stdout.readline().strip()
-        assert address, said.read_text()
+    with command_server.start(["serve", "--port", "0"], place, environment=environment) as running:
+        address = running.first_line()
         try:
             yield Server(int(re.findall(r":(\d+)/", address)[0]), place, address)
         finally:
-            process.send_signal(ends)
-            code = process.wait(60)
-    assert (code, said.read_text()) == (-ends if ends == signal.SIGKILL else 0, "")
+            running.send_signal(ends)
+            code = running.wait(60)
+        said = running.printed()[1]
+    assert (code, said) == (-ends if ends == signal.SIGKILL else 0, "")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Iterator[Server]:
     """A server over a run, and over collected profiles of another tool in a folder with a hostile name."""
     place = tmp_path_factory.mktemp("served")
     profiles = place / HOSTILE
@@ -90,20 +85,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         packed = (DATA / f"ddp_cap2_rank{rank}.sqlite.xz").read_bytes()
         (profiles / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
     package.collect_profiles(profiles, runs_dir=place / "runs", jobs=1)
-    submit = [
-        sys.executable,
-        "-m",
-        "hpcprof",
-        "submit",
-        "--wait",
-        "--job-name",
-        "hello",
-        "--",
-        "echo",
-        HOSTILE,
-    ]
-    subprocess.run(submit, cwd=place, check=True, capture_output=True)
-    with serving(place) as found:
+    submitted = command_server.run(
+        ["submit", "--wait", "--job-name", "hello", "--", "echo", HOSTILE], place, 480
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    with serving(command_server, place) as found:
         yield found
 
 
@@ -213,19 +199,18 @@ def test_the_timeline_of_a_run_comes_in_tiles(server: Server, run_id: str, brows
     assert opened.complaints == []
 
 
-def test_readers_and_a_collect_get_the_same_answers(server: Server, run_id: str) -> None:
+def test_readers_and_a_collect_get_the_same_answers(
+    server: Server, run_id: str, command_server: CommandServer
+) -> None:
     path = f"/api/runs/{quote(run_id, safe='')}/tables/kernels"
     before = server.ask(path)
     shutil.copytree(server.place / HOSTILE, server.place / "more" / "profiles")
-    command = [sys.executable, "-m", "hpcprof", "collect", "more"]
     answers: list[tuple[int, str]] = []
-    with (
-        subprocess.Popen(command, cwd=server.place, stdout=subprocess.DEVNULL) as collect,
-        ThreadPoolExecutor(10) as readers,
-    ):
-        while collect.poll() is None or not answers:
+    with ThreadPoolExecutor(10) as readers, ThreadPoolExecutor(1) as other:
+        collect = other.submit(command_server.run, ["collect", "more"], server.place, 480)
+        while not collect.done() or not answers:
             answers += readers.map(server.ask, [path, "/runs"] * 5)
-    assert collect.returncode == 0
+    assert collect.result().returncode == 0
     assert {status for status, _ in answers} == {200}
     assert {*answers[::2]} == {before}
 
@@ -238,7 +223,9 @@ def post(server: Server, sql: str, runs: list[str], query: str = "") -> tuple[in
     return status, text if query and status == 200 else json.loads(text)
 
 
-def test_sql_reads_the_results_and_the_events_of_runs(server: Server, run_id: str) -> None:
+def test_sql_reads_the_results_and_the_events_of_runs(
+    server: Server, run_id: str, command_server: CommandServer
+) -> None:
     status, found = post(server, "SELECT rank, idle_pct FROM analysis_breakdown WHERE rank < 2", [])
     assert (status, found["columns"], found["truncated"]) == (200, ["rank", "idle_pct"], False)
     assert {row[0] for row in found["rows"]} == {0, 1}
@@ -250,11 +237,9 @@ def test_sql_reads_the_results_and_the_events_of_runs(server: Server, run_id: st
     for table in ("steps", "matches"):
         status, found = post(server, f"SELECT count(*) FROM {table}", [run_id])
         assert (status, found["rows"][0][0] > 0) == (200, True)
-    command = [sys.executable, "-m", "hpcprof", "query", "--events", "SELECT count(*) FROM kernels", HOSTILE]
-    kept = subprocess.run(
-        [*command, "--format", "csv"], cwd=server.place, check=True, capture_output=True, text=True
-    )
-    assert text == kept.stdout
+    command = ["query", "--events", "SELECT count(*) FROM kernels", HOSTILE, "--format", "csv"]
+    kept = command_server.run(command, server.place, 480)
+    assert (kept.returncode, kept.stdout) == (0, text)
 
 
 def test_each_example_of_the_sql_page_has_rows(server: Server, run_id: str, browser: Browser) -> None:
@@ -350,11 +335,11 @@ def test_a_hostile_log_line_is_text_in_the_page_of_a_running_job(server: Server,
 
 
 def test_the_list_renews_itself_until_all_runs_have_ended(
-    server: Server, browser: Browser, tmp_path: Path
+    server: Server, browser: Browser, tmp_path: Path, command_server: CommandServer
 ) -> None:
     waits = f"while [ ! -e {tmp_path}/told ]; do sleep 0.1; done"
-    submit = [sys.executable, "-m", "hpcprof", "submit", "--job-name", "patient", "--", "sh", "-c", waits]
-    subprocess.run(submit, cwd=server.place, check=True, capture_output=True)
+    submit = ["submit", "--job-name", "patient", "--", "sh", "-c", waits]
+    assert command_server.run(submit, server.place, 480).returncode == 0
 
     def listed() -> list[str]:
         return [run["state"] for run in server.json("/api/runs?search=patient")["runs"]]
@@ -375,12 +360,14 @@ def test_the_list_renews_itself_until_all_runs_have_ended(
     assert (len(opened.requests), opened.complaints) == (asked, [])
 
 
-def test_a_killed_server_leaves_its_tiles_to_the_next(server: Server, run_id: str, tmp_path: Path) -> None:
+def test_a_killed_server_leaves_its_tiles_to_the_next(
+    server: Server, run_id: str, tmp_path: Path, command_server: CommandServer
+) -> None:
     path = f"/api/runs/{quote(run_id, safe='')}/timeline"
     cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     answers, kept = [], []
     for number in (signal.SIGKILL, signal.SIGTERM):
-        with serving(server.place, ends=number, environment=cache) as other:
+        with serving(command_server, server.place, ends=number, environment=cache) as other:
             answers.append([other.ask(path), other.ask(f"{path}/2/1?ranks=0-1")])
             kept.append({file.name: file.stat().st_mtime_ns for file in tmp_path.rglob("?-2-1")})
     assert [status for status, _ in answers[0]] == [200, 200]
@@ -389,9 +376,8 @@ def test_a_killed_server_leaves_its_tiles_to_the_next(server: Server, run_id: st
     assert kept[0].keys() == {"0-2-1", "1-2-1"}
 
 
-def test_a_taken_port_is_one_sentence(server: Server) -> None:
-    command = [sys.executable, "-m", "hpcprof", "serve", "--port", str(server.port)]
-    done = subprocess.run(command, cwd=server.place, capture_output=True, text=True, timeout=120)
+def test_a_taken_port_is_one_sentence(server: Server, command_server: CommandServer) -> None:
+    done = command_server.run(["serve", "--port", str(server.port)], server.place, 120)
     assert done.returncode == 2
     assert done.stderr == (
         f"hpcprof: cannot listen on 127.0.0.1, port {server.port}: Address already in use; --port 0 takes a "

@@ -20,8 +20,10 @@ from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdo
 from hpcprof.study.roles import PLAYER
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.jobs.job import JobSpec
+from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.mpi import forking_python
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -222,9 +224,9 @@ def test_a_study_of_kernel_metrics_runs_from_python(
 
 
 def test_an_interrupted_study_cancels_its_run_and_says_what_is_left(
-    hpcprof: Hpcprof, tools: Path, tmp_path: Path
+    hpcprof: Hpcprof, tools: Path, tmp_path: Path, command_server: CommandServer
 ) -> None:
-    code, said = ended_in_the_second_run(tmp_path, signal.SIGINT)
+    code, said = ended_in_the_second_run(command_server, tmp_path, signal.SIGINT)
     check_interruption(hpcprof, tmp_path, code - signal.SIGINT, said)
 
 
@@ -245,24 +247,14 @@ STAYING = ["sh", "-c", "if [ -e done ]; then until [ -e go ]; do sleep 0.1; done
 TWO_RANKS_AND_ONE = ["--ranks-per-node", "2", "--alone", "one-rank", "--repeats", "2", "--", *STAYING]
 
 
-def ended_in_the_second_run(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
+def ended_in_the_second_run(
+    command_server: CommandServer, tmp_path: Path, number: signal.Signals
+) -> tuple[int, str]:
     """Send a signal to a study whose second run is running; return its exit code and what it said."""
-    study = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "study", "slowdown", *TWO_RANKS_AND_ONE],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that run in the background inherit SIGINT as ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert study.stdout is not None
-    printed = iter(study.stdout.readline, "")
-    assert any(line.startswith("run 2 of 4") for line in printed)
-    assert any(line.startswith("running") for line in printed)
-    study.send_signal(number)
-    _, said = study.communicate(timeout=480)
-    return study.returncode, said
+    with command_server.start(["study", "slowdown", *TWO_RANKS_AND_ONE], tmp_path) as study:
+        until(lambda: "\nrunning" in study.printed()[0].partition("\nrun 2 of 4")[2])
+        study.send_signal(number)
+        return study.wait(480), study.printed()[1]
 
 
 def runs_of(folder: Path) -> list[str]:
@@ -270,21 +262,27 @@ def runs_of(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole_tables(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> dict[str, bytes]:
     """The tables of a study that nothing ended, by file name."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "go").touch()
     variables = {**os.environ, "PATH": f"{install_tools(folder)}{os.pathsep}{os.environ['PATH']}"}
-    words = [sys.executable, "-m", "hpcprof", "study", "slowdown", *TWO_RANKS_AND_ONE]
-    subprocess.run(words, cwd=folder, env=variables, check=True, capture_output=True)
+    words = ["study", "slowdown", *TWO_RANKS_AND_ONE]
+    with command_server.start(words, folder, environment=variables) as study:
+        assert study.wait(480) == 0, study.printed()
     return {path.name: path.read_bytes() for path in folder.glob("runs/*-slowdown-*/*.csv")}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["cancelled", "killed"])
 def test_a_study_that_was_ended_goes_on_and_gives_the_tables_of_a_whole_one(
-    number: signal.Signals, hpcprof: Hpcprof, tools: Path, tmp_path: Path, whole_tables: dict[str, bytes]
+    number: signal.Signals,
+    hpcprof: Hpcprof,
+    command_server: CommandServer,
+    tools: Path,
+    tmp_path: Path,
+    whole_tables: dict[str, bytes],
 ) -> None:
-    code, said = ended_in_the_second_run(tmp_path, number)
+    code, said = ended_in_the_second_run(command_server, tmp_path, number)
     if number is signal.SIGTERM:
         check_interruption(hpcprof, tmp_path, code - number, said)
     (folder,) = tmp_path.glob("runs/*-slowdown-*")
@@ -336,20 +334,14 @@ def test_a_study_that_is_refused_leaves_nothing(hpcprof: Hpcprof, tmp_path: Path
 
 @pytest.mark.usefixtures("tools")
 def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
-    hpcprof: Hpcprof, tmp_path: Path
+    command_server: CommandServer, tmp_path: Path
 ) -> None:
-    interrupted = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "study", "kernel-metrics", "--", "sleep", "300"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert interrupted.stdout is not None
-    assert any(line.startswith("submitted") for line in iter(interrupted.stdout.readline, ""))
-    interrupted.send_signal(signal.SIGTERM)
-    _, said = interrupted.communicate(timeout=480)
-    assert interrupted.returncode == 128 + signal.SIGTERM
+    words = ["study", "kernel-metrics", "--", "sleep", "300"]
+    with command_server.start(words, tmp_path) as interrupted:
+        until(lambda: "\nsubmitted" in f"\n{interrupted.printed()[0]}")
+        interrupted.send_signal(signal.SIGTERM)
+        assert interrupted.wait(480) == 128 + signal.SIGTERM
+        said = interrupted.printed()[1]
     assert "is cancelled; 0 of 2 runs are complete. The same command starts the study again." in said
 
 
