@@ -54,6 +54,7 @@ BatchStartTimeout=120
 EnforcePartLimits=NO
 # Ended jobs leave squeue soon, as on a busy cluster.
 MinJobAge={min_job_age}
+MaxArraySize=20
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres

@@ -37,7 +37,7 @@ def main() -> None:
     if as_json and not full:
         server.stop("qstat: conflicting options.", "usage: ", code=2)
     if "-B" in words:
-        attributes = {"default_queue": "workq", "max_array_size": 10000} | (
+        attributes = {"default_queue": "workq", "max_array_size": 20} | (
             {"job_history_enable": "True"} if server.history() else {}
         )
         print(json.dumps({"Server": {server.SERVER: attributes}}, indent="\t", separators=(",", ":\t")))
