@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from hpcprof.submit.launchers import ROOT_VARIABLES
 from tests.command_server import AT_START, READ_AT_START, CommandServer
+from tests.shared_server import begin_session
 
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile(
@@ -64,6 +65,12 @@ def pytest_collection_finish() -> None:
     # Searches as often as in a program of a few objects take a tenth of the time of the unit tests.
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes that run tests share servers, until the process that started them ends."""
+    if not hasattr(config, "workerinput"):
+        config.add_cleanup(begin_session())
 
 
 @pytest.fixture(autouse=True)

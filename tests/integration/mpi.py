@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +15,8 @@ import pytest
 import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import RankResult
-from tests.integration.rank_server import ADDRESS
+from tests.integration.rank_server import ADDRESS, SPACE
+from tests.shared_server import shared_server
 
 PYTHON = [sys.executable, "-IS", str(Path(__file__).with_name("rank_server.py"))]
 """The interpreter of a rank that `mpi` starts."""
@@ -56,25 +53,10 @@ def need_mpich() -> Path:
     return mpiexec
 
 
-@functools.cache
 def rank_server() -> str:
-    """Return the address of the server of ranks, which ends with this process."""
-    address = str(Path(tempfile.mkdtemp()) / "ranks")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.rank_server", "--serve", address],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-    def end() -> None:
-        server.communicate()
-        shutil.rmtree(Path(address).parent)
-
-    atexit.register(end)
-    assert server.stdout is not None and server.stdout.readline() == "ready\n"
-    return address
+    """Return the address of the server of ranks."""
+    # One thread: several ranks, and other tests, share the cores.
+    return shared_server("tests.integration.rank_server", SPACE | {"OMP_NUM_THREADS": "1"})
 
 
 def forking_python(folder: Path) -> Path:
@@ -96,7 +78,7 @@ def mpi(
     mpiexec = need_mpich()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
-    environment |= {"PYTHONPATH": str(root), ADDRESS: rank_server(), **variables}
+    environment |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", ADDRESS: rank_server(), **variables}
     done = subprocess.run(
         [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
         cwd=folder,

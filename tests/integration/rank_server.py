@@ -2,12 +2,15 @@
 
 A launcher starts ``python -IS rank_server.py ARGUMENTS`` for each rank instead of ``python ARGUMENTS``. That
 passes its environment, directory and open files to the server, lives as long as the rank, and ends like it.
-What an interpreter or a library reads at its start, such as ``OMP_NUM_THREADS``, is that of the server.
+A rank has the ``sitecustomize`` of its ``PYTHONPATH``, but for the workloads, and its environment is in
+``/proc``. What else an interpreter or a library reads at its start, as ``OMP_NUM_THREADS``, is the server's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import ctypes
 import fcntl
 import gc
 import json
@@ -15,13 +18,18 @@ import os
 import runpy
 import select
 import signal
+import site
 import socket
 import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 ADDRESS = "RANK_SERVER"
 """The variable with the path of the server's socket."""
+SPACE = {"SPACE_FOR_VARIABLES_OF_A_RANK": 30_000 * "-"}
+"""What makes the variables of the server longer than those of a rank."""
 _IMPORTED = (
     "torch.distributed",
     "torch.profiler",
@@ -56,10 +64,11 @@ def rank(arguments: list[str]) -> None:
 
 def serve(address: str) -> None:
     """Start ranks until standard input ends."""
+    gc.disable()
     for module in _IMPORTED:
         import_module(module)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     # The terminal's Ctrl-C is for the launcher, and nobody waits for those that keep the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -111,14 +120,67 @@ def become(
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
+    show(environment)
     os.chdir(folder)
+    if arguments[0] == "-u":
+        del arguments[0]
     module = arguments[0] == "-m"
     sys.argv = arguments[module:]
-    sys.path[0] = folder if module else str(Path(arguments[0]).parent)
+    path = environment.get("PYTHONPATH", "")
+    sys.path[:1] = path.split(os.pathsep) if path else []
+    if PathFinder.find_spec("sitecustomize") and not sys.argv[0].startswith("hpcprof."):
+        start_site()
+    sys.path.insert(0, folder if module else str(Path(arguments[0]).parent))
     if module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def show(environment: dict[str, str]) -> None:
+    """Have ``/proc`` show the environment, by which hpcprof knows the processes of a rank."""
+    # From env_start to env_end (proc(5)), where the variables of the server were.
+    numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = map(int, numbers[47:49])
+    block = os.fsencode("".join(f"{name}={value}\0" for name, value in environment.items()))
+    assert len(block) < end - start
+    # One last word: thousands of empty ones would take those long that read them.
+    ctypes.memmove(start, block.ljust(end - start - 1, b"-") + b"\0", end - start)
+
+
+class Imported:
+    """Finds a module that the server has imported when the program first imports it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = sys.modules.pop(module.__name__)
+        self._spec = module.__spec__
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return the spec of the module, once."""
+        if name != self._module.__name__:
+            return None
+        sys.meta_path.remove(self)
+        spec = copy.copy(self._spec)
+        assert spec is not None
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, _: ModuleSpec) -> ModuleType:
+        """Return the module as it is."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as the server has it."""
+        module.__spec__ = self._spec
+
+
+def start_site() -> None:
+    """Import the rank's own ``sitecustomize``, which may watch what the program imports."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("hpcprof", "sitecustomize")]:
+        del sys.modules[name]
+    Imported(sys.modules["torch"])
+    site.execsitecustomize()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from hpcprof.runs.directory import all_runs
 from hpcprof.runs.live_steps import read_live_steps
 from tests.command_server import CommandServer
+from tests.integration.mpi import forking_python
 from tests.integration.slurm_cluster import cluster_or_skip
 from tests.waiting import until
 
@@ -48,7 +48,7 @@ class Job:
     def __init__(self, folder: Path, server: CommandServer, kind: str, *options: str) -> None:
         self.folder, self.server = folder, server
         (folder / "train.py").write_text(PROGRAM)
-        self.hpcprof("submit", *options, "--", sys.executable, "train.py", kind)
+        self.hpcprof("submit", *options, "--", str(forking_python(folder)), "train.py", kind)
         (self.run,) = all_runs(folder / "runs")
 
     def hpcprof(self, *arguments: str, code: int = 0) -> str:

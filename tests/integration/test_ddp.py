@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import Training
 from tests.conftest import Hpcprof
@@ -131,11 +130,12 @@ def test_buckets_are_those_that_ddp_rebuilt_and_hold_every_gradient(plain: Finis
 def test_torchrun_starts_the_same_training_without_mpi_and_the_same_seed_gives_the_same_losses(
     tmp_path: Path, plain: Finished
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(hpcprof.__file__).parents[1])}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    # torchrun starts its workers by the Python of PYTHON_EXEC.
+    python = str(forking_python(tmp_path))
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, "-m", "hpcprof.workloads.ddp", *SMALL],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480,
+        cwd=tmp_path, env=os.environ | {"PYTHON_EXEC": python}, capture_output=True, text=True, timeout=480,
     )  # fmt: skip
     run = Finished(done.returncode, done.stdout, done.stderr, tmp_path)
     assert run.code == 0, run.stderr
@@ -192,7 +192,7 @@ def test_the_folder_of_the_seeds_readme_runs_as_it_stands(tmp_path: Path, hpcpro
     (folder / "define_model.py").write_text(README_MODEL)
     # The folder has its own module transformer, with a small model, which takes precedence.
     (folder / "transformer.py").write_text(SMALL_GPT2)
-    local = {"world_size": 1, "cap_size": 2, "epochs": 3, "batchsize": 16}
+    local = {"world_size": 1, "cap_size": 2, "epochs": 2, "batchsize": 2}
     (folder / "local_config.json").write_text(json.dumps(local))
     settings = {
         "cuda_visible_devices": "0,1",
@@ -201,7 +201,8 @@ def test_the_folder_of_the_seeds_readme_runs_as_it_stands(tmp_path: Path, hpcpro
         "python_path": sys.executable,
     }
     (folder / "global_config.json").write_text(json.dumps(settings))
-    done = hpcprof("submit", "--workload", "ddp", "--wait", "--", "--input", "input")
+    python = f"python={forking_python(tmp_path)}"
+    done = hpcprof("submit", "--workload", "ddp", "-o", python, "--wait", "--", "--input", "input")
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("runs/*/results/rank00000.json")
     result = parse_result(path.read_text())
@@ -309,10 +310,7 @@ def test_a_schedule_on_one_rank_chooses_among_all_measured_steps(tmp_path: Path,
 
 def test_without_mpi4py_the_remedy_is_said(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(hpcprof.__file__).parents[1]}"}
-    done = subprocess.run(
-        [sys.executable, *WORKLOAD[3:]], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    (sentence,) = done.stderr.splitlines()
+    run = mpi(1, WORKLOAD, tmp_path)
+    assert run.code == 1
+    (sentence,) = run.said
     assert "Ranks started by MPI need mpi4py" in sentence and "torchrun" in sentence

@@ -12,18 +12,31 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_server import CommandServer
+from tests.integration.mpi import forking_python
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def _hpcprof_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put an ``hpcprof`` of this checkout on the PATH, and the programs beside this Python."""
+    """Put an ``hpcprof`` of this checkout on the PATH, and the programs beside this Python.
+
+    The Python of a workload's ranks, of torchrun and of its workers is forked.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
-    command = folder / "hpcprof"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hpcprof "$@"\n')
-    command.chmod(0o755)
+    python = forking_python(tmp_path)
+    forked = f'case $* in *torchrun*) ;; submit*) shift; set -- submit -o python={python} "$@" ;; esac\n'
+    scripts = {
+        "hpcprof": f'{forked}exec {shlex.quote(sys.executable)} -m hpcprof "$@"\n',
+        "torchrun": f'exec {python} -m torch.distributed.run "$@"\n',
+    }
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PYTHON_EXEC", str(python))
     path = os.pathsep.join((str(folder), str(Path(sys.executable).parent), os.environ["PATH"]))
     monkeypatch.setenv("PATH", path)
 
@@ -54,13 +67,16 @@ def test_the_quickstart_leaves_a_report(tmp_path: Path) -> None:
     assert "<summary>Phase time" in (folder / "runs/report.html").read_text(encoding="utf-8")
 
 
-def test_the_trainer_of_the_graph_example_leaves_traces_that_can_be_analysed(tmp_path: Path) -> None:
+def test_the_trainer_of_the_graph_example_leaves_traces_that_can_be_analysed(
+    tmp_path: Path, command_server: CommandServer
+) -> None:
     folder = copy_of("gat", tmp_path)
     for command in commands("gat"):
         do(command, folder)
     assert (folder / "report.html").is_file()
     assert len(list(folder.glob("runs/*/profiles/*.trace.json.gz"))) == 2
-    steps = json.loads(do("hpcprof report --analysis step_times --format json", folder))
+    asked = ["report", "--analysis", "step_times", "--format", "json"]
+    steps = json.loads(command_server.run(asked, folder, 240).stdout)
     assert [row["rank"] for row in steps] == [0, 0, 1, 1]
 
 

@@ -19,7 +19,7 @@ from hpcprof.runs.directory import all_runs
 from hpcprof.runs.live_steps import read_live_steps
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
-from tests.integration.mpi import need_mpich
+from tests.integration.mpi import forking_python, need_mpich
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -118,11 +118,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer
         "told": wait("told", "run", "--notify", str(tell), *STALL, "stop", *sleeps),
     }
     (folder / "train.py").write_text(PROGRAM)
+    python = str(forking_python(folder))
     ranks = dict.fromkeys(STALLS, 3) | {"busy": 2, "pause": 2}
     for kind in ranks:
         hpcprof(
             *("submit", "--ranks-per-node", str(ranks[kind]), *STALL, "stop", "--job-name", kind),
-            *("--", sys.executable, "train.py", kind),
+            *("--", python, "train.py", kind),
         )
     runs = [*all_runs(folder / "runs")]
     # Ranks that poll use whole CPUs, so they begin when the others have imported torch.

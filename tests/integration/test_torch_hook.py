@@ -17,6 +17,7 @@ from hpcprof.runs.directory import all_runs
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import Target
 from tests.conftest import Hpcprof
+from tests.integration.mpi import forking_python
 
 TRAINING = """\
 import os, sys, torch
@@ -127,8 +128,8 @@ def test_an_ordinary_ddp_script_with_data_loaders_and_a_sitecustomize_of_its_own
     (own / "sitecustomize.py").write_text(OWN_SITE)
     (tmp_path / "train.py").write_text(TRAINING)
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    job = ["--ranks-per-node", "2", "--profiler", "torch", "--wait", "--", sys.executable, "train.py"]
-    done = hpcprof("submit", *job)
+    job = ["--ranks-per-node", "2", "--profiler", "torch", "--wait"]
+    done = hpcprof("submit", *job, "--", str(forking_python(tmp_path)), "train.py")
     assert done.returncode == 0, done.stderr
     (run,) = all_runs(tmp_path / "runs")
     for rank in range(2):
@@ -148,7 +149,7 @@ def test_an_ordinary_ddp_script_with_data_loaders_and_a_sitecustomize_of_its_own
 def test_inference_without_an_optimizer_is_recorded_by_time(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "infer.py").write_text(INFERENCE)
     job = ["--profiler", "torch", "--profiler-option", "record_shapes=true", "--wait"]
-    done = hpcprof("submit", *job, "--", sys.executable, "infer.py")
+    done = hpcprof("submit", *job, "--", str(forking_python(tmp_path)), "infer.py")
     assert done.returncode == 0, done.stderr
     (run,) = all_runs(tmp_path / "runs")
     assert "since it took no optimizer step.\n" in (run.path / "logs/rank00000.err").read_text()
