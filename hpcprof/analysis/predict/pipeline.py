@@ -32,6 +32,8 @@ Block = tuple[str, int, int]
 _WEIGHT_SHARE = 0.5
 """Share of the gradients of weights in a backward block: both of its products have equal sizes."""
 _DRAWS = 200
+_MOST_TIMES = 1 << 24
+"""Maximum number of blocks times replicas and measured steps."""
 _MODEL_ERROR = 0.01
 
 
@@ -184,6 +186,10 @@ def predict_pipeline(
         raise UsageError(f"--chunks is for --schedule interleaved, not {schedule}.")
     if schedule == "interleaved" and microbatches % stages:
         raise UsageError(f"interleaved: {microbatches} microbatches are no multiple of {stages} stages.")
+    if stages * chunks * microbatches * blocks.times[FORWARD][0, 0].size > _MOST_TIMES:
+        raise UsageError(
+            f"{stages:,} stages with {microbatches:,} microbatches are too many blocks to replay."
+        )
     recorded: Schedule = "interleaved" if blocks.chunks > 1 else "1f1b"
     again = pipeline_step(blocks, blocks.stages, blocks.microbatches, recorded, blocks.chunks)[0]
     wall, bubble = pipeline_step(blocks, stages, microbatches, schedule, chunks)
@@ -224,11 +230,11 @@ def pipeline_step(
         times[WEIGHTS] = _WEIGHT_SHARE * times[BACKWARD]
         times[BACKWARD] = times[BACKWARD] - times[WEIGHTS]
         delays[WEIGHTS] = np.zeros_like(times[WEIGHTS])
-    orders = {
-        "1f1b": lambda: [_one_forward_one_backward(stage, stages, microbatches) for stage in range(stages)],
-        "interleaved": lambda: [_interleaved(stage, stages, microbatches, chunks) for stage in range(stages)],
-        "zero-bubble": lambda: _zero_bubble(times, stages, microbatches, blocks.message),
-    }[schedule]()
+        orders = _zero_bubble(times, stages, microbatches, blocks.message)
+    else:
+        behind = [stages - stage - 1 for stage in range(stages)]
+        ahead = behind if schedule == "1f1b" else [2 * one + (chunks - 1) * stages for one in behind]
+        orders = [_alternating(stage, stages, microbatches, chunks, ahead[stage]) for stage in range(stages)]
     end: dict[Block, Floats] = {}
     free: list[Floats | float] = [0.0] * stages
     waiting = [iter(order) for order in orders]
@@ -265,15 +271,8 @@ def _arrival(block: Block, end: dict[Block, Floats], virtual: int, message: floa
     return come if come is None or source[2] == place else come + message
 
 
-def _one_forward_one_backward(stage: int, stages: int, microbatches: int) -> list[Block]:
-    ahead = min(stages - stage - 1, microbatches)
-    order = [(FORWARD, number, stage) for number in range(ahead)]
-    for number in range(microbatches - ahead):
-        order += [(FORWARD, ahead + number, stage), (BACKWARD, number, stage)]
-    return order + [(BACKWARD, number, stage) for number in range(microbatches - ahead, microbatches)]
-
-
-def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Block]:
+def _alternating(stage: int, stages: int, microbatches: int, chunks: int, ahead: int) -> list[Block]:
+    """Return the order of a stage: some forward blocks ahead, then forward and backward in turns."""
     count = microbatches * chunks
 
     def block(kind: str, at: int) -> Block:
@@ -282,7 +281,7 @@ def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> lis
         chunk = chunk if kind == FORWARD else chunks - 1 - chunk
         return kind, group * stages + within % stages, chunk * stages + stage
 
-    ahead = min((stages - stage - 1) * 2 + (chunks - 1) * stages, count)
+    ahead = min(ahead, count)
     order = [block(FORWARD, at) for at in range(ahead)]
     for at in range(count - ahead):
         order += [block(FORWARD, ahead + at), block(BACKWARD, at)]
