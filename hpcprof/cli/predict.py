@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from hpcprof.cli.completion import complete_runs, complete_sites
 from hpcprof.cli.conventions import command_with_examples, echo
@@ -121,6 +122,7 @@ def command(
         find_collected_run, store=store, runs_dir=runs_dir, collect=partial(collect_first, store=store)
     )
     if listed or check:
+        _refuse_others("--list" if listed else "--check", "listed" if listed else "check scaling")
         of = find(runs[0]).id if runs else None
         predicted = (
             predictions.check(runs_dir, find(check), store, of, scaling)
@@ -132,8 +134,7 @@ def command(
     if pipeline is None and (microbatches or chunks or schedule != "1f1b"):
         raise UsageError("--microbatches, --schedule and --chunks need --pipeline STAGES.")
     if pipeline is not None:
-        if ranks or changes:
-            raise UsageError("--pipeline takes neither --ranks, which follow from the stages, nor --set.")
+        _refuse_others("--pipeline", "pipeline microbatches schedule chunks")
         operations = predictions.run_operations(find(runs[0] if runs else "last"), store)
         from hpcprof.analysis.predict.pipeline import predict_pipeline
         from hpcprof.report.scale_prediction import pipeline_text
@@ -161,10 +162,23 @@ def command(
     console().print(scale_text(curve, curve_notes(curve), checks), crop=False)
 
 
+def _refuse_others(option: str, used: str) -> None:
+    """Raise UsageError for options that were given beside one that does not use them."""
+    context = click.get_current_context()
+    others = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name not in {*used.split(), "runs_dir", "db", "form", "runs"}
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise UsageError(f"{option} cannot be combined with {', '.join(others)}.")
+
+
 def _numbers(text: str | None) -> list[int]:
     parts = [] if text is None else [part.strip() for part in text.split(",")]
     if not parts or not all(part.isdecimal() and 0 < int(part) <= 1 << 20 for part in parts):
-        raise UsageError("--ranks needs numbers of ranks, such as --ranks 64 or --ranks 8,16,32,64.")
+        raise UsageError("--ranks needs numbers of ranks up to 1,048,576, such as 64 or 8,16,32,64.")
     return sorted({int(part) for part in parts})
 
 

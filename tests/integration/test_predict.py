@@ -10,6 +10,8 @@ import hpcprof as hpcprof_package
 from tests.conftest import Hpcprof
 from tests.unit.analysis.predict.test_scale import program
 
+JOB = str(Path(__file__).parents[1] / "data" / "pipeline_job.parquet")
+
 
 def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> None:
     predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"))
@@ -37,14 +39,13 @@ def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> No
 
 
 def test_a_pipeline_is_rebuilt_with_another_schedule(hpcprof: Hpcprof, tmp_path: Path) -> None:
-    job = str(Path(__file__).parents[1] / "data" / "pipeline_job.parquet")
-    predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"), job, "--pipeline", "4")
+    predict = partial(hpcprof, "predict", "--runs-dir", str(tmp_path / "runs"), JOB, "--pipeline", "4")
     values = json.loads(predict("--schedule", "zero-bubble", "--format", "json").stdout)
     assert (values["microbatches"], values["ranks"]) == (4, 8)
     assert values["value"] < values["measured_ns"]
     text = predict("--microbatches", "16").stdout
     assert "1f1b on 4 stages, 16 microbatches (8 ranks)" in text
-    opened = hpcprof_package.open(job, runs_dir=tmp_path / "runs")
+    opened = hpcprof_package.open(JOB, runs_dir=tmp_path / "runs")
     assert opened.predict_pipeline(4, schedule="zero-bubble").value == values["value"]
 
 
@@ -57,7 +58,11 @@ def test_mistakes_are_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
         ((path, "--ranks", "many"), "--ranks needs numbers of ranks"),
         (("--check", path), "no prediction is for the 2 ranks of"),
         ((path, "--chunks", "2"), "need --pipeline STAGES"),
-        ((path, "--pipeline", "4", "--ranks", "8"), "which follow from the stages"),
+        ((path, "--ranks", "2000000"), "numbers of ranks up to 1,048,576"),
+        ((path, "--pipeline", "4", "--ranks", "8"), "--pipeline cannot be combined with --ranks."),
+        (("--list", "--ranks", "8", "--keep", "2"), "--list cannot be combined with --ranks, --keep."),
+        (("--check", path, "--pipeline", "4"), "--check cannot be combined with --pipeline."),
+        ((JOB, "--pipeline", "9999", "--microbatches", "9999"), "are too many blocks to replay"),
         ((path, "--pipeline", "4"), "forward and backward operations on several stages"),
     ):
         found = predict(*arguments)
