@@ -96,7 +96,9 @@ class Network:
     error: float = 0.0
 
     def time(self, op: str, size: float, ranks: int) -> float:
-        """Return what an operation takes in ns, 0 if nothing is known of it."""
+        """Return what an operation takes in ns, 0 if nothing is known of it or a rank is alone."""
+        if ranks < 2 and op not in _MESSAGES:
+            return 0.0
         far = self.across.get(op) if ranks > self.ranks_per_node else None
         segments = far or self.segments.get(op, ())
         return next((segment.time(op, size, ranks) for segment in segments if size <= segment.bytes), 0.0)
@@ -150,13 +152,14 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
     for op, rows in unclear:
         typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
-        latency = (share or 0.0) * typical / steps
-        if share is None:
+        if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL:
+            latency = typical / steps
+        elif share is not None:
+            latency = share * typical / steps
+        else:
             start = float(np.median(measured)) if measured else _START_LATENCY_NS
             source = source if measured else "literature"
             latency = min(start, typical / steps)
-            if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL:
-                latency = typical / steps
         size = max(float(np.median([row.bytes for row in rows])), 1.0)
         per_byte = (typical - latency * steps) / (size * volume(op, ranks))
         segments[op] = [Segment(_ANY_SIZE, latency, per_byte, algorithm)]
@@ -222,12 +225,6 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -
     off = np.abs(missed)
     loss = np.where(off < _USUAL_ERROR, off**2, (2 * off - _USUAL_ERROR) * _USUAL_ERROR)
     return Segment(_ANY_SIZE, latency, per_byte, algorithm), float(loss.sum())
-
-
-def ratio(network: Network, op: str, before: tuple[float, int], after: tuple[float, int]) -> float:
-    """Return by how much an operation takes longer with another size and number of ranks."""
-    time = network.time(op, *before)
-    return network.time(op, *after) / time if time > 0 else 1.0
 
 
 def medians(own: Floats) -> Floats:

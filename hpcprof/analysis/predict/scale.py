@@ -27,7 +27,6 @@ from hpcprof.analysis.predict.network import (
     fitted,
     medians,
     operation_of,
-    ratio,
 )
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
@@ -43,7 +42,7 @@ _CELLS = 1 << 15
 """Number of units times parallel chains of steps in a replay."""
 _MOST_CHAINS = 64
 _STEPS, _WARM_UP = 10, 3
-_DRAWS = 20
+_DRAWS = 39
 """Number of replays for the interval."""
 _MODEL_ERROR = 0.006
 """Standard deviation of the replay's error beside everything that is drawn, as a share of the step."""
@@ -62,6 +61,7 @@ NOT_MODELLED = (
 _FIXED = 0.5
 """Maximum share of the kernels of a GPU whose time does not follow the size of a rank, for the interval."""
 _ONE_REPLICA = "communication and differences between replicas, of which the run has one"
+_FEW_STEPS = "variation between steps, of which the run has fewer than three"
 _SHORTER = "kernels whose time does not follow the size of a rank: of optimizers, or of a few microseconds"
 
 
@@ -221,7 +221,8 @@ class Predictor:
         scale = self.measured / replayed
         value = here * scale
         draws = [value * self._draw(generator, ranks, scaling) for _ in range(_DRAWS)]
-        low, high = np.quantile(draws, (0.05, 0.95))
+        # The k-th of n draws holds k / (n + 1) of their distribution below it.
+        low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
         half = 1.645 * _MODEL_ERROR * value
         # Times that do not follow the size make the step longer, and never shorter.
@@ -254,6 +255,7 @@ class Predictor:
             not_modelled=(
                 *NOT_MODELLED,
                 *([_ONE_REPLICA] if self.unit.units == 1 else []),
+                *([_FEW_STEPS] if self.unit.own.shape[2] < 3 else []),
                 *([_SHORTER] if scaling == "strong" else []),
             ),
         )
@@ -354,7 +356,8 @@ class Predictor:
                     after = size * surface
                 elif op in ("AlltoAll", "AlltoAllV") and scaling == "strong":
                     after = size * self.ranks / ranks
-                factor[key] = ratio(model.network, op, (size, joint.ranks), (after, members))
+                before = model.network.time(op, size, joint.ranks)
+                factor[key] = model.network.time(op, after, members) / before if before > 0 else 1.0
         return factor
 
     def _surface(self, ranks: int) -> float:

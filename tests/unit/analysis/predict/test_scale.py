@@ -138,6 +138,21 @@ def test_checks_correct_predictions_of_the_same_scaling() -> None:
     assert calibrated(weak, [structs.replace(check, scaling="strong")]) == weak
 
 
+def test_two_of_39_draws_are_beyond_each_end_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter(np.linspace(0.62, 1.38, 39))
+    monkeypatch.setattr(Predictor, "_draw", lambda *arguments: next(draws))
+    step = Predictor(program(2)[0]).predict(2).step
+    assert (step.low / step.value, step.high / step.value) == pytest.approx((0.64, 1.36), abs=2e-3)
+
+
+def test_one_rank_alone_does_not_communicate() -> None:
+    table = program(4, noise=0.0)[0]
+    found = Predictor(table[table["step"] < 2]).predict(1)
+    assert found.step.value == pytest.approx(3e7, rel=1e-3)
+    assert found.account["communication_ns"] == 0
+    assert any("fewer than three" in one for one in found.not_modelled)
+
+
 def test_the_network_follows_from_sizes_and_several_runs() -> None:
     rows = [Sample("AllReduce", size, 4, transfer(size, 4)) for size in (8.0, 1e5, 1e7)]
     network = fitted(rows)
@@ -147,7 +162,9 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
     unknown = fitted([Sample("AlltoAll", 0.0, 4, 1e6)])
     assert unknown.time("AlltoAll", 0.0, 64) < 2e6
-    assert fitted([Sample("AllReduce", 8.0, 4, 1e4)]).time("AllReduce", 8.0, 16) == pytest.approx(2e4)
+    for share in (None, 0.5):  # eight bytes take no time beyond the latency
+        few = fitted([Sample("AllReduce", 8.0, 4, 1e4)], share=share)
+        assert few.time("AllReduce", 8.0, 16) == pytest.approx(2e4)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75
 
