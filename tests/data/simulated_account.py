@@ -44,7 +44,7 @@ def _whole(name: str, table: AnalysisTable) -> AnalysisTable:
     """Return a table with all columns of its analysis; the values of those it lacks are missing."""
     rows = len(next(iter(table.columns.values())))
     missing = {column.name: [None] * rows for column in ANALYSES[name].columns}
-    return AnalysisTable(missing | table.columns)
+    return AnalysisTable(missing | table.columns, steps=table.steps)
 
 
 def simulated_account(program: Program) -> dict[str, AnalysisTable]:

@@ -62,14 +62,15 @@ def _account(contents: Contents) -> Chart | None:
     shown, note = _shown_ranks(times)
     note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
     if len(times) > 1:
-        note += (
-            " A late rank waits least, because the others wait for it. "
-            f"So compare the ranks' own time: {_own_parts(means)}."
-        )
+        # A program without a GPU neither copies nor idles.
+        idles = any(mean[part] for mean in means.values() for part in _OWN[1:])
+        own = "compute, copies and idle" if idles else "compute"
+        note += " A late rank waits least, because the others wait for it. "
+        note += f"So compare the ranks' own time: {own}."
         if not waits:
             note += " Exposed communication includes the waiting for others."
-    if _has_more_steps(means, contents.table("step_kinds").rows):
-        note += " The account of the run leaves out steps that have no end or that not all ranks have."
+    if other_steps := contents.counted_steps("step_account", "chart"):
+        note += f" {other_steps}"
     rows = [
         _of_rank(
             rank,
@@ -83,20 +84,6 @@ def _account(contents: Contents) -> Chart | None:
 
 def _of_rank(rank: int, parts: Sequence[Sequence[Any]], *, detail: str = "", where: str = "") -> Row:
     return {"label": f"rank {rank}{where}", "rank": rank, "detail": detail, "parts": parts}
-
-
-def _has_more_steps(means: Mapping[int, Mapping[str, float]], kinds: Sequence[Row]) -> bool:
-    """Return whether, by their means, the account of the run has other steps than those of the ranks."""
-    return bool(kinds) and any(
-        abs((kinds[0][f"{part}_ns"] or 0) - sum(mean[part] for mean in means.values()) / len(means)) > 1
-        for part, _ in _PARTS
-    )
-
-
-def _own_parts(means: Mapping[int, Mapping[str, float]]) -> str:
-    """Return what ranks do by themselves; a program without a GPU neither copies nor idles."""
-    idles = any(mean[part] for mean in means.values() for part in _OWN[1:])
-    return "compute, copies and idle" if idles else "compute"
 
 
 def _step_account(contents: Contents) -> Mapping[str, Sequence[Any]]:

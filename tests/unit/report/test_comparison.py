@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
+from hpcprof.analysis.comparison.compare import steps_compared
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.across.across_runs import DIFFERENCES
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
+from hpcprof.runs.directory import Run
 
 
 def compared(*verdicts: str) -> Comparison:
@@ -21,6 +26,20 @@ def compared(*verdicts: str) -> Comparison:
     return Comparison(
         [], [], ACROSS_RUNS["compare"], AnalysisTable({"metric": metrics, "verdict": [*verdicts]}, {})
     )
+
+
+def test_a_run_is_named_with_the_steps_that_are_compared() -> None:
+    def steps(metric: str, counted: float) -> str:
+        kinds = pd.DataFrame({"steps": [6], "counted_steps": [counted], "once_steps": [0]})
+        run: Any = SimpleNamespace(tables={"step_kinds": kinds}, own_step_ns=[1] * 212)
+        return steps_compared(run, metric)
+
+    assert steps("elapsed_per_step_ns", 5) == "5 of 6 profiled steps; median of 6 profiled steps"
+    assert steps("elapsed_per_step_ns", 6) == "6 profiled steps"
+    assert steps("own_elapsed_per_step_ns", 5) == "212 steps of the program"
+    run = Run("r", Path("r"))
+    assert replace(compared(), steps={"r": steps("step_p50_ns", 5)}).named(run) == "r (6 profiled steps)"
+    assert (steps("span_ns", 5), compared().named(run)) == ("", "r")
 
 
 @pytest.mark.parametrize(
