@@ -10,6 +10,7 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
+from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.frames import Frame, is_own
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.kineto.arguments import (
@@ -197,7 +198,7 @@ _PYTHON = "python_function"
 
 _NOT_READ = {
     _PYTHON,
-    *("external_correlation", "overhead", "collective_comm", "Trace"),
+    *("external_correlation", "collective_comm", "Trace"),
     *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
     *("cuda_event", "cuda_profiler_range"),
 }
@@ -242,6 +243,7 @@ class TraceEvents:
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
         self._other: Counter[str] = Counter()
+        self._overhead = np.zeros(2, np.int64)
         self.count = 0
         self._kinds: tuple[_Kind, ...] = (
             (("kernel", "Kernel"), self.kernels, self._kernels, Subject.KERNEL),
@@ -264,6 +266,10 @@ class TraceEvents:
             Loss(kind, subject, count, self._seen.get(subject), detail)
             for (kind, subject, detail), count in sorted(self._lost.items())
         ]
+        count, taken = self._overhead.tolist()
+        if count:
+            detail = f"{counted(count, 'event')} of its own overhead, {format_ns(taken)} in all"
+            lost.append(Loss(LossKind.NOTE, Subject.CAPTURE, detail=detail))
         return (*lost, *losses(LossKind.CATEGORY, Subject.EVENT, dict(sorted(self._devices().items()))))
 
     @property
@@ -307,6 +313,8 @@ class TraceEvents:
                 by_category[_MODULE].append(event)
             elif is_own_function(event):
                 by_category[_OWN].append(event)
+            elif event.cat in ("overhead", "Overhead"):
+                self._overhead += (1, int(times([event.dur])[0][0]))
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
 

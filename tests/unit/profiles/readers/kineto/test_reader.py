@@ -244,6 +244,16 @@ def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_the_overhead_of_the_profiler_is_named_once(tmp_path: Path) -> None:
+    host = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "cat": "overhead"}
+    flush = [{**host, "name": "Buffer Flush", "dur": 900}, {**host, "name": "Buffer Flush", "dur": 600.5}]
+    (loss,) = read(write(tmp_path / "rank0.trace.json", *flush)).origin.losses
+    assert (loss.kind, loss.sentence) == (
+        LossKind.NOTE,
+        "the profiler reports: 2 events of its own overhead, 1.500 ms in all",
+    )
+
+
 def test_calls_on_intels_gpus_are_calls_and_launch_their_kernels(tmp_path: Path) -> None:
     host = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": {"correlation": 7}}
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 3, "ts": 5, "dur": 2}
