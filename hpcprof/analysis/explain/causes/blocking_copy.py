@@ -2,21 +2,90 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, idle
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, idle
+from hpcprof.profiles.timeline import Category, Ints, Mask
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 
+TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
+"""Names of copies from a GPU to its host."""
+
+_SMALL_NS = 5_000
+"""Maximum time of a copy of some values."""
+
+MANY = 3
+"""Minimum number of small copies in a step of which all but one could go."""
+
+_SHORT_NS = 100_000
+"""Maximum time of the host between copies that one copy saves as well."""
+
+
 def candidates(scene: Scene) -> Iterator[Candidate]:
-    """Yield the copies of each place."""
+    """Yield the copies of each place, and its small copies to the GPU that follow each other."""
     if not scene.graph.is_of_host:
-        yield from (copies_in(scene, place) for place in scene.places)
+        small = scene.removals.with_host & small_copies(scene, to_host=False)
+        for place in scene.places:
+            yield copies_in(scene, place)
+            yield from one_by_one(scene, place, small, BLOCKING_COPY)
+
+
+def small_copies(scene: Scene, *, to_host: bool) -> Mask:
+    """Return which operations copy some values, to the host or elsewhere."""
+    work = scene.graph.work
+    small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_NS)
+    small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host
+    return small
+
+
+def one_by_one(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -> Iterator[Candidate]:
+    """Yield the small copies of a place that follow others without a launch between: one could do.
+
+    The waits between them go too, and what the host does there for a short time.
+    """
+    graph, work, calls = scene.graph, scene.graph.work, scene.graph.calls
+    rows = np.flatnonzero(small & scene.removals.inside(place)[work.place])
+    copying = np.unique(work.call[rows])
+    first = calls.before[copying]
+    waits = np.where((first != NONE) & (calls.kind[first] == CallKind.WAIT), first, NONE)
+    before = np.where(waits == NONE, first, calls.before[waits])
+    later = np.isin(before, copying)
+    if np.count_nonzero(later) < MANY * graph.steps * len(scene.ranks):
+        return
+    gone = np.union1d(copying[later], waits[later & (waits != NONE)])
+    copies = rows[np.isin(work.call[rows], gone)]
+    less = np.where(np.isin(np.arange(len(calls)), gone) & (calls.gap < _SHORT_NS), calls.gap, 0)
+    count = round(len(copying) / graph.steps / len(scene.ranks))
+    copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
+    advice = f"{copied} Put them together, and copy all at once."
+    time = calls.end[gone] - calls.start[gone] + less[gone]
+    own = scene.per_step(graph.call_rank[gone], time)
+    yield Candidate(cause, place, scene.ranks, without(scene, gone, less, copies), *own, advice=advice)
+
+
+def without(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
+    """Return what takes out calls, operations (``rows``), and ``less`` ns of the host before each call."""
+    removals, graph = scene.removals, scene.graph
+
+    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+        mine = removals.of_ranks(graph.call_rank, ranks)
+        gone = calls[mine[calls]]
+        free = removals.call_time(removals.waits(times, gone), gone, 0)
+        own = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
+        free = removals.less_before(free, np.where(mine, less, 0)).without_work(own)
+        return removals.without_launches(free, own)
+
+    return remove
 
 
 def copies_in(scene: Scene, place: str) -> Candidate:
@@ -36,6 +105,8 @@ BLOCKING_COPY = CauseDeclaration(
     name="blocking_copy",
     title="blocking copies",
     meaning="copies between host and GPU that nothing hides",
+    about="copies between host and GPU that nothing hides; of small ones to the GPU that follow each other, "
+    "all but the first",
     advice="`pin_memory=True` and `.to(device, non_blocking=True)`, copy the next batch on a stream of its "
     "own",
     remedy="Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with .to(device, "

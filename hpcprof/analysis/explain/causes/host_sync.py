@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,21 +10,12 @@ import numpy as np
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
+from hpcprof.analysis.explain.causes.blocking_copy import MANY, TO_HOST, one_by_one, small_copies, without
 from hpcprof.profiles.timeline import Category, Ints
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
-
-
-_TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
-"""Names of copies from a GPU to its host."""
-
-_SMALL_NS = 5_000
-"""Maximum time of a copy of some values."""
-
-_CHECKS = 3
-"""Minimum number of reads in a step of which all but the last could go."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -49,6 +39,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         per_step = scene.per_step(graph.call_rank[held], graph.calls.end[held] - graph.calls.start[held])
         yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step)
         yield from _checks(scene, place)
+        yield from one_by_one(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
 
 
 def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
@@ -58,11 +49,10 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
     before it launches more.
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
-    short = (work.category == Category.MEM) & (work.end - work.start < _SMALL_NS)
-    small = short & scene.named(lambda name: re.search(_TO_HOST, name))
+    small = small_copies(scene, to_host=True)
     copies = np.flatnonzero(small & removals.inside(place)[work.place])
     last = np.append(np.diff(work.step[copies]) + np.diff(graph.work_rank[copies]) != 0, True)[: len(copies)]
-    often = len(copies) >= _CHECKS * graph.steps * len(scene.ranks)
+    often = len(copies) >= MANY * graph.steps * len(scene.ranks)
     copies = copies[~last]
     calls = np.intersect1d(work.call[copies], graph.blocked)
     if not often or not len(calls):
@@ -77,14 +67,6 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
     less = np.where(np.isin(np.arange(len(graph.calls)), pauses), graph.calls.gap, 0)
     gone = np.concatenate((copies, feeding))
 
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        mine = removals.of_ranks(graph.call_rank, ranks)
-        waits = calls[mine[calls]]
-        free = removals.call_time(removals.waits(times, waits), waits)
-        free = removals.less_before(free, np.where(mine, less, 0))
-        own = gone[removals.of_ranks(graph.work_rank[gone], ranks)]
-        return removals.without_launches(free.without_work(own), own)
-
     count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
     time = np.concatenate((graph.calls.end[calls] - graph.calls.start[calls], less[pauses]))
@@ -92,6 +74,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         f"{{where}} copies a small value to the host {count} times in each step, and waits for it. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
+    remove = without(scene, calls, less, gone)
     yield Candidate(HOST_SYNC, place, scene.ranks, remove, *scene.per_step(rank, time), advice=advice)
 
 
@@ -116,7 +99,7 @@ HOST_SYNC = CauseDeclaration(
     candidates=candidates,
     figures=(
         Figures("idle_causes", "idle_ns_per_step", idle("sync", "copy")),
-        Figures("memops", "count", lambda table, _: table["operation"].str.contains(_TO_HOST)),
+        Figures("memops", "count", lambda table, _: table["operation"].str.contains(TO_HOST)),
         Figures("api", "total_ns", named("Synchronize")),
     ),
     traits=frozenset({Trait.SYNCHRONIZES}),
