@@ -7,7 +7,7 @@
   but at least half of its own. Source: T. Dao et al., "FlashAttention: fast and memory-efficient exact
   attention with IO-awareness", 2022.
 - **Elementwise chains**: kernels that read and write one tensor after another, in passes that one could
-  share. A sequence of elementwise kernels with equal grids, so over equally large tensors, keeps only its
+  share. A sequence of elementwise kernels over equally large tensors, by their grids, keeps only its
   longest. No profile records which tensors they share: places whose products take longer than
   their elementwise kernels are left alone.
   So do optimizers that work on lists of tensors: a fused one touches what their two longest passes touch, the
@@ -61,12 +61,12 @@ _KINDS = (
     (
         KernelKind.ELEMENTWISE,
         r"elementwise_kernel|elementwise_with_index|fused_dropout|masked_(fill|scale)|"
-        r"triton_poi_|loop_\w*fusion|Eigen::internal::EigenMetaKernel",
+        r"triton_poi_|loop_\w*fusion|Eigen::internal::EigenMetaKernel|cupy_\w+__\w+",
     ),
 )
 """The kind of a kernel, by the first pattern that its name contains.
 
-Names are those of cuBLAS, cuDNN, CUTLASS, PyTorch (ATen and Triton) and XLA."""
+Names are those of cuBLAS, cuDNN, CUTLASS, PyTorch (ATen and Triton), XLA and CuPy."""
 
 
 def kernel_kinds(scene: Scene) -> Ints:
@@ -81,16 +81,24 @@ def _kind(name: str) -> KernelKind:
 
 
 def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
-    """Return the runs of chosen operations with equal grids that follow each other on a stream in a step.
+    """Return the runs of chosen operations over equally large tensors that follow each other on a stream.
 
-    ``chosen`` are rows, ascending; operations are in the order of their streams.
+    ``chosen`` are rows, ascending; operations are in the order of their streams. Kernels over the same
+    elements have grids that differ by a power of two, by what a thread of each takes. Short elementwise
+    kernels and memsets may lie between.
     """
-    if not len(chosen):
-        return []
-    work, later, before = scene.graph.work, chosen[1:], chosen[:-1]
-    follows = (work.before[later] == before) & (work.step[later] == work.step[before])
-    follows &= work.grid[later] == work.grid[before]
+    work, kind, later, before = scene.graph.work, scene.once(kernel_kinds), chosen[1:], chosen[:-1]
+    short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _LONG_NS)
+    others = np.cumsum(~(short | (work.category == Category.MEM)))
+    follows = (others[later] - others[before] == 1) & (work.step[later] == work.step[before])
+    follows &= work.stream[later] == work.stream[before]
+    larger = np.log2(np.maximum(work.grid[later], 1) / np.maximum(work.grid[before], 1))
+    follows &= np.abs(larger - np.rint(larger).clip(-_WIDTHS, _WIDTHS)) < _ROUNDED
     return np.split(chosen, np.flatnonzero(~follows) + 1)
+
+
+_WIDTHS, _ROUNDED = 3, 0.01
+"""Maximum power of two between the grids of kernels over equally many elements, and what rounding adds."""
 
 
 _MOST_BETWEEN = 8
@@ -102,12 +110,6 @@ _OF_PRODUCT = 0.5
 
 def _attention(scene: Scene) -> Iterator[Candidate]:
     """Yield all attention without a fused kernel, as one cause: it is the same in each layer."""
-    less = _less(scene)
-    gone = np.flatnonzero(less)
-    yield from scene.of_operations(SLOW_ATTENTION, gone, less[gone])
-
-
-def _less(scene: Scene) -> Floats:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = (work.end - work.start).astype(float)
     less = np.zeros(len(work))
@@ -119,18 +121,22 @@ def _less(scene: Scene) -> Floats:
         less[inner] = time[inner]
         for product in (first, last):
             less[product] = max(less[product], min(time[softmax] / 2, _OF_PRODUCT * time[product]))
-    return less
+    gone = np.flatnonzero(less)
+    yield from scene.of_operations(SLOW_ATTENTION, gone, less[gone])
 
 
 def _product(scene: Scene, softmax: int, by: int) -> int | None:
-    """Return the product before or after a softmax on its stream, with only elementwise kernels between."""
+    """Return the product before or after a softmax on its stream.
+
+    Only elementwise kernels lie between, and memsets, as of the counters of a product.
+    """
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     for row in range(softmax + by, softmax + by * (_MOST_BETWEEN + 2), by):
         if not 0 <= row < len(work) or work.stream[row] != work.stream[softmax]:
             return None
         if kind[row] == KernelKind.PRODUCT:
             return row
-        if kind[row] != KernelKind.ELEMENTWISE:
+        if kind[row] != KernelKind.ELEMENTWISE and work.category[row] != Category.MEM:
             return None
     return None
 

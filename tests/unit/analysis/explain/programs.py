@@ -69,7 +69,7 @@ class Launch:
 
     A collective is an all-reduce of all ranks, or of those of its ``group``; with a ``root``, a broadcast
     from it or, if it ``gathers``, a reduce to it. A message goes to its ``peer`` if it ``sends``, else it
-    comes from there. ``call_ns`` is the time of the call.
+    comes from there. ``call_ns`` is the time of the call, ``grid`` the size of the grid of a kernel.
     """
 
     ns: int
@@ -86,6 +86,7 @@ class Launch:
     peer: int | None = None
     sends: bool = False
     op: str = "AllReduce"
+    grid: int = 1
 
     @property
     def communicates(self) -> bool:
@@ -353,6 +354,7 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
     columns = Operations(**_operations(kernels, text))
     count = len(kernels)
     shape = np.ones((count, 3), np.int64)
+    grid = shape * _ints(one[2].grid for one in kernels)[:, None]
     return Timeline(
         Origin(
             Path(f"rank{number:05}.sqlite"),
@@ -361,7 +363,7 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
             ranks,
             gpus=(Gpu(0, "NVIDIA H200", compute_capability="9.0"),),
         ),
-        kernels=Kernels(**vars(columns), grid=shape, block=shape),
+        kernels=Kernels(**vars(columns), grid=grid, block=shape),
         memops=MemoryOperations(**_operations(copies, text), bytes=np.ones(len(copies), np.int64)),
         calls=ApiCalls(
             start=_ints(one[0] for one in rank.calls),

@@ -51,6 +51,14 @@ UNFUSED = (
     Launch(150 * US, name=PASS),
     product(200 * US),
 )
+MEMSET = Launch(1 * US, name="[CUDA memset]", category=Category.MEM)
+"""It comes before a product that counts its parts."""
+
+VALUE = (Launch(2 * US, name="[CUDA memcpy Device-to-Host]", category=Category.MEM, blocks=True), Wait())
+"""A value that a program reads by ``.item()``."""
+
+TO_GPU = Launch(2 * US, name="[CUDA memcpy Host-to-Device]", category=Category.MEM)
+
 CHECK = (
     Launch(200 * US, name="residual"),
     Launch(2 * US, name="[CUDA memcpy Device-to-Host]", category=Category.MEM, blocks=True),
@@ -77,6 +85,31 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         Cause.SLOW_ATTENTION,
         layers(*UNFUSED),
         layers(product(100 * US), product(100 * US)),
+    ),
+    "attention whose products follow a memset": (
+        Cause.SLOW_ATTENTION,
+        layers(MEMSET, *UNFUSED[:-1], MEMSET, UNFUSED[-1]),
+        layers(product(100 * US), product(100 * US)),
+    ),
+    "casts and passes of other widths, with small ones between": (
+        Cause.ELEMENTWISE_CHAIN,
+        layers(
+            Launch(900 * US, name=PASS, grid=65536),
+            Launch(900 * US, name=PASS, grid=32768),
+            *(MEMSET, Launch(2 * US, name=PASS)),
+            Launch(900 * US, name="cupy_multiply__float32_float_float32", grid=131072),
+        ),
+        layers(Launch(900 * US, name=PASS)),
+    ),
+    "a value for each of sixty agents": (
+        Cause.HOST_SYNC,
+        [Place("act", (Host(300 * US), product(200 * US), *(*VALUE, Host(3 * US)) * 60))],
+        [Place("act", (Host(300 * US), product(200 * US), *VALUE, Host(3 * US)))],
+    ),
+    "a copy to the GPU for each of sixty agents": (
+        Cause.BLOCKING_COPY,
+        [Place("observe", (*(TO_GPU, Host(3 * US)) * 60, Host(300 * US), product(200 * US), *VALUE))],
+        [Place("observe", (TO_GPU, Host(3 * US), Host(300 * US), product(200 * US), *VALUE))],
     ),
     "a chain of elementwise kernels": (
         Cause.ELEMENTWISE_CHAIN,
@@ -121,7 +154,7 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
     "many short kernels in a loop": (
         Cause.SMALL_KERNELS,
         [Place("decode", (*TOKEN, CHECK[1]))],
-        [Place("decode", (Host(8 * US), Launch(300 * 3 * US + 299 * 1_500, name="graph"), CHECK[1]))],
+        [Place("decode", (Host(8 * US), Launch(300 * 3 * US + 299 * 1_000, name="graph"), CHECK[1]))],
     ),
 }
 
@@ -182,7 +215,9 @@ def test_copies_to_other_strides_without_convolutions_convert_no_layout() -> Non
 
 def test_elementwise_kernels_over_other_sizes_or_apart_are_no_chain() -> None:
     apart = (Launch(900 * US, name=PASS), product(50 * US)) * 3
-    assert not explained(layers(*apart)).shown()
+    sizes = (Launch(900 * US, name=PASS, grid=grid) for grid in (3000, 9000, 5000))
+    for kernels in (apart, sizes):
+        assert not explained(layers(*kernels)).shown()
 
 
 def test_elementwise_kernels_beside_longer_products_claim_nothing() -> None:
