@@ -107,7 +107,11 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
             kept &= calling.at(start) != NONE
         row, length = function.at(start[kept]), (end - start)[kept]
         for distinct_row in np.unique(row).tolist():
-            counter[_line(timeline, rows_of, distinct_row)] += int(length[row == distinct_row].sum())
+            name, file = timeline.names(
+                np.array([of[distinct_row] for of in (rows_of.function, rows_of.file)])
+            )
+            line = None if distinct_row == NONE else (name or "", file or "", int(rows_of.line[distinct_row]))
+            counter[line] += int(length[row == distinct_row].sum())
     return counter
 
 
@@ -124,13 +128,6 @@ def _innermost(functions: Functions) -> StepFunction:
     rows = np.arange(len(functions))
     extents = (functions.start, functions.end, functions.process, functions.thread, rows)
     return innermost(Ranges(*extents, domain=none, style=none, closed=none, one_thread=none))
-
-
-def _line(timeline: Timeline, functions: Functions, row: int) -> _Line | None:
-    if row == NONE:
-        return None
-    function, file = timeline.names(np.array([functions.function[row], functions.file[row]]))
-    return function or "", file or "", int(functions.line[row])
 
 
 def working_threads(timeline: Timeline) -> list[Thread]:

@@ -165,19 +165,13 @@ def _copies(row: Row) -> str:
     return f"{operations} take {format_ns(row['total_ns'])} in all"
 
 
-def _kernel_time(row: Row) -> str:
-    runs = _several(row["instances"], "run")
-    return f"{runs} of {_kernel(row)} take {format_ns(row['total_ns'])} in all"
-
-
 def _kernel(row: Row) -> str:
     name = short_name(row["name"])
     return labels([name], _LONGEST_NAME)[name]
 
 
-def _kernel_count(row: Row) -> str:
-    runs = _several(row["instances"], "run")
-    return f"{runs} of {_kernel(row)}, {format_ns(row['avg_ns'])} each on average"
+def _runs(row: Row) -> str:
+    return f"{_several(row['instances'], 'run')} of {_kernel(row)}"
 
 
 def _waits(row: Row) -> str:
@@ -241,8 +235,8 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ),
     ("memops", "total_ns"): _copies,
     ("memops", "count"): _copies,
-    ("kernels", "total_ns"): _kernel_time,
-    ("kernels", "instances"): _kernel_count,
+    ("kernels", "total_ns"): lambda row: f"{_runs(row)} take {format_ns(row['total_ns'])} in all",
+    ("kernels", "instances"): lambda row: f"{_runs(row)}, {format_ns(row['avg_ns'])} each on average",
     ("skew_summary", "lateness_p50_ns"): lambda row: (
         f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"
     ),

@@ -71,7 +71,10 @@ def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
         if as_wait is not None:
             return as_wait
     about = _about(finding, rows)
-    shown = [row for row in about if _is_reason(row, finding)][:_MOST_REASONS]
+    enough = _ENOUGH * (finding.share_pct or 0.0)
+    reasons = (row for row in about if row["beyond_chance"])
+    explains = ((row, _explained_pct(row)) for row in reasons)
+    shown = [row for row, share in explains if share is None or share >= enough][:_MOST_REASONS]
     shown += [row for row in about if row not in shown][: _MOST_CHANCES if not shown else 0]
     return replace(finding, evidence=(*finding.evidence, *map(_evidence, shown)))
 
@@ -88,12 +91,6 @@ def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[
 
 def _change(row: Mapping[str, Any]) -> float:
     return float(abs(row["then"] - row["usual"]) / max(abs(row["then"]), abs(row["usual"])))
-
-
-def _is_reason(row: Mapping[str, Any], finding: Finding) -> bool:
-    explains, share = _explained_pct(row), finding.share_pct
-    enough = explains is None or share is None or explains >= _ENOUGH * share
-    return bool(row["beyond_chance"]) and enough
 
 
 def _explained_pct(row: Mapping[str, Any]) -> float | None:
@@ -164,7 +161,17 @@ def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
 def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
     """Yield the ranks that wait for memory, files or cores in steps of ``wall`` ns, as a finding."""
     wait = find_cause(cause).wait
-    yield from _waiting([row for row in _rows(table) if wait and row["subject"] == wait.subject], cause, wall)
+    rows = [row for row in _rows(table) if wait and row["subject"] == wait.subject]
+    if not rows:
+        return
+    # The price is that of the rank that waits longest: ranks wait for each other.
+    longest = max(rows, key=lambda row: float(row["then"]))
+    share = longest["then"] / 100
+    samples = max(1.0, (longest["last_step"] - longest["first_step"]) * wall / 1e9 * _SAMPLES_A_SECOND)
+    half = _NORMAL * math.sqrt(share * (1 - share) / samples)
+    ranks = tuple(sorted(int(row["rank"]) for row in rows))
+    evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
+    yield estimated_finding(cause, ranks, "", share * wall, half * wall, wall, evidence)
 
 
 def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
@@ -191,19 +198,6 @@ def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) 
     ranks = {row["rank"] for row in rows if row["subject"] == wait.subject}
     moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
     return ranks <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
-
-
-def _waiting(rows: Sequence[Mapping[str, Any]], cause: str, wall: float) -> Iterator[Finding]:
-    """Yield a finding with the price of the rank that waits longest: ranks wait for each other."""
-    if not rows:
-        return
-    longest = max(rows, key=lambda row: float(row["then"]))
-    share = longest["then"] / 100
-    samples = max(1.0, (longest["last_step"] - longest["first_step"]) * wall / 1e9 * _SAMPLES_A_SECOND)
-    half = _NORMAL * math.sqrt(share * (1 - share) / samples)
-    ranks = tuple(sorted(int(row["rank"]) for row in rows))
-    evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
-    yield estimated_finding(cause, ranks, "", share * wall, half * wall, wall, evidence)
 
 
 def _evidence(row: Mapping[str, Any]) -> Evidence:

@@ -190,13 +190,15 @@ def _calls(
     owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
     kept, every = kept[order], thread
     start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
+    # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
+    strongest = np.full(len(kept), int(CallKind.OTHER))
+    np.minimum.at(strongest, position, kind[rows])
     host_calls = HostCalls(
         row=kept,
         start=start,
         end=finish,
         thread=thread,
-        # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
-        kind=np.where(kept >= first_mpi, CallKind.MPI, _strongest(kind[rows], position, len(kept))),
+        kind=np.where(kept >= first_mpi, CallKind.MPI, strongest),
         name=calls.name[kept],
         place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
         step=np.searchsorted(steps, start, side="right") - 1,
@@ -221,12 +223,6 @@ def _others_before(kept: Ints, others: Ints, thread: Ints, calls: NamedSpans) ->
     between = place[(place > 0) & (place < len(kept))]
     np.add.at(count, order[between[~first[between]]], 1)
     return count
-
-
-def _strongest(kind: Ints, position: Ints, count: int) -> Ints:
-    result = np.full(count, int(CallKind.OTHER))
-    np.minimum.at(result, position, kind)
-    return result
 
 
 def _outermost(thread: Ints, end: Ints) -> Mask:

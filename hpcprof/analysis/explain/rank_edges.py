@@ -378,16 +378,12 @@ class WaitedWork:
         """Return the pairs of a waiting call and an operation that it waits for, shape (n, 2)."""
         pauses = self.calls.kind[waiting] == CallKind.PAUSE
         pairs = [(call, row) for call in waiting[~pauses].tolist() for row in self._of_call(call)]
-        return np.concatenate(
-            [np.array(pairs, np.int64).reshape(-1, 2), np.column_stack(self._before_all(waiting[pauses]))]
-        )
-
-    def _before_all(self, calls: Ints) -> tuple[Ints, Ints]:
-        place = [np.searchsorted(launched, self.calls.start[calls]) - 1 for launched in self._launched]
-        known_rows = [np.flatnonzero(at >= 0) for at in place]
-        rows = [work[at[kept]] for work, at, kept in zip(self._by_launch, place, known_rows, strict=True)]
-        none = np.empty(0, np.int64)
-        return calls[np.concatenate([none, *known_rows])], np.concatenate([none, *rows])
+        parts = [np.array(pairs, np.int64).reshape(-1, 2)]
+        calls = waiting[pauses]
+        for work, launched in zip(self._by_launch, self._launched, strict=True):
+            place = np.searchsorted(launched, self.calls.start[calls]) - 1
+            parts.append(np.column_stack((calls[place >= 0], work[place[place >= 0]])))
+        return np.concatenate(parts)
 
     def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])

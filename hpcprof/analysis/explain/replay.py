@@ -56,10 +56,6 @@ class Times:
         """Return the times in which nothing waits along some edges."""
         return self.set_lag(edges, EARLIEST)
 
-    def is_nowhere_longer(self, other: Times) -> bool:
-        """Return whether no time is longer than in other times of the same graph."""
-        return bool(np.all(self.lag <= other.lag) and np.all(self.alone <= other.alone))
-
     def set_lag(self, edges: Ints | Mask, lag: Ints | int) -> Times:
         """Return the times with other lags on some edges."""
         changed = self.lag.copy()
@@ -323,7 +319,8 @@ class Replay:
             ends = self._between_ends(moments, int(front[0]))
             ahead = front[0] + np.cumsum(ends)[:-1] - front[1:-1]
             steps = ends if np.median(ahead) > np.median(ends) else steps
-        return steps if self.graph.is_closed or len(steps) == 1 else steps[:-1]
+        # Nodes of starts are odd: where a further step begins, the last one ends.
+        return steps if self.graph.front[0, -1] % 2 or len(steps) == 1 else steps[:-1]
 
     @cached_property
     def _usual_lag(self) -> Ints:

@@ -106,18 +106,19 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     if not every:
         return "no rank has a timeline"
     ranks = replayed_ranks(inputs.ranks, inputs.arrivals(), delays=_delays(inputs))
-    on_host = _steps_on_host(every, ranks)
-    if on_host:
+    if ranks and not any(every[rank].operation_count for rank in ranks):
+        on_host = {rank: HostSteps.of(every[rank]) for rank in ranks}
         return _replayable_mpi(inputs, every[ranks[0]], on_host)
     timelines = {rank: every[rank] for rank in ranks}
-    if not any(len(steps_of(timeline)) for timeline in timelines.values()) and _is_short(timelines):
+    counts = [timeline.operation_count for timeline in timelines.values()]
+    is_short = min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
+    if is_short and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     if without := _without_steps(fronts):
         return without
     steps = min(map(len, fronts.values()))
-    count = sum(timeline.operation_count for timeline in timelines.values())
-    count += sum(len(timeline.mpi_calls) for timeline in timelines.values())
+    count = sum(counts) + sum(len(timeline.mpi_calls) for timeline in timelines.values())
     chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
@@ -127,7 +128,9 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(activity.work.start[activity.front[0]]) for rank, activity in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
-    mpi = _matched_mpi(inputs, timelines)
+    calls = {rank: one.mpi_calls for rank, one in timelines.items()}
+    spans = {rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items() if len(of)}
+    mpi = inputs.mpi(spans) if len(spans) == len(calls) else None
     # Calls of MPI are on the clock of most ranks.
     clock = common_clock(inputs.clocks, clock_parts(inputs.aligned, matched if mpi is None else ()), begin)
     graph = run_graph(activities, edges, clock, matched, mpi)
@@ -146,12 +149,6 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     )
 
 
-def _is_short(timelines: Mapping[int, Timeline]) -> bool:
-    """Return whether a replay can take all work of some ranks, of which each has some, as one step."""
-    counts = [timeline.operation_count for timeline in timelines.values()]
-    return min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
-
-
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
     if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
         return {}
@@ -167,16 +164,6 @@ def _without_steps(steps: Mapping[int, Sized]) -> str:
         return ""
     naming = "name their range (hpcprof collect --step-range NAME), or mark them"
     return f"{named_ranks(without)}: no steps are known; {naming}"
-
-
-def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:
-    steps = {}
-    for rank in ranks:
-        timeline = every[rank]
-        if timeline.operation_count:
-            return {}
-        steps[rank] = HostSteps.of(timeline)
-    return steps
 
 
 def _replayable_mpi(
@@ -213,13 +200,6 @@ def _replayable_mpi(
     return Replayable(
         *(graph, len(numbers), name or "step", kind, tuple(problems), numbered), marked.source, loose
     )
-
-
-def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
-    calls = {rank: timeline.mpi_calls for rank, timeline in timelines.items()}
-    if not all(map(len, calls.values())):
-        return None
-    return inputs.mpi({rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items()})
 
 
 def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:

@@ -330,12 +330,6 @@ class RunGraph:
         return self.work.call[item - len(self.calls)]
 
     @property
-    def is_closed(self) -> bool:
-        """True if the last step ends where a further one begins, not with its own last operation."""
-        # Nodes of starts are odd, those of ends even.
-        return bool(self.front[0, -1] % 2)
-
-    @property
     def steps(self) -> int:
         """The number of explained steps."""
         return int(self.front.shape[1]) - 1

@@ -81,7 +81,11 @@ def drift(series: StepSeries) -> Drift | None:
     if count < _FEWEST_FOR_DRIFT:
         return None
     every = np.arange(len(series.wall))
-    line, first = _line(rows, wall), _first_of_level(wall)
+    fewest = max(_FEWEST_AT_LEVEL, count // 6)
+    # A second level begins where two medians as levels are closest to the steps.
+    possible = range(fewest, count - fewest + 1)
+    first = min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
+    line = _line(rows, wall)
     below, above = np.median(wall[:first]), np.median(wall[first:])
     change, lines = np.where(every < rows[first], below, above), np.polyval(line, every).astype(float)
     changes = np.abs(wall - change[rows]).sum() <= np.abs(wall - lines[rows]).sum()
@@ -91,11 +95,12 @@ def drift(series: StepSeries) -> Drift | None:
         return None
     # A line through n steps changes from end to end with a variance of 12 / n of a step's.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count
-    error = _deviation(wall - level[rows]) * float(np.sqrt(variance))
+    rest = wall - level[rows]
+    error = 1.2533 * float(np.mean(np.abs(rest))) * widening(rest) * float(np.sqrt(variance))
     # Residuals of few steps are too close to the fit.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
-    if high - low < _WANDERS * _wandering(wall - level[rows]):
+    if high - low < _WANDERS * _wandering(rest):
         return None
     worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
@@ -127,19 +132,8 @@ def _line(number: Ints, wall: Floats) -> tuple[float, float]:
     return slope, float(np.median(wall - slope * number))
 
 
-def _first_of_level(wall: Floats) -> int:
-    """Return the first step of a second level, where two medians as levels are closest to the steps."""
-    fewest = max(_FEWEST_AT_LEVEL, len(wall) // 6)
-    possible = range(fewest, len(wall) - fewest + 1)
-    return min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
-
-
 def _distance(wall: Floats) -> float:
     return float(np.abs(wall - np.median(wall)).sum())
-
-
-def _deviation(rest: Floats) -> float:
-    return 1.2533 * float(np.mean(np.abs(rest))) * widening(rest)
 
 
 _NAMED = 5

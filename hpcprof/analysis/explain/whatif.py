@@ -56,7 +56,7 @@ def _predicted(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -
     )
     base, wall = float(np.median(unchanged)), float(np.median(predicted))
     error = base - float(np.median(measured))
-    if times.is_nowhere_longer(replay.measured):
+    if np.all(times.lag <= replay.measured.lag) and np.all(times.alone <= replay.measured.alone):
         # Contention is estimated, and the first and last steps are not typical.
         wall, elapsed = min(wall, base), min(elapsed, base_elapsed)
     uncertainty = Uncertainty(replay, replay.wall, abs(error))

@@ -87,6 +87,8 @@ def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
     elements have grids that differ by a power of two, by what a thread of each takes. Short elementwise
     kernels and memsets may lie between.
     """
+    if not len(chosen):
+        return []
     work, kind, later, before = scene.graph.work, scene.once(kernel_kinds), chosen[1:], chosen[:-1]
     short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _LONG_NS)
     others = np.cumsum(~(short | (work.category == Category.MEM)))

@@ -84,18 +84,13 @@ def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Ti
         latest = sorted(ranks, key=lambda rank: -excess[rank])
         places = dict.fromkeys(_most_excess(scene, on_host, rank) for rank in latest)
         place = ", ".join([*places][:_NAMED])
-        if not on_host and _is_of_experts(scene, changed[least]):
+        more = measured.alone - changed[least].alone
+        exchanged = more[scene.once(_exchange_before) != NONE]
+        if not on_host and float(exchanged.sum()) >= _OF_EXPERTS * float(more.sum()) > 0:
             yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balanced, scene), excess[least])
         else:
             yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
     yield from _in_turn(scene, cause)
-
-
-def _is_of_experts(scene: Scene, changed: Times) -> bool:
-    """Return whether a rank has most of its excess between two exchanges of all ranks."""
-    excess = scene.replay.measured.alone - changed.alone
-    between = scene.once(_exchange_before) != NONE
-    return float(excess[between].sum()) >= _OF_EXPERTS * float(excess.sum()) > 0
 
 
 def _exchange_before(scene: Scene) -> Ints:
