@@ -45,6 +45,8 @@ AT_START = _read_at_start()
 """These variables before any test."""
 
 _NUMBER = struct.Struct("i")
+# The first command waits until the server has imported everything.
+_START_SECONDS = 480
 _NOT_IMPORTED = (
     "hpcprof.__main__",
     "hpcprof.mcp",
@@ -104,11 +106,7 @@ class CommandServer:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in ``directory``, as ``python -m module`` does, and return what it printed."""
         with self.start(arguments, directory, module) as command:
-            try:
-                code = command.wait(timeout)
-            except TimeoutError:
-                command.send_signal(signal.SIGKILL)
-                raise
+            code = command.wait(timeout)
             return subprocess.CompletedProcess([module, *arguments], code, *command.printed())
 
     @contextlib.contextmanager
@@ -119,7 +117,7 @@ class CommandServer:
         module: str = "hpcprof",
         environment: Mapping[str, str] = os.environ,
     ) -> Iterator[Command]:
-        """Start a command, as `run` does, that goes on while the block runs."""
+        """Start a command, as `run` does, that works beside the block, which kills it at its end."""
         umask = os.umask(0)
         os.umask(umask)
         request = Request(
@@ -136,11 +134,16 @@ class CommandServer:
             with theirs:
                 files = [file.fileno() for file in (asked, stdout, stderr, theirs)]
                 socket.send_fds(self._connection, [b"!"], files)
-            answers.settimeout(60)
-            yield Command(_number(answers), answers, stdout, stderr)
+            answers.settimeout(_START_SECONDS)
+            command = Command(_number(answers), answers, stdout, stderr)
+            try:
+                yield command
+            finally:
+                if not command.ended():
+                    command.send_signal(signal.SIGKILL)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Command:
     """A command at work."""
 
@@ -148,6 +151,7 @@ class Command:
     answers: socket.socket
     stdout: IO[str]
     stderr: IO[str]
+    exit_code: int | None = None
 
     def printed(self) -> tuple[str, str]:
         """Return what it has printed so far on both files."""
@@ -156,10 +160,14 @@ class Command:
 
     def first_line(self) -> str:
         """Wait for the first line on stdout, and return it."""
-        until(lambda: "\n" in self.printed()[0] or select.select([self.answers], [], [], 0)[0])
+        until(lambda: "\n" in self.printed()[0] or self.ended(), _START_SECONDS)
         stdout, stderr = self.printed()
         assert "\n" in stdout, stderr
         return stdout.splitlines()[0]
+
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        return self.exit_code is not None or bool(select.select([self.answers], [], [], 0)[0])
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -168,7 +176,8 @@ class Command:
     def wait(self, timeout: float) -> int:
         """Wait until it has ended, and return its exit code."""
         self.answers.settimeout(timeout)
-        return _number(self.answers)
+        self.exit_code = _number(self.answers)
+        return self.exit_code
 
 
 def _number(answers: socket.socket) -> int:
