@@ -243,6 +243,7 @@ def _tell_ends(running: dict[int, socket.socket]) -> None:
 
 def import_everything() -> None:
     """Import and compile what commands do, and leave it out of every later search for garbage."""
+    gc.disable()
     _import_below(hpcprof)
     for name in _LIBRARIES:
         with contextlib.suppress(ImportError):
@@ -251,9 +252,9 @@ def import_everything() -> None:
     _compile()
     # A collect without --jobs is to need no further processes, which would import everything again.
     os.sched_getaffinity = lambda _: {0}
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def _import_below(package: ModuleType) -> None:

@@ -20,7 +20,6 @@ from starlette.testclient import TestClient
 from hpcprof.cli.main import cli
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import Completed
-from hpcprof.mcp.server import make_server
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.results.store.store import open_store
@@ -137,6 +136,8 @@ def test_no_list_page_metric_or_answer_shows_a_secret_of_a_command_line(
     advice = CliRunner().invoke(cli, ["submit", "--site", "local", "--dry-run", "--", *launched])
     shown["submit"] = advice.output
     assert "--ranks-per-node 2 -- train.py --token '***'" in advice.output
+    from hpcprof.mcp.server import make_server
+
     server = make_server(runs, None, None)
     shown["find_runs"] = str(anyio.run(lambda: server.call_tool("find_runs", {})))
     assert {where for where, text in shown.items() if _SECRET in text} == set()
@@ -239,6 +240,8 @@ def test_the_log_that_an_agent_reads_shows_no_secret(runs: Path) -> None:
     run = next(path for path in runs.iterdir() if (path / "run.json").exists())
     (run / "logs").mkdir(exist_ok=True)
     (run / "logs" / "rank00000.out").write_text(f"begin\ncurl --token {_SECRET} https://example.org\nend\n")
+    from hpcprof.mcp.server import make_server
+
     server = make_server(runs, None, None)
     for search in ("", "curl", _SECRET[:5]):
         asked = {"run": run.name, "rank": 0, "search": search}

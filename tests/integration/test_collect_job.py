@@ -29,14 +29,13 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "executor",
     [
-        [],
         ["--jobs", "2"],
         pytest.param(
             ["--executor", "mpi"],
             marks=pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec"),
         ),
     ],
-    ids=["processes", "two processes", "mpi"],
+    ids=["two processes", "mpi"],
 )
 def test_a_submitted_collect_makes_the_store_that_a_collect_makes(
     executor: list[str], hpcprof: Hpcprof, run: Path, tmp_path: Path

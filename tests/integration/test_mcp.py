@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.mcp import submitting
 from hpcprof.mcp.answers import MOST_BYTES
-from hpcprof.mcp.server import make_server
 from hpcprof.mcp.submitting import LEDGER, Budget, Submitting
 from hpcprof.results.across.listing import list_runs
 from hpcprof.submit.schedulers.command import Refused
@@ -55,12 +52,17 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(tmp_path)
 
     def asked(*calls: Call, allowed: Submitting | None = None, failed: bool = False) -> list[str]:
+        # Imported where needed, since each process that collects tests would import mcp, for 2 s.
+        from hpcprof.mcp.server import make_server
+
         return asyncio.run(_asked(make_server(Path("runs"), None, allowed), calls, failed))
 
     return asked
 
 
 async def _asked(server: Any, calls: Sequence[Call], failed: bool) -> list[str]:
+    from mcp import Client
+
     texts = []
     async with Client(server) as client:
         for tool, values in calls:
@@ -77,6 +79,9 @@ async def _asked(server: Any, calls: Sequence[Call], failed: bool) -> list[str]:
 
 async def _over_standard_input(folder: Path, *options: str) -> tuple[list[Any], str]:
     """Start the command, and return its tools and its answer to ``find_runs``; nothing else is printed."""
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     arguments = ["-m", "hpcprof", "mcp", *options]
     server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ), cwd=folder)
     with (folder / "printed").open("w+") as printed:

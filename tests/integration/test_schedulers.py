@@ -423,9 +423,7 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
     assert "did not succeed" in status(orphan).reason
 
 
-@pytest.mark.parametrize(
-    ("site", "executor"), [("pbs", "mpi"), ("slurm", "processes"), ("slurm", "mpi")], indirect=["site"]
-)
+@pytest.mark.parametrize(("site", "executor"), [("pbs", "mpi"), ("slurm", "mpi")], indirect=["site"])
 def test_a_collect_is_a_job_that_waits_for_its_run(
     site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
