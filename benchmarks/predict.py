@@ -1,4 +1,6 @@
-"""The error of predictions for simulated programs: ``python benchmarks/predict.py [FIRST [LAST [RANKS]]]``.
+"""The error of predictions for simulated programs.
+
+``python benchmarks/predict.py [FIRST [LAST [RANKS [other]]]]``
 
 Each program (seeds FIRST to LAST) runs on 2 or 4 ranks for 40 steps, whose operations are the profile, and
 three times on 8 to 256 ranks, whose mean step is the truth. Programs: data parallel with buckets, sharded
@@ -8,6 +10,7 @@ without a break point of sizes. No two runs draw from the same seed.
 Prints for each family the median error, the cover of the interval of 90 %, and how the prediction compares
 with the closer baseline: it wins if its error is smaller; the two tie if their errors differ by less than
 the means of the profiled and of the true steps do by chance (1.96 standard errors of their difference).
+With ``other`` the programs are those of ``predict_programs.py``, which were written without the model.
 The model was chosen on seeds 0 to 11; the documentation reports seeds 12 to 23.
 """
 
@@ -17,13 +20,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.predict.scale import Predictor
 
+OTHER: Any = import_module("predict_programs")
 NOISES = ("independent", "correlated", "heavy")
 RANKS = (8, 16, 32, 64, 128, 256)
 STEPS = 40
@@ -211,16 +217,24 @@ def run(program: Program, ranks: int, base: int, seed: int, record: bool) -> tup
     return float(max(machine.work.max(), machine.network.max()) / STEPS), table
 
 
-def results(seeds: range, ranks: tuple[int, ...] = RANKS) -> Iterator[dict[str, object]]:
-    """Yield a row for each prediction."""
-    for number, (seed, family, noise) in enumerate(product(seeds, FAMILIES, NOISES), 12 * seeds.start):
-        program = Program(family, noise, seed, strong=family in ("halo", "transposes") and seed % 2 == 1)
-        base = 2 if seed % 3 == 0 else 4
-        _, table = run(program, base, base, 10_000 + number, True)
-        predictor = Predictor(table)
+def results(seeds: range, ranks: tuple[int, ...] = RANKS, other: bool = False) -> Iterator[dict[str, object]]:
+    """Yield a row for each prediction, of the other programs if wanted."""
+    families, noises = (OTHER.FAMILIES, OTHER.NOISES) if other else (FAMILIES, NOISES)
+    first = len(families) * len(noises) * seeds.start
+    for number, (seed, family, noise) in enumerate(product(seeds, families, noises), first):
+        program: Any
+        execute: Any
+        if other:
+            program, execute = OTHER.Program(family, noise, seed), OTHER.run
+            base, keep = program.base, program.keep
+        else:
+            program = Program(family, noise, seed, strong=family in ("halo", "transposes") and seed % 2 == 1)
+            base, keep, execute = 2 if seed % 3 == 0 else 4, 1, run
+        _, table = execute(program, base, base, 10_000 + number, True)
+        predictor = Predictor(table, keep=keep)
         steps = predictor.unit.step_ns
         for count in ranks:
-            truths = [run(program, count, base, 100_000 + 10 * number + s, False)[0] for s in range(3)]
+            truths = [execute(program, count, base, 100_000 + 10 * number + s, False)[0] for s in range(3)]
             truth = float(np.mean(truths))
             prediction = predictor.predict(count, "strong" if program.strong else "weak")
             step, lines = prediction.step, prediction.baselines
@@ -231,7 +245,7 @@ def results(seeds: range, ranks: tuple[int, ...] = RANKS) -> Iterator[dict[str, 
                 "family": family,
                 "noise": noise,
                 "base": base,
-                "ring": program.ring,
+                "ring": not other and program.ring,
                 "strong": program.strong,
                 "seed": seed,
                 "ranks": count,
@@ -248,7 +262,7 @@ def main() -> None:
     begin = time.perf_counter()
     first, last = (int(sys.argv[at]) if len(sys.argv) > at else default for at, default in ((1, 12), (2, 23)))
     ranks = tuple(map(int, sys.argv[3].split(","))) if len(sys.argv) > 3 else RANKS
-    table = pd.DataFrame(results(range(first, last + 1), ranks))
+    table = pd.DataFrame(results(range(first, last + 1), ranks, "other" in sys.argv[4:]))
     table["size"] = table["error"].abs()
     for by in (["family"], ["noise"], ["noise", "base"], ["ring"], ["base"], ["ranks"], ["strong"]):
         print(
