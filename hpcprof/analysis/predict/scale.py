@@ -19,15 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.explain.changes import Change
-from hpcprof.analysis.predict.network import (
-    RING,
-    TREE,
-    Network,
-    Sample,
-    fitted,
-    medians,
-    operation_of,
-)
+from hpcprof.analysis.predict.network import RING, TREE, Network, Sample, fitted, medians, operation_of
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
@@ -170,7 +162,6 @@ class Predictor:
         self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
         self._names = pd.factorize(self.unit.keys["name"])[0]
         self._base = self._model(np.random.default_rng(0), self.unit)
-        self._replayed: dict[tuple[int, str], float] = {}
 
     def _model(
         self,
@@ -220,7 +211,8 @@ class Predictor:
         replayed, here = self._replay(recorded, self.ranks, scaling), sum(parts.values())
         scale = self.measured / replayed
         value = here * scale
-        draws = [value * self._draw(generator, ranks, scaling) for _ in range(_DRAWS)]
+        reference = self._replay(model, ranks, scaling, quick=True)
+        draws = [value * self._draw(generator, ranks, scaling, reference) for _ in range(_DRAWS)]
         # The k-th of n draws holds k / (n + 1) of their distribution below it.
         low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
@@ -293,8 +285,8 @@ class Predictor:
         line = low + slope * np.log2(ranks / first)
         return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}
 
-    def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling) -> float:
-        """Return a replay on other ranks with other parameters, over the prediction without them.
+    def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling, reference: float) -> float:
+        """Return a replay on other ranks with other parameters, over the one without, ``reference``.
 
         The mean of other units differs from that of the measured ones by its standard error.
         """
@@ -314,14 +306,7 @@ class Predictor:
         )
         seed = int(generator.integers(1 << 30))
         here = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
-        return here / self._reference(ranks, scaling)
-
-    def _reference(self, ranks: int, scaling: Scaling) -> float:
-        key = (ranks, scaling)
-        if key not in self._replayed:
-            model = replace(self._base, compute=self._factor(ranks, scaling))
-            self._replayed[key] = self._replay(model, ranks, scaling, quick=True)
-        return self._replayed[key]
+        return here / reference
 
     def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:
         """Return the parts of the step in ns: without noise, without communication, without delays."""
