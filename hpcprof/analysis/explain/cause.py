@@ -87,7 +87,7 @@ _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 def for_device(advice: str, device: str) -> str:
     """Return advice in the words of a device's own interface; ``device`` names its profiler and GPUs."""
-    words = next((words for known, words in _OTHER_WORDS if re.search(known, device)), None)
+    words = next((words for expression, words in _OTHER_WORDS if re.search(expression, device)), None)
     for pattern, word in () if words is None else (*words, _OF_CUDA):
         advice = re.sub(pattern, word, advice)
     return advice
