@@ -1,4 +1,4 @@
-"""Where bytes become values: files, JSON, and mappings as typed models with errors that a user can act on."""
+"""Decode files, JSON and mappings to values and typed models, with errors that a user can act on."""
 
 import errno
 import json

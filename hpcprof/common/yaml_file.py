@@ -10,7 +10,7 @@ from hpcprof.common.decode import read_file
 from hpcprof.common.errors import UsageError
 
 _MOST_BYTES, _MOST_VALUES, _MOST_LEVELS = 1_000_000, 100_000, 100
-"""Maximum size of a file, of its values, counted wherever an alias repeats them, and of levels of nesting."""
+"""Maximum bytes of a file, its values (each repeated by an alias counts), and its levels of nesting."""
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = frozenset(_TAG + kind for kind in ("int", "float", "timestamp"))

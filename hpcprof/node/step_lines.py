@@ -23,10 +23,10 @@ MEMORY = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
 
 _EVERY_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
 _THINNED = 3600
-"""A run has a line a second in its first hour, then one in this part of its time, at last every 10 s."""
+"""Inverse share of the elapsed time between two lines: a line a second at first, at last every 10 s."""
 
 _MOST_LONG = 16
-"""The steps of a line whose own times it has, those that take a quarter longer than its median."""
+"""Maximum steps of a line whose times it lists: those that take a quarter longer than its median."""
 
 current: StepLines | None = None
 """The writer of a program that marks its steps itself."""

@@ -1,4 +1,4 @@
-"""The intent to submit: what a run knows of its job while the scheduler has not told the id.
+"""The intent to submit: the record of a run's job until the scheduler returns its id.
 
 A client that is killed between ``sbatch`` and writing the id leaves a job that runs. So it notes its intent
 first, and removes the note when ``run.json`` has the id; and the job notes its own id when it starts.
@@ -29,7 +29,7 @@ class Intent(msgspec.Struct, frozen=True):
     error: str = ""
 
     def age_seconds(self) -> float:
-        """Return how long ago the submission began."""
+        """Return the seconds since the submission began."""
         return (datetime.now(timezone.utc) - self.since).total_seconds()
 
     def alive(self) -> bool | None:
@@ -45,7 +45,7 @@ def note_intent(run: Run, error: str = "") -> None:
 
 
 def read_intent(run: Run) -> Intent | None:
-    """Return who is submitting a run without a job id; None if nobody began to, or if it has an id."""
+    """Return the intent of a run that is being submitted; None if it has a job id, or no submission began."""
     if run.job_id:
         return None
     path = run.path / "state" / _INTENT_FILE

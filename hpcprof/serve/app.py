@@ -32,7 +32,7 @@ from hpcprof.serve.tiles import AskAgain, Tiles
 from hpcprof.serve.turns import Turns
 
 THREADS = 12
-"""The requests worked on at a time; PostgreSQL's pool has 15 connections."""
+"""Maximum number of concurrent requests; PostgreSQL's pool has 15 connections."""
 
 _API = "/api/"
 _LEAST_BYTES = 2048
@@ -52,7 +52,7 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
 def pages_of(
     runs_dir: Path, db: str | None, all_stored: bool = False, turns: Turns | None = None
 ) -> Starlette:
-    """Return the pages of a folder of runs and a results database, for whoever has checked the request.
+    """Return the pages of a folder of runs and a results database; the caller checks the requests.
 
     If ``all_stored``, all runs are in the database, so that nothing can be listed without it. Folders of one
     server share the ``turns`` of their readers.
@@ -95,7 +95,7 @@ def page_templates() -> Environment:
 
 @asynccontextmanager
 async def few_threads(app: Starlette) -> AsyncIterator[None]:
-    """Limit how many requests are worked on at a time, while the application runs."""
+    """Limit the number of concurrent requests while the application runs."""
     _learn_types()
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
     yield
@@ -108,8 +108,8 @@ def _learn_types() -> None:
         # Some types can only be encoded.
         with suppress(TypeError, NameError):
             msgspec.json.Decoder(kind)
-        below: list[type] = type.__subclasses__(kind)
-        kinds += [subclass for subclass in below if subclass not in kinds]
+        subclasses: list[type] = type.__subclasses__(kind)
+        kinds += [subclass for subclass in subclasses if subclass not in kinds]
 
 
 def _explain(request: Request, error: Exception) -> Response:

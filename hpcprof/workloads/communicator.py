@@ -16,7 +16,7 @@ import torch.distributed as dist
 # Set by torchrun in every process that it starts, and by no other launcher.
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 # Ranks wait for one that a profiler slows down; if one fails, torchrun ends the others.
-_LONGEST = timedelta(days=1)
+_LONGEST_WAIT = timedelta(days=1)
 
 
 def communicator(environ: Mapping[str, str]) -> Any:
@@ -34,7 +34,7 @@ def communicator(environ: Mapping[str, str]) -> Any:
             return StoreComm(dist.HashStore(), range(1), 0)
         return MPI.COMM_WORLD
     store, rank, size = next(iter(dist.rendezvous("env://")))
-    store.set_timeout(_LONGEST)
+    store.set_timeout(_LONGEST_WAIT)
     return StoreComm(dist.PrefixStore("hpcprof", store), range(size), rank)
 
 

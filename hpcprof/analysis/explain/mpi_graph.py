@@ -1,4 +1,4 @@
-"""The graph of a run whose steps are measured on the host: MPI calls, and what its ranks do between them."""
+"""The graph of a run whose steps are measured on the host: its MPI calls, and the work between them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class HostSteps:
         return len(self.number)
 
     def bounds(self, numbers: Ints) -> Ints:
-        """Return when some steps begin, and when the last one ends."""
+        """Return the begin of each of some steps, and the end of the last one, in ns."""
         at = np.searchsorted(self.number, numbers)
         last = int(at[-1])
         end = self.start[last + 1] if last + 1 < len(self) else self.end[last]
         return np.append(self.start[at], max(int(end), int(self.start[last])))
 
     def around(self, numbers: Ints) -> tuple[int, int]:
-        """Return when the step before some steps begins, and the one after them ends."""
+        """Return the begin of the step before some steps, and the end of the step after them, in ns."""
         first, last = np.searchsorted(self.number, numbers[[0, -1]]).tolist()
         following = min(last + 1, len(self) - 1)
         return int(self.start[max(first - 1, 0)]), int(self.end[following]) + 1

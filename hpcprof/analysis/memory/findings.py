@@ -30,7 +30,7 @@ LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES = 16 << 20, 12
 """Minimum growth in bytes, and minimum samples after the first third of the time, for memory that grows."""
 
 _SURE_SAMPLES = 60
-"""In fewer seconds, memory that goes up and down may only have gone up."""
+"""Minimum samples for high confidence: memory that varies may only seem to grow in fewer."""
 
 
 def memory_findings(tables: Mapping[str, Sequence[Row]], ranks: int) -> list[Finding]:
@@ -50,7 +50,7 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
             kinds[row["kind"]] += row["bytes"]
         lines = _by_line(row for row in held if row["kind"] not in _UNHELD)
         excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
-        # Memory that every step gives back says where in the step a rank was, not what filled it.
+        # Memory that every step frees depends on the moment of the failure, and is not its cause.
         excess = sorted(
             (line for line in excess if line["kind"] not in _PASSING), key=lambda line: -line["difference"]
         )
@@ -67,7 +67,7 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
 
 
 def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:
-    """Return the memory by kind and line, over modules, the most first; ``first`` is its largest row."""
+    """Return the memory by kind and line, over all modules, largest first; ``first`` is the largest row."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         kind, line = row["kind"], row["line"]
@@ -95,11 +95,11 @@ def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Ev
         f"rank {rank}: {format_bytes(needed)} asked{place}{free}",
     )
     parts = sorted(((size, kind) for kind, size in kinds.items() if size), reverse=True)
-    said = ", ".join(f"{kind} {format_bytes(size)}" for size, kind in parts)
+    sizes = ", ".join(f"{kind} {format_bytes(size)}" for size, kind in parts)
     yield (
         Evidence("memory_snapshots", rank, "peak_bytes", failed["peak_bytes"]),
         f"rank {rank}: {format_bytes(failed['peak_bytes'])} allocated and "
-        f"{format_bytes(failed['reserved_bytes'])} reserved: {said}",
+        f"{format_bytes(failed['reserved_bytes'])} reserved: {sizes}",
     )
 
 
@@ -121,7 +121,7 @@ def _line_evidence(rank: int, line: dict[str, Any] | None) -> Iterator[tuple[Evi
 
 
 def _what_fits(size: int, kinds: Mapping[str, int], excess: dict[str, Any] | None, ranks: int) -> str:
-    """Return what would have made room for an allocation, by what each kind holds."""
+    """Return the remedy for an allocation of ``size`` bytes that failed, from the memory of each kind."""
     options = []
     if excess is not None:
         options.append(
@@ -155,11 +155,11 @@ def _what_fits(size: int, kinds: Mapping[str, int], excess: dict[str, Any] | Non
 
 
 def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
-    """Yield the rank whose peak is far above that of the others, and in what."""
+    """Yield a finding if the largest peak of a rank is far above the median of the others."""
     source, peaks = _peaks(tables)
     if len(peaks) < 2:
         return
-    rank = max(peaks, key=lambda peak: peaks[peak])
+    rank = max(peaks, key=lambda number: peaks[number])
     others = statistics.median(peak for other, peak in peaks.items() if other != rank)
     more = peaks[rank] - others
     if peaks[rank] < _MUCH_MORE * others or more < _LEAST_BYTES:
@@ -191,7 +191,7 @@ def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
     """Return the highest peak of each rank, by the lines of its steps or, without any, its snapshots."""
     for name, key in (("memory_use", "allocated_bytes"), ("memory_snapshots", "peak_bytes")):
         largest: dict[int, int] = {}
-        # Those who were asked when another rank failed were somewhere in their step.
+        # Snapshots that another rank's failure requested were taken at any moment of a step.
         rows = [row for row in tables[name] if row.get("event") not in ("asked", "out_of_memory")]
         for row in rows:
             largest[row["rank"]] = max(largest.get(row["rank"], 0), row[key])
@@ -206,7 +206,7 @@ def growing(rows: Iterable[Row]) -> list[Row]:
 
 
 def growth_in_words(row: Row) -> str:
-    """Return by how much the memory of a rank grows, and when its node is full."""
+    """Return a sentence on the growth of a rank's memory, and on the step at which its node is full."""
     low, high = (format_bytes(row[f"growth_{end}_bytes_per_step"]) for end in ("low", "high"))
     full = ""
     if row["full_in_s"] is not None:

@@ -60,7 +60,7 @@ def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
 
 
 def sweep_sentence(points: Sequence[SweepPoint]) -> str:
-    """Return the comparison that a table of points makes, or why it makes none."""
+    """Return the sentence under the table of points; empty if their steps are compared."""
     if any(point.elapsed_ns for point in points):
         return ""
     if any(point.ratio for point in points):

@@ -54,9 +54,9 @@ def find_timelines(run: Run, file: str = "") -> Timelines:
     if not is_folder(run.path):
         raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
     files = profiles_of(run)
-    # To find out the ranks of thousands of files takes seconds.
+    # Identifying the ranks of thousands of files takes seconds.
     files = [path for path in files if path.name == file] or files
-    identity = {file: unchanged_file.identity for file, unchanged_file in unchanged_files(files).items()}
+    identity = {file: stored.identity for file, stored in unchanged_files(files).items()}
     profiles = profiles_by_rank(files, identities=identity)
     paths = {rank: path for rank, path in sorted(profiles.paths.items()) if _has_timeline(path)}
     return Timelines(paths, profiles.skipped, profiles.parts, captured_steps(run))
@@ -68,9 +68,9 @@ def _has_timeline(path: Path) -> bool:
 
 
 def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
-    """Return what reads the timeline of a rank: the one that a collect kept, if it is of the same profile.
+    """Return a function that reads the timeline of a rank, with the steps of the collect.
 
-    Its steps are those of the collect.
+    The timeline that the collect kept is read if it is of the same profile.
     """
     from hpcprof.results.collect.kept_events import kept_timeline
 
@@ -78,7 +78,7 @@ def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
     profiles = store.profiles(run.id) if exists else {}
     kept = store.rank_events(run.id) if profiles else {}
     steps = stored_step_ranges(store, run.id) if exists else None
-    # To look for the profiles at each rank would take longer than to read them.
+    # A search for the profiles at each rank would take longer than reading them.
     find = cache(partial(find_timelines, run))
 
     def read(rank: int) -> Timeline:

@@ -238,4 +238,4 @@ OF_RUN = {
     **{item.name: Kept(item) for item in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
     **{name: Kept(table) for name, table in TABLES.items()},
 }
-"""The tables that hold what is known of a run, by name; analyses by theirs."""
+"""The tables with rows of runs, by name; tables of analyses by the analysis."""

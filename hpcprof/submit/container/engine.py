@@ -10,7 +10,7 @@ from hpcprof.common.processes import run_in_terminal
 from hpcprof.runs.config import Engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
 
-# A usable image runs each of them; by the name of what it proves to work.
+# Commands that a usable image runs, by the name of the part that each proves to work.
 CHECKS: dict[str, tuple[str, ...]] = {
     "Nsight Systems": ("nsys", "--version"),
     "Nsight Compute": ("ncu", "--version"),
@@ -121,7 +121,7 @@ def _check_background(engine: Engine) -> None:
 
 
 def checks(engine: Engine, image: str, setup: ContainerSetup) -> dict[str, list[str]]:
-    """Return the commands that check an image, by the name of what each proves to work."""
+    """Return the commands that check an image, by the name of the part that each proves to work."""
     programs = {name: program for name, program in CHECKS.items() if setup.gpus or name != "GPUs"}
     return {name: run(engine, image, program, setup) for name, program in programs.items()}
 

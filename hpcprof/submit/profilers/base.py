@@ -87,7 +87,7 @@ class PerfEvents:
 class OnNode:
     """Flags that the rank wrapper chooses on the node by a test of the shell.
 
-    They are ``passed`` if it passes, else ``failed``. The test may call ``mpi_is openmpi`` or
+    The flags are ``passed`` if the test passes, else ``failed``. The test may call ``mpi_is openmpi`` or
     ``mpi_is mpich``, which tells the library of the program. If it fails, the first rank of the node says
     ``missing`` on its error output, unless that is empty.
     """
@@ -237,8 +237,8 @@ def records_window(target: Target, settings: Settings) -> bool:
 
 def no_trace(text: str) -> str:
     """Return why a rank has no trace or profile, as its wrapper says, as a `Profiler.complaint`."""
-    said = re.search(r"^hpcprof: no (?:trace|profile): (.*)", text, re.MULTILINE | re.DOTALL)
-    return f": {said[1].strip().rstrip('.')}" if said else ""
+    match = re.search(r"^hpcprof: no (?:trace|profile): (.*)", text, re.MULTILINE | re.DOTALL)
+    return f": {match[1].strip().rstrip('.')}" if match else ""
 
 
 def check_one_archive(target: Target, title: str, advice: str) -> None:
@@ -261,7 +261,7 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
 
 
 def kept_by(script: str, written: str) -> Callable[[Target, Settings], list[tuple[str, ...]]]:
-    """Return `Profiler.afterwards` with a script that gives the program's files in ``written`` its name."""
+    """Return `Profiler.afterwards` with a script that names the files in ``written`` after the rank."""
     command = ("/bin/sh", "-c", script, "hpcprof", written, OUTPUT, f"{FOLDER}/processes/{NAME}")
     return lambda target, settings: [command]
 

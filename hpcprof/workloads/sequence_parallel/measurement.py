@@ -23,7 +23,7 @@ Probes = Mapping[str, Matmuls | Links]
 
 # The warm-up ends when the medians of two windows differ by less than 1 %, or after 5 times --warmup.
 _STABLE = 0.01
-_PATIENCE = 5
+_MOST_WARM_UPS = 5
 # The cost of marks is measured on pairs of blocks of steps; a GPU at its power cap needs many.
 _PAIRS, _PAIRS_ON_GPU = 24, 96
 _BLOCK, _BLOCK_NS = 4, 5_000_000
@@ -127,8 +127,8 @@ class Measurement:
         timers = {}
         for name, step in self._steps.items():
             kinds = [(), step.phases] if step.phases and not self._profiled else [step.phases]
-            called = "iteration" if single else f"iteration {name}"
-            timers[name] = [Timer(clock, phases, called) for phases in kinds]
+            step_name = "iteration" if single else f"iteration {name}"
+            timers[name] = [Timer(clock, phases, step_name) for phases in kinds]
         for name, probe in self._probes.items():
             timers[name] = [Timer(clock, probe.phases, f"probe {name}")]
         return timers
@@ -152,14 +152,14 @@ class Measurement:
             return None, None
         window = (self._parameters.warmup + 1) // 2
         previous: list[float] | None = None
-        for _ in range(2 * _PATIENCE):
+        for _ in range(2 * _MOST_WARM_UPS):
             timers = self._timers()
             for _ in range(window):
                 self._round(timers)
             # Read before waiting, while the GPU still works.
             state = self._monitor.read()
-            mine = [statistics.median(plain.read().step_ns) for plain, *_ in timers.values()]
-            medians = [max(ranks) for ranks in zip(*self._world.comm.allgather(mine), strict=True)]
+            step_times = [statistics.median(plain.read().step_ns) for plain, *_ in timers.values()]
+            medians = [max(ranks) for ranks in zip(*self._world.comm.allgather(step_times), strict=True)]
             if previous and all(
                 abs(now - before) < _STABLE * before for now, before in zip(medians, previous, strict=True)
             ):
@@ -180,6 +180,7 @@ _REASONS = {
 }
 
 _MOVED = 0.05
+"""Minimum relative change of a clock that makes times incomparable."""
 
 
 class GpuMonitor:

@@ -29,7 +29,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def pauses_in(scene: Scene, place: str) -> Candidate:
-    """Return what takes the host long in a place; one rank that alone has it is late."""
+    """Return the long pauses and calls of the host in a place; a rank that alone has them is late."""
     removals, pieces, calls = scene.removals, scene.graph.pieces, scene.graph.calls
     inside = removals.inside(place)
     chosen = np.flatnonzero(inside[pieces.place] & removals.long_gap[pieces.call])
@@ -48,7 +48,7 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
 
 
 def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Candidate:
-    """Return both as one cause, as of a range that copies from the GPU and then writes a file."""
+    """Return pauses and copies as one cause, such as a range that copies from the GPU and writes a file."""
     only = pauses.only if pauses.only == copies.only else NONE
     larger = max(pauses, copies, key=lambda candidate: candidate.own_ns)
     return replace(

@@ -77,7 +77,7 @@ class LocalClient(SchedulerClient):
 
     def cancel(self, *runs: Run) -> None:
         """Ask the supervisors to end the jobs, and wait until they have."""
-        # All before the first wait: the end of one would start the next.
+        # All are signalled before the first wait, since the end of one job starts the next.
         supervisors = {run.id: _ask_to_end(run) for run in runs}
         for run_id, identity in supervisors.items():
             deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
@@ -106,7 +106,7 @@ def local_status(run: Run) -> JobStatus:
     identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
     if identity is None:
         return status_of_submission(run)
-    # Before the record is read: a supervisor that ends in between has written the record by then.
+    # This precedes reading the record, which a supervisor that ends in between has then written.
     alive = identity.alive()
     outcome = JobEnd.parse(run.state_file(ENDED))
     if outcome is not None:

@@ -48,7 +48,7 @@ def second_schedules(schedule: Schedule, ranks: int, rows: int) -> list[Schedule
 
 
 def adding_schedules(schedule: Schedule, rows: int) -> list[Schedule]:
-    """Return ``schedule`` with the product added, with all heads, those near half first, and as it is."""
+    """Return ``schedule`` with each head and the product added, heads near half first, then unchanged."""
     heads = sorted((*tile_cuts(rows), rows), key=lambda head: abs(2 * head - rows))
     return [*(replace(schedule, head=head, add=True) for head in heads), schedule]
 
@@ -73,7 +73,7 @@ def tile_cuts(rows: int) -> list[int]:
 
 
 def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]:
-    """Return matmuls in order, as 0 (first) or 1 (second) and rows; a second one follows once it can."""
+    """Return matmuls in order, as 0 (first) or 1 (second) and rows; each second one as early as possible."""
     matmuls: list[tuple[int, slice]] = []
     ready, done = 0, 0
     left = list(second)
@@ -87,7 +87,7 @@ def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]
 
 
 def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
-    """Divide rows of all peers into those of each: the peer, its own numbers of rows, and those over all."""
+    """Return the parts of rows by peer: the peer, the rows within it, and the rows over all peers."""
     parts = []
     start = part.start
     while start < part.stop:
