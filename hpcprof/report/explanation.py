@@ -268,7 +268,7 @@ def _nothing(explanation: Explanation) -> str:
             if kernel.measurable
             else "."
         )
-    lost = (visible(one.reason) for one in explanation.not_judged if one.what in (WAITING, IDLE))
+    lost = (visible(row.reason) for row in explanation.not_judged if row.what in (WAITING, IDLE))
     return " ".join([nothing, *(f"But {reason}." for reason in lost)])
 
 

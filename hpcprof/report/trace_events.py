@@ -241,11 +241,11 @@ def _events(
         mark_tracks = tracks.of_streams(marks, _MARKS[category])
         yield from _complete(category, marks, names, rank, zero, mark_tracks, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
-    of_calls = (
+    call_arguments = (
         f',"args":{{"correlation":{number}}}' if number != NO_CORRELATION else ""
         for number in calls.correlation.tolist()
     )
-    yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, of_calls)
+    yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, call_arguments)
     done = timeline.operators
     yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
     called = timeline.modules

@@ -115,10 +115,10 @@ def find_mpiexec(family: str | None = None) -> str | None:
     the one with the name of this MPI: where several are installed, Debian calls them ``mpiexec.mpich``.
     """
     beside = Path(sys.executable).with_name("mpiexec")
-    found = [str(beside)] if beside.is_file() else []
+    paths = [str(beside)] if beside.is_file() else []
     for name in ("mpiexec", f"mpiexec.{family}") if family else ():
-        found = [path for path in [shutil.which(name)] if path] + found
-    return found[0] if found else shutil.which("mpiexec")
+        paths = [path for path in [shutil.which(name)] if path] + paths
+    return paths[0] if paths else shutil.which("mpiexec")
 
 
 def _none(site: Site, job: Job) -> list[str]:
@@ -197,8 +197,8 @@ def _flux(site: Site, job: Job) -> list[str]:
     """
     cores, gpus = _shares(site, job)
     if cores or job.gpus_per_rank is not None:
-        asked = {"cores": cores, "gpus": gpus}
-        shares = [f"--{name}-per-task={count}" for name, count in asked.items() if count]
+        requests = {"cores": cores, "gpus": gpus}
+        shares = [f"--{name}-per-task={count}" for name, count in requests.items() if count]
     else:
         shares = ["--exclusive", "-o", "cpu-affinity=per-task", "-o", "gpu-affinity=per-task"]
     return [
@@ -308,7 +308,7 @@ def _in_slurm(cores: Sequence[str]) -> str:
     """Return the cores of each rank as srun takes them: only masks can name several for one rank."""
     if all(core.isdigit() for core in cores):
         return f"map_cpu:{','.join(cores)}"
-    return f"mask_cpu:{','.join(f'0x{sum(1 << core for core in core_numbers(one)):x}' for one in cores)}"
+    return f"mask_cpu:{','.join(f'0x{sum(1 << core for core in core_numbers(group)):x}' for group in cores)}"
 
 
 def core_numbers(cores: str) -> set[int]:

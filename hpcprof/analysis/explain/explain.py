@@ -90,8 +90,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     first = timelines[inputs.ranks[0]].origin
     device = " ".join([first.kind, *(gpu.name for gpu in first.gpus)])
     explanation = with_culprits(explanation, inputs.tables, timelines, stack)
-    explanation = explanation.changed(lambda one: replace(one, remedy=for_device(one.remedy, device)))
-    doubts = (replace(one, reason=for_device(one.reason, device)) for one in explanation.not_judged)
+    explanation = explanation.changed(lambda item: replace(item, remedy=for_device(item.remedy, device)))
+    doubts = (replace(item, reason=for_device(item.reason, device)) for item in explanation.not_judged)
     return replace(explanation, not_judged=tuple(doubts)), path
 
 

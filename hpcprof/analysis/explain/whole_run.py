@@ -81,18 +81,18 @@ def of_series(
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
     # A step that takes long once is told by itself.
     high = np.setdiff1d(high, happened_once(series.wall.tolist()))
-    found = []
+    findings = []
     if len(high):
         usual = float(np.median(series.wall))
         excess = float((series.wall[high] - usual).sum()) / len(series.wall)
         steps = tuple(series.steps[high].tolist())
         half = half_width(np.delete(series.wall, high).astype(float))
-        found.append(_of_steps(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
+        findings.append(_of_steps(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
         steps = tuple(change.steps.tolist())
         saving = change.excess, float(np.hypot(_NORMAL * change.error, MODEL_SHARE * change.excess))
-        found.append(_of_steps(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
-    return found, pauses
+        findings.append(_of_steps(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
+    return findings, pauses
 
 
 def _of_steps(
@@ -109,8 +109,8 @@ def _of_steps(
         worse = np.isin(series.steps, steps)
         shown = _typical(series, worse), _typical(series, ~worse)
     evidence = step_evidence(tables, shown)
-    found = estimated_finding(cause, ranks, where, *saving, series.p50, evidence)
-    return replace(found, steps=steps)
+    finding = estimated_finding(cause, ranks, where, *saving, series.p50, evidence)
+    return replace(finding, steps=steps)
 
 
 def _typical(series: StepSeries, of: Mask) -> int:
@@ -133,15 +133,17 @@ def unexplained_waiting(
     are not counted.
     """
     account = inputs.tables["step_account"]
-    for one in once:
-        account = account[account["step"] != one.step]
+    for pause in once:
+        account = account[account["step"] != pause.step]
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)
-    some = (
-        one for one in findings if is_a(one.cause, Trait.DELAYS_OTHERS) or len(one.ranks) < len(inputs.ranks)
+    late = (
+        item
+        for item in findings
+        if is_a(item.cause, Trait.DELAYS_OTHERS) or len(item.ranks) < len(inputs.ranks)
     )
-    explained = sum(one.saving_ns or 0 for one in some)
+    explained = sum(item.saving_ns or 0 for item in late)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
@@ -163,7 +165,7 @@ def unexplained_waiting(
 def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: float) -> Iterator[NotJudged]:
     """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that."""
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
-    if idle - sum(one.saving_ns or 0 for one in findings) >= _MUCH_IDLE * wall:
+    if idle - sum(item.saving_ns or 0 for item in findings) >= _MUCH_IDLE * wall:
         share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
         yield NotJudged(
             IDLE, f"the GPU is idle for {share}, and no replay shortens that (--analysis idle_causes)"
@@ -173,7 +175,7 @@ def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: f
 def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
-    slowest = next((one for one in findings if one.cause == Cause.PIPELINE_BUBBLE), None)
+    slowest = next((item for item in findings if item.cause == Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
         return f"No cause that was judged explains most of that{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
@@ -184,11 +186,11 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
 
 
 def _last_to_arrive(arrivals: Iterable[Arrivals]) -> str:
-    found = [some for some in arrivals if some.collective.any()]
-    if not found:
+    blocked = [batch for batch in arrivals if batch.collective.any()]
+    if not blocked:
         return ""
-    longest = np.concatenate([some.longest[some.collective] for some in found])
-    last = np.concatenate([some.last[some.collective] for some in found])[longest >= longest.mean()]
+    longest = np.concatenate([batch.longest[batch.collective] for batch in blocked])
+    last = np.concatenate([batch.last[batch.collective] for batch in blocked])[longest >= longest.mean()]
     ranks, times = np.unique(last, return_counts=True)
     often = f"{times.max():,} of the {counted(len(last), 'collective')} with the longest waits"
     return f": the last one to arrive is rank {ranks[times.argmax()]} in {often}"
@@ -202,14 +204,14 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     missing: tuple[Evidence, ...] = ()
     if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
         missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
-    found = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
-    sentences = [loss.sentence for _, loss in summed(found)]
-    remedies = [*dict.fromkeys(loss.remedy for _, loss in found if loss.remedy)]
+    rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
+    sentences = [loss.sentence for _, loss in summed(rank_losses)]
+    remedies = [*dict.fromkeys(loss.remedy for _, loss in rank_losses if loss.remedy)]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
-    damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
+    damaged = [line for rank in lacking for line in _damaged(inputs, rank, inputs.losses[rank])]
     where, remedy = "; ".join(sentences), " ".join(remedies)
     evidence = (*missing, *damaged[:3])
     yield Finding(
@@ -247,11 +249,11 @@ def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[E
     for analysis, key in _DAMAGED:
         rows = inputs.tables[analysis]
         # Copies that were not traced make no kernels or steps too few.
-        of_rows = [one for one in losses if one.subject is not Subject.COPY or analysis == "memops"]
-        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in of_rows):
-            found = largest(analysis, key, rows[rows["rank"] == rank])
-            if found:
-                return found[:1]
+        row_losses = [loss for loss in losses if loss.subject is not Subject.COPY or analysis == "memops"]
+        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in row_losses):
+            cells = largest(analysis, key, rows[rows["rank"] == rank])
+            if cells:
+                return cells[:1]
     return []
 
 
@@ -331,8 +333,8 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     gained = before - float(replay.elapsed(apart).mean())
     if 100 * gained < LEAST_ESTIMATE_PCT * before:
         return
-    own = work.before[row]
-    begin = np.maximum(work.start[source], np.where(own == NONE, work.start[source], work.end[own]))
+    ahead = work.before[row]
+    begin = np.maximum(work.start[source], np.where(ahead == NONE, work.start[source], work.end[ahead]))
     held = np.bincount(work.name[source], (work.end[source] - begin).clip(min=0))
     kernel = int(held.argmax())
     places = work.place[source[work.name[source] == kernel]]

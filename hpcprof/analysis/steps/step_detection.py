@@ -116,7 +116,7 @@ _WINDOW = "hpcprof.window"
 """The mark of the hook before the window of a program that is recorded from its start on."""
 
 _SOURCES = (
-    *dict.fromkeys(known.source for known in KNOWN),
+    *dict.fromkeys(kind.source for kind in KNOWN),
     *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, SINGLE, LAUNCHES),
 )
 _ALWAYS = KNOWN[:2]
@@ -139,7 +139,7 @@ class StepCandidate:
 
 def known_range(name: str) -> KnownRange | None:
     """Return the known range that has this name without a counter, or None."""
-    return next((known for known in (*KNOWN, HOOK, OPTIMIZER) if known.pattern.fullmatch(name)), None)
+    return next((kind for kind in (*KNOWN, HOOK, OPTIMIZER) if kind.pattern.fullmatch(name)), None)
 
 
 def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
@@ -152,29 +152,29 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
     a timeline.
     """
     for source in _SOURCES:
-        found: dict[str, list[StepCandidate]] = {}
-        for of_rank in candidates.values():
-            for one in of_rank:
-                if one.source == source:
-                    found.setdefault(one.name, []).append(one)
+        by_name: dict[str, list[StepCandidate]] = {}
+        for steps_of_rank in candidates.values():
+            for step in steps_of_rank:
+                if step.source == source:
+                    by_name.setdefault(step.name, []).append(step)
         if source == AUTOMATIC:
-            found = {name: ones for name, ones in found.items() if len(ones) == len(candidates)}
-        if source == LAUNCHES and sum(map(len, found.values())) < len(candidates):
-            found = {}
-        if source == MPI and found:
+            by_name = {name: ones for name, ones in by_name.items() if len(ones) == len(candidates)}
+        if source == LAUNCHES and sum(map(len, by_name.values())) < len(candidates):
+            by_name = {}
+        if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
-            most = [name for name, ones in found.items() if 2 * len(ones) > len(candidates)]
+            most = [name for name, ones in by_name.items() if 2 * len(ones) > len(candidates)]
             # Steps that are fewer are longer.
-            counts = {name: [one.instances for one in found[name]] for name in most or found}
+            counts = {name: [step.instances for step in by_name[name]] for name in most or by_name}
             return min(counts, key=lambda name: (np.mean(counts[name]), -len(counts[name])))
-        if found:
-            return max(found, key=lambda name: _preference(found[name]))
+        if by_name:
+            return max(by_name, key=lambda name: _preference(by_name[name]))
     return ""
 
 
 def _preference(ones: list[StepCandidate]) -> tuple[int, float, int]:
     """Order the ranges of one source; of two that cover the same time, the outer one has fewer instances."""
-    return len(ones), min(one.coverage_pct for one in ones), -sum(one.instances for one in ones)
+    return len(ones), min(step.coverage_pct for step in ones), -sum(step.instances for step in ones)
 
 
 @computed_once
@@ -187,8 +187,8 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     names, index = step_names(timeline)
     ranges = timeline.ranges
     always = [number for number, name in enumerate(names) if known_range(name) in _ALWAYS]
-    own = (ranges.one_thread != 0) | np.isin(index, always)
-    complete = np.flatnonzero((ranges.closed == 1) & own & (index >= 0))
+    in_thread = (ranges.one_thread != 0) | np.isin(index, always)
+    complete = np.flatnonzero((ranges.closed == 1) & in_thread & (index >= 0))
     total, count = (np.zeros(len(names), np.int64) for _ in range(2))
     np.add.at(total, index[complete], ranges.end[complete] - ranges.start[complete])
     np.add.at(count, index[complete], 1)
@@ -200,15 +200,15 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     ]
     judged = {*unknown[:_JUDGED]}
     judged |= {name for name, _ in ordered if known_range(name)}
-    found = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
-    found = _outer_programs(timeline, [one for one in found if one.source])
-    repeating = [one for one in found if one.source == REPEATS]
-    listed = _only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]])
+    marked = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
+    marked = _outer_programs(timeline, [step for step in marked if step.source])
+    repeating = [step for step in marked if step.source == REPEATS]
+    listed = _only_outermost(timeline, [step for step in marked if step not in repeating[_LISTED:]])
     candidates = [*listed, *_marked_by_mpi(timeline)]
     # Another rank may lack a range that only repeats.
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
-        best = [one for one in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, one.name)]
-        candidates += [StepCandidate(one.name, LAUNCHES, one.instances, one.coverage_pct) for one in best]
+        best = [step for step in launch_step_candidates(timeline)[:1] if not _are_layers(timeline, step.name)]
+        candidates += [StepCandidate(step.name, LAUNCHES, step.instances, step.coverage_pct) for step in best]
     return tuple(candidates)
 
 
@@ -227,12 +227,12 @@ def _are_layers(timeline: Timeline, name: str) -> bool:
 
 def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:
     """Return the steps that calls of MPI mark: the best one, if it qualifies, and others that repeat."""
-    found = mpi_step_candidates(timeline)[:_LISTED]
-    judged = [mpi_candidate(timeline, one) for one in found]
+    mpi_steps = mpi_step_candidates(timeline)[:_LISTED]
+    judged = [mpi_candidate(timeline, step) for step in mpi_steps]
     return [
-        replace(one, source=MPI if not place and step.regular and one.source == AUTOMATIC else REPEATS)
-        for place, (one, step) in enumerate(zip(judged, found, strict=True))
-        if one.instances >= MIN_INSTANCES
+        replace(item, source=MPI if not place and step.regular and item.source == AUTOMATIC else REPEATS)
+        for place, (item, step) in enumerate(zip(judged, mpi_steps, strict=True))
+        if item.instances >= MIN_INSTANCES
     ]
 
 
@@ -244,29 +244,29 @@ def mpi_candidate(timeline: Timeline, step: MpiStep) -> StepCandidate:
     return StepCandidate(step.name, source, step.instances, covered)
 
 
-def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
+def _only_outermost(timeline: Timeline, candidates: list[StepCandidate]) -> list[StepCandidate]:
     """Let an unknown range qualify only if most of its instances lie outside the others that qualify."""
-    rows = {one.name: marking_rows(timeline, one.name) for one in found if one.source == AUTOMATIC}
+    rows = {step.name: marking_rows(timeline, step.name) for step in candidates if step.source == AUTOMATIC}
     inner: set[str] = set()
     # If two lie inside each other, the one with fewer instances is the outer one.
     for outer in sorted(rows, key=lambda name: len(rows[name])):
         if outer not in inner:
             others = rows.keys() - inner - {outer}
             inner |= {name for name in others if _mostly_inside(timeline.ranges, rows[name], rows[outer])}
-    return [replace(one, source=REPEATS) if one.name in inner else one for one in found]
+    return [replace(step, source=REPEATS) if step.name in inner else step for step in candidates]
 
 
-def _outer_programs(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
+def _outer_programs(timeline: Timeline, candidates: list[StepCandidate]) -> list[StepCandidate]:
     """Let a program of XLA mark steps only if no other one runs once while it runs several times."""
-    programs = [one.name for one in found if one.source == _XLA and one.instances >= MIN_INSTANCES]
+    programs = [step.name for step in candidates if step.source == _XLA and step.instances >= MIN_INSTANCES]
     starts = {name: timeline.ranges.start[marking_rows(timeline, name)] for name in programs}
     inner = set()
     for name, start in starts.items():
-        for outer in (one for one in starts.values() if len(start) >= _SEVERAL * len(one)):
+        for outer in (begins for begins in starts.values() if len(start) >= _SEVERAL * len(begins)):
             end = outer[-1] + np.median(np.diff(outer))
             if np.mean((start >= outer[0]) & (start < end)) >= _INSIDE:
                 inner.add(name)
-    return [replace(one, source=REPEATS) if one.name in inner else one for one in found]
+    return [replace(step, source=REPEATS) if step.name in inner else step for step in candidates]
 
 
 def _mostly_inside(ranges: Ranges, rows: Ints, outer: Ints) -> bool:
@@ -286,8 +286,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
     every = timeline.ranges.take(np.concatenate(rows))
     # A host that runs ahead leaves its ranges long before the GPU has done their work.
     start, end, _ = project(timeline, every)
-    edges = np.cumsum([len(own) for own in rows])
-    found, capture = [], max(_capture_length(timeline), 1)
+    edges = np.cumsum([len(members) for members in rows])
+    candidates, capture = [], max(_capture_length(timeline), 1)
     for name, row, last in zip(names, rows, edges.tolist(), strict=True):
         part = slice(last - len(row), last)
         ranges = every.take(part)
@@ -299,8 +299,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         )
         if source == AUTOMATIC and is_part:
             source = REPEATS
-        found.append(StepCandidate(name, source, len(row), covered))
-    return found
+        candidates.append(StepCandidate(name, source, len(row), covered))
+    return candidates
 
 
 def _launched_inside(timeline: Timeline, ranges: Ranges) -> float:
@@ -323,13 +323,13 @@ def _launched_time(timeline: Timeline) -> tuple[Ints, Ints]:
 
 def _source(name: str, ranges: Ranges, covered: float) -> str:
     """Return why some ranges of one name may be the step, empty if they are too few."""
-    known = known_range(name)
-    if known is not None:
-        enough = 1 if known in _ALWAYS else _MIN_MARKERS if known.marker else 2
-        single = len(ranges) == 1 and not known.marker and covered >= MIN_COVERAGE_PCT
-        return known.source if len(ranges) >= enough else SINGLE if single else ""
+    kind = known_range(name)
+    if kind is not None:
+        enough = 1 if kind in _ALWAYS else _MIN_MARKERS if kind.marker else 2
+        single = len(ranges) == 1 and not kind.marker and covered >= MIN_COVERAGE_PCT
+        return kind.source if len(ranges) >= enough else SINGLE if single else ""
     threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
-    if max((len(of_thread) for _, of_thread in threads), default=0) < MIN_INSTANCES:
+    if max((len(thread_rows) for _, thread_rows in threads), default=0) < MIN_INSTANCES:
         return ""
     return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
 
@@ -337,18 +337,18 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
 @computed_once
 def step_names(timeline: Timeline) -> tuple[tuple[str, ...], Ints]:
     """Return the distinct names of ranges without counters, and the index of each range's; -1 without one."""
-    found = range_names(timeline)
-    shown = [known.name if (known := known_range(name)) and known.name else name for name in found.names]
+    families = range_names(timeline)
+    shown = [kind.name if (kind := known_range(name)) and kind.name else name for name in families.names]
     names = tuple(dict.fromkeys(shown))
     place = {name: i for i, name in enumerate(names)}
     index = np.array([*(place[name] for name in shown), -1], np.int64)
-    return names, index[found.of_text[timeline.ranges.name]]
+    return names, index[families.of_text[timeline.ranges.name]]
 
 
 def resolve(timeline: Timeline, name: str) -> str:
     """Return the name without a counter that a user or another rank means: ``step N`` for ``step 17``."""
     names, _ = step_names(timeline)
-    return next((one for one in (name, with_counter(name)) if one in names), name)
+    return next((option for option in (name, with_counter(name)) if option in names), name)
 
 
 def marking_rows(timeline: Timeline, name: str, *, warm_up: bool = False) -> Ints:
@@ -357,8 +357,10 @@ def marking_rows(timeline: Timeline, name: str, *, warm_up: bool = False) -> Int
     The steps before a window of the start-up hook count only with ``warm_up``, or if it has hardly begun.
     """
     ranges = timeline.ranges
-    own = (ranges.one_thread != 0) | (known_range(name) in _ALWAYS)
-    rows = one_after_another(ranges, np.flatnonzero(rows_named(timeline, name) & (ranges.closed == 1) & own))
+    in_thread = (ranges.one_thread != 0) | (known_range(name) in _ALWAYS)
+    rows = one_after_another(
+        ranges, np.flatnonzero(rows_named(timeline, name) & (ranges.closed == 1) & in_thread)
+    )
     if known_range(name) == HOOK and not warm_up:
         begins = ranges.start[rows_named(timeline, _WINDOW)]
         inside = ranges.start[rows] >= min(begins, default=0)
@@ -405,10 +407,10 @@ def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
     ranges of its threads overlap, those of the thread whose ranges take the most time.
     """
     processes: dict[int, list[Ints]] = {}
-    for (process, _), of_thread in rows_by_key(ranges.process[rows], ranges.thread[rows]):
-        own = rows[of_thread]
-        own = own[outermost(ranges.start[own], ranges.end[own])]
-        processes.setdefault(process, []).append(own)
+    for (process, _), places in rows_by_key(ranges.process[rows], ranges.thread[rows]):
+        thread_rows = rows[places]
+        thread_rows = thread_rows[outermost(ranges.start[thread_rows], ranges.end[thread_rows])]
+        processes.setdefault(process, []).append(thread_rows)
     if not processes:
         return rows
     threads = max(processes.values(), key=lambda parts: sum(_duration(ranges, part) for part in parts))

@@ -121,12 +121,12 @@ def histories(
             if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir)):
                 every.append((run, run_data(run, store)))
     named = _of_program(every, program)
-    known: set[str] = set()
+    names: set[str] = set()
     groups: dict[_Setup, list[HistoryPoint]] = {}
     for run, data in named:
         with left_out_if_damaged(run.id, skipped):
             values = _values(data, metric)
-            known |= set(values)
+            names |= set(values)
             if values.get(metric, 0) > 0:
                 point = _point(run, data, values[metric], store, runs_dir)
                 any_step = OWN_ELAPSED if OWN_ELAPSED in values else ELAPSED
@@ -137,35 +137,35 @@ def histories(
     if not groups:
         if named and metric in METRICS:
             which = f"of {program}" if program else f"in {runs_dir}"
-            has = f"{metric}: they have {', '.join(sorted(known))}" if known else "a step time"
+            has = f"{metric}: they have {', '.join(sorted(names))}" if names else "a step time"
             raise UsageError(f"no run {which} has {has}.")
-        if named and metric not in known:
-            raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
+        if named and metric not in names:
+            raise unknown("metric", metric, {*names, *METRICS}, "", _LISTED)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
-    told, by_id = _told_apart(list(groups)), {run.id: run for run, _ in every}
-    found = [
+    differences, by_id = _told_apart(list(groups)), {run.id: run for run, _ in every}
+    series = [
         History(
             metric, _described(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
         )
-        for (setup, points), apart in zip(groups.items(), told, strict=True)
+        for (setup, points), apart in zip(groups.items(), differences, strict=True)
     ]
-    return sorted(found, key=lambda history: (-len(history.points), history.setup))
+    return sorted(series, key=lambda history: (-len(history.points), history.setup))
 
 
 def gated_histories(
     gates: Sequence[str], store: Store, runs_dir: Path, program: str | None, tags: Sequence[str] = ()
 ) -> tuple[list[History], list[str]]:
     """Return the histories of the metrics of some `GATES`, and a sentence for each gate that no run has."""
-    found: list[History] = []
+    series: list[History] = []
     unjudged = []
     for gate in dict.fromkeys(gates):
-        had = len(found)
+        had = len(series)
         for metric in GATES[gate]:
             with suppress(UsageError):
-                found += histories(store, runs_dir, program, metric, tags)
-        if len(found) == had:
+                series += histories(store, runs_dir, program, metric, tags)
+        if len(series) == had:
             unjudged.append(f"Not judged: {NOT_MEASURED}{gate} of its steps.")
-    return found, unjudged
+    return series, unjudged
 
 
 def may_be_gated(metric: str) -> bool:
@@ -173,13 +173,13 @@ def may_be_gated(metric: str) -> bool:
     return metric.endswith("_ns") or any(metric in names for names in GATES.values())
 
 
-def regressions(found: Sequence[History]) -> list[History]:
+def regressions(series: Sequence[History]) -> list[History]:
     """Return the histories with the newest run, one of each metric, of which the last change is a rise."""
     newest: dict[str, History] = {}
     earliest = datetime.min.replace(tzinfo=timezone.utc)
-    for history in sorted(found, key=lambda one: max(point.time or earliest for point in one.points)):
+    for history in sorted(series, key=lambda item: max(point.time or earliest for point in item.points)):
         newest[history.metric] = history
-    return [one for one in newest.values() if may_be_gated(one.metric) and one.regressed]
+    return [item for item in newest.values() if may_be_gated(item.metric) and item.regressed]
 
 
 def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
@@ -188,7 +188,7 @@ def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> li
         raise UsageError(f"there are several programs: name one with --program: {', '.join(sorted(names))}.")
     if program is not None and program not in names:
         raise unknown("program", program, names, "", _LISTED)
-    return [one for one in every if program is None or str(one[1].facts["program"]) == program]
+    return [entry for entry in every if program is None or str(entry[1].facts["program"]) == program]
 
 
 def _values(data: RunData, metric: str) -> dict[str, float]:
@@ -209,8 +209,8 @@ def _setup(data: RunData) -> _Setup:
 
     Arguments come from the program's record, with the defaults, or else from its command.
     """
-    known = data.facts["program"] is not None
-    described = data.facts if known else {**data.facts, "program": data.id}
+    has_program = data.facts["program"] is not None
+    described = data.facts if has_program else {**data.facts, "program": data.id}
     facts = tuple((name, str(described[name])) for name in _ALIKE if described[name] is not None)
     recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
     arguments = relevant(recorded or data.options)
@@ -218,17 +218,17 @@ def _setup(data: RunData) -> _Setup:
         arguments[_MODE] = data.parameters[_MODE]
     # A program may have arguments with the names of facts.
     named = {f"argument {name}" if name in _ALIKE else name: value for name, value in arguments.items()}
-    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()), known)
+    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()), has_program)
 
 
 def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
     told_apart: list[dict[str, str]] = [{} for _ in setups]
     for described in ([dict(setup.facts) for setup in setups], [dict(setup.arguments) for setup in setups]):
-        for name in sorted({name for one in described for name in one}, key=_order):
-            values = [one.get(name, _NOT_GIVEN) for one in described]
+        for name in sorted({name for facts in described for name in facts}, key=_order):
+            values = [facts.get(name, _NOT_GIVEN) for facts in described]
             if len(set(values)) > 1:
-                for own, value in zip(told_apart, values, strict=True):
-                    own[name] = value
+                for differing, value in zip(told_apart, values, strict=True):
+                    differing[name] = value
     return told_apart
 
 
@@ -267,19 +267,19 @@ def _with_clocks(
     points: Iterable[HistoryPoint], store: Store, runs: Mapping[str, Run]
 ) -> tuple[HistoryPoint, ...]:
     """Return the points as `_marked`, the changes with other clocks than before."""
-    found = [*_marked(points)]
-    at = [place for place, point in enumerate(found) if point.change_pct is not None]
+    marked = [*_marked(points)]
+    at = [place for place, point in enumerate(marked) if point.change_pct is not None]
     if not at:
-        return tuple(found)
-    clocks = [clocks_of(run_data(runs[point.run], store).tables) for point in found]
-    for before, place, after in zip([0, *at], at, [*at[1:], len(found)], strict=False):
+        return tuple(marked)
+    clocks = [clocks_of(run_data(runs[point.run], store).tables) for point in marked]
+    for before, place, after in zip([0, *at], at, [*at[1:], len(marked)], strict=False):
         sides = [
-            {name: [one[name] for one in some if name in one] for name in set().union(*some)}
-            for some in (clocks[before:place], clocks[place:after])
+            {name: [clock[name] for clock in side if name in clock] for name in set().union(*side)}
+            for side in (clocks[before:place], clocks[place:after])
         ]
-        known = {name: (sides[0][name], sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
-        found[place] = replace(found[place], clocks=other_clocks(known, "since then", "before"))
-    return tuple(found)
+        changed = {name: (sides[0][name], sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
+        marked[place] = replace(marked[place], clocks=other_clocks(changed, "since then", "before"))
+    return tuple(marked)
 
 
 def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:

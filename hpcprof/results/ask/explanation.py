@@ -273,13 +273,13 @@ def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable)
     names = summary.columns
     columns = {name: [row[name] for row in rows] for name in names}
     judged = {"verdict": columns["verdict"]} if rows else {}
-    said, of_ranks = (
-        {rank: text for rank, why in one.reasons.items() if (text := with_hidden_lateness(why, rows))}
-        for one in (summary, skew)
+    said, reasons = (
+        {rank: text for rank, why in table.reasons.items() if (text := with_hidden_lateness(why, rows))}
+        for table in (summary, skew)
     )
     return {
         "skew_summary": replace(summary, columns=columns, reasons=said),
-        "skew": replace(skew, columns={**skew.columns, **judged}, reasons=of_ranks),
+        "skew": replace(skew, columns={**skew.columns, **judged}, reasons=reasons),
     }
 
 

@@ -99,5 +99,5 @@ def _slowest(times: list[list[int]]) -> Ints:
     if not times:
         return np.empty(0, np.int64)
     steps = min(map(len, times))
-    slowest: Ints = np.array([of_rank[:steps] for of_rank in times], np.int64).max(axis=0)
+    slowest: Ints = np.array([rank_times[:steps] for rank_times in times], np.int64).max(axis=0)
     return slowest

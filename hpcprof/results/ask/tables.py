@@ -70,10 +70,10 @@ class RunTables(Mapping[str, AnalysisTable]):
         if name not in self._tables:
             analysis = find_analysis(name)
             make = self._compute if analysis.policy is Policy.EACH_TIME else self._kept
-            found = make(analysis)
-            if analysis.steps is not None and found.count and self._step_set is not None:
-                found = replace(found, steps=self._step_set(analysis.steps))
-            self._tables[name] = found
+            table = make(analysis)
+            if analysis.steps is not None and table.count and self._step_set is not None:
+                table = replace(table, steps=self._step_set(analysis.steps))
+            self._tables[name] = table
         return self._tables[name]
 
     @cached_property
@@ -123,7 +123,7 @@ class RunTables(Mapping[str, AnalysisTable]):
 
         run, store = self._run, self._store
         events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
-        of_run = missing.pop(WHOLE_RUN, [])
+        run_tables = missing.pop(WHOLE_RUN, [])
         tasks = [
             KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
             for rank, wanted in sorted(missing.items())
@@ -143,8 +143,8 @@ class RunTables(Mapping[str, AnalysisTable]):
                 with suppress(StoreError):
                     store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
             mappings[rank] = tables
-        if of_run:
-            mappings[WHOLE_RUN] = _lists_over_ranks(run, store, of_run)
+        if run_tables:
+            mappings[WHOLE_RUN] = _lists_over_ranks(run, store, run_tables)
         return mappings
 
     def __getitem__(self, name: str) -> AnalysisTable:
@@ -292,9 +292,9 @@ def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[s
 
 
 def _unanalyzed(
-    names: Iterable[str], rank: int, what: str, error: HpcprofError
+    names: Iterable[str], rank: int, subject: str, error: HpcprofError
 ) -> Mapping[str, AnalysisTable]:
-    reason = f"{what}: {str(error).rstrip('.')}"
+    reason = f"{subject}: {str(error).rstrip('.')}"
     return {name: AnalysisTable(_no_columns(ANALYSES[name]), {rank: reason}) for name in names}
 
 
@@ -330,22 +330,22 @@ def _unasked_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequ
 def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
     """Complete the tables that an SQL on the results database names, in all runs."""
     for run_id, lacking in _unasked_in(sql, store):
-        names = {name for of_rank in lacking.values() for name in of_rank}
+        names = {name for rank_names in lacking.values() for name in rank_names}
         RunTables(find_known_run(run_id, runs_dir, store), store, executor).complete(names)
 
 
 def incomplete_tables(sql: str, store: Store) -> list[str]:
     """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
-    found = []
+    listed = []
     for run_id, lacking in _unasked_in(sql, store):
-        tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
+        tables = sorted({f"analysis_{name}" for rank_names in lacking.values() for name in rank_names})
         ranks = sorted(lacking.keys() - {WHOLE_RUN})
         rows = f"rows of {named_ranks(ranks)}" if ranks else "its rows"
-        found.append(
+        listed.append(
             f"{', '.join(tables)} of {run_id} lacks {rows}: hpcprof query computes them where the timelines "
             "are kept"
         )
-    return found
+    return listed
 
 
 def asked_on_all_cpus(

@@ -104,8 +104,8 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     judge_run = judge(_with_profiles(run, evidence))
     if judge_run is None:
         return None
-    of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
-    files = (*judge_run.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
+    node_files = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
+    files = (*judge_run.evidence, *(f"{FOLDER}/{name}" for name in node_files))
     judge_run = msgspec.structs.replace(judge_run, evidence=files)
     with suppress(ValueError, OverflowError):
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
@@ -122,7 +122,7 @@ def _judge_run(run: Run, since: str) -> Stall | None:
 
 def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
     """Return the evidence with the calls of MPI in the profiles of a run that is over and hung in one."""
-    in_mpi = any(one.native and one.native.call.startswith("MPI_") for one in evidence.values())
+    in_mpi = any(facts.native and facts.native.call.startswith("MPI_") for facts in evidence.values())
     files = profiles_of(run) if in_mpi and run.state_file("finished") is not None else []
     if not files or sum(path.stat().st_size for path in files if path.is_file()) > _MOST_PROFILE_BYTES:
         return evidence
@@ -186,14 +186,14 @@ def judge_folder(folder: Path) -> Stall | None:
     for rank, path in find_dumps(folder).items():
         record, loss = _record(path)
         evidence[rank] = RankEvidence(record=record, file=path.name, loss=loss)
-    known = {
+    members = {
         rank
-        for one in evidence.values()
-        if one.record
-        for ranks in one.record.groups.values()
+        for facts in evidence.values()
+        if facts.record
+        for ranks in facts.record.groups.values()
         for rank in ranks
     }
-    return judge({rank: evidence.get(rank, RankEvidence()) for rank in sorted(known | evidence.keys())})
+    return judge({rank: evidence.get(rank, RankEvidence()) for rank in sorted(members | evidence.keys())})
 
 
 def unread_dumps(folder: Path) -> str:
@@ -261,12 +261,12 @@ def _native_files(folder: Path, stem: str) -> list[Path]:
 
 def _native(folder: Path, stem: str) -> NativeStack | None:
     """Return where the program of a rank is in native code; of its processes, one in a call of MPI counts."""
-    found = []
+    stacks = []
     for path in _native_files(folder, stem):
         with suppress(OSError):
-            found.append(parse_native_stack(_read(path).decode(errors="replace")))
-    known = [stack for stack in found if stack is not None]
-    return next((stack for stack in known if stack.call), known[-1] if known else None)
+            stacks.append(parse_native_stack(_read(path).decode(errors="replace")))
+    readable = [stack for stack in stacks if stack is not None]
+    return next((stack for stack in readable if stack.call), readable[-1] if readable else None)
 
 
 def _read(path: Path) -> bytes:

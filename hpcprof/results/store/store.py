@@ -128,11 +128,11 @@ class Store(Database):
         """Return the facts that have one value in all profiles of a run, by their kind and name."""
         columns = (FACTS.c.kind, FACTS.c.name, FACTS.c.value)
         query = select(*columns).where(FACTS.c.run_id == run_id).distinct().order_by(*columns)
-        found: dict[tuple[str, str], list[str]] = {}
+        values_of_kinds: dict[tuple[str, str], list[str]] = {}
         with self.reading() as connection:
             for kind, name, value in connection.execute(query):
-                found.setdefault((kind, name), []).append(value)
-        return {key: values[0] for key, values in found.items() if len(values) == 1}
+                values_of_kinds.setdefault((kind, name), []).append(value)
+        return {key: values[0] for key, values in values_of_kinds.items() if len(values) == 1}
 
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
@@ -165,8 +165,8 @@ class Store(Database):
         with self.reading() as connection:
             if analysis in TABLES:
                 values = _read_rows(connection, run_id, TABLES[analysis], names)
-            known = notes or RunNotes(_reasons(connection, run_id, analysis), _losses(connection, run_id))
-        reasons = dict(known.reasons.get(analysis, {}))
+            stored = notes or RunNotes(_reasons(connection, run_id, analysis), _losses(connection, run_id))
+        reasons = dict(stored.reasons.get(analysis, {}))
         if analysis not in TABLES:
             from hpcprof.results.store.rank_tables import kept_table
 
@@ -174,31 +174,31 @@ class Store(Database):
             values = {name: rows.column(name).to_pylist() for name in names}
         reasons |= {rank: str(error) for rank, error in lost.items()}
         reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _UNASKED.format(analysis))
-        return AnalysisTable(values, reasons, losses_of(declared, known.losses))
+        return AnalysisTable(values, reasons, losses_of(declared, stored.losses))
 
     def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
         """Return which of some analyses nobody has asked for yet (`Policy.LAZY`).
 
         They are by rank, and those that span the ranks are under `WHOLE_RUN`.
         """
-        found: dict[int, list[str]] = defaultdict(list)
-        asked = [name for name in names if ANALYSES[name].policy is Policy.LAZY]
-        profiles = self.profiles(run_id).values() if asked else ()
+        lacking: dict[int, list[str]] = defaultdict(list)
+        lazy = [name for name in names if ANALYSES[name].policy is Policy.LAZY]
+        profiles = self.profiles(run_id).values() if lazy else ()
         ranks = {
-            one.rank
-            for one in profiles
-            if one.analysis_version == ANALYSIS_VERSION and content_of(one.kind) is ProfileContent.TIMELINE
+            row.rank
+            for row in profiles
+            if row.analysis_version == ANALYSIS_VERSION and content_of(row.kind) is ProfileContent.TIMELINE
         }
         with self.reading() as connection:
-            for name in asked:
+            for name in lazy:
                 if ANALYSES[name].scope is Scope.RANK:
                     for rank in sorted(ranks - ranks_with(connection, run_id, name)):
-                        found[rank].append(name)
+                        lacking[rank].append(name)
                 elif not ranks or not has_run_analyses(connection, run_id):
                     continue
                 elif not has_run_analyses(connection, run_id, [name]):
-                    found[WHOLE_RUN].append(name)
-        return found
+                    lacking[WHOLE_RUN].append(name)
+        return lacking
 
     def events_folder(self, path: str | Path) -> Path:
         """Return the folder to keep the events of a run in.
@@ -207,9 +207,9 @@ class Store(Database):
         one among the runs. ``path`` is the folder of the run, or of the profiles.
         """
         path = Path(path)
-        own, among = self._events_folders(path)
-        writable = (path / MANIFEST).is_file() and os.access(own if own.exists() else path, os.W_OK)
-        return own if writable else among
+        beside, among = self._events_folders(path)
+        writable = (path / MANIFEST).is_file() and os.access(beside if beside.exists() else path, os.W_OK)
+        return beside if writable else among
 
     def rank_events(self, run_id: str) -> dict[int, RankEvents]:
         """Return the files of the events of each rank with a timeline, whether they are there or not."""
@@ -221,15 +221,15 @@ class Store(Database):
         # Runs may have moved since they were collected.
         kept = [Path(run.events)] if run.events else []
         every = dict.fromkeys([*kept, *self._events_folders(run.path)])
-        folders = [one for one in every if has_run_events(one, run_id)] or [self.events_folder(run.path)]
-        found = {}
+        folders = [item for item in every if has_run_events(item, run_id)] or [self.events_folder(run.path)]
+        events = {}
         for rank, profile in self.profiles(run_id).items():
             if content_of(profile.kind) is ProfileContent.TIMELINE:
-                places = [RankEvents(one, run_id, rank, profile.sha256) for one in folders]
+                places = [RankEvents(folder, run_id, rank, profile.sha256) for folder in folders]
                 # Only where the run was moved, or not always writable, there are several.
-                there = (one for one in places if len(places) == 1 or one.written())
-                found[rank] = next(there, places[0])
-        return found
+                written = (place for place in places if len(places) == 1 or place.written())
+                events[rank] = next(written, places[0])
+        return events
 
     def _events_folders(self, path: str | Path) -> tuple[Path, Path]:
         """Return where the events of a run may be: its own folder, and the one among the runs."""
@@ -253,29 +253,29 @@ class Store(Database):
         with self.reading() as connection:
             return has_run_analyses(connection, run_id)
 
-    def put_profiles(self, run: RunRow, found: Sequence[RankResults]) -> None:
+    def put_profiles(self, run: RunRow, results: Sequence[RankResults]) -> None:
         """Write the profiles and the analyses of some ranks, replacing what the store has of them.
 
         It is one transaction, which waits for the disk once. The analyses that span the ranks are deleted:
         they no longer fit.
         """
         with self.writing(run.id) as connection:
-            for one in found:
-                self._delete_rank(connection, run.id, one.profile.rank)
+            for result in results:
+                self._delete_rank(connection, run.id, result.profile.rank)
             delete_run_analyses(connection, run.id)
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
-            insert_rows(connection, PROFILES, [one.profile for one in found])
-            insert_rows(connection, GPUS, [row for one in found for row in one.gpu_rows()])
-            facts = [FactRow(*one.key, **asdict(fact)) for one in found for fact in one.facts]
+            insert_rows(connection, PROFILES, [rank.profile for rank in results])
+            insert_rows(connection, GPUS, [row for rank in results for row in rank.gpu_rows()])
+            facts = [FactRow(*rank.key, **asdict(fact)) for rank in results for fact in rank.facts]
             insert_rows(connection, FACTS, facts)
             losses = [
-                LossRow(*one.key, at, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail)
-                for one in found
-                for at, loss in enumerate(one.losses)
+                LossRow(*rank.key, at, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail)
+                for rank in results
+                for at, loss in enumerate(rank.losses)
             ]
             insert_rows(connection, LOSSES, losses)
-            insert_analyses(connection, run.id, {one.profile.rank: one.tables for one in found})
+            insert_analyses(connection, run.id, {rank.profile.rank: rank.tables for rank in results})
 
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
@@ -353,9 +353,9 @@ class Store(Database):
 
     @staticmethod
     def _delete_rank(connection: Connection, run_id: str, rank: int) -> None:
-        of_rank = {"run_id": plain(run_id), "rank": rank}
-        if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
-            delete(connection, [GPUS, FACTS, LOSSES, REASONS, *RANK_TABLES.values()], of_rank)
+        key = {"run_id": plain(run_id), "rank": rank}
+        if delete(connection, [PROFILES], key):  # else nothing else of the rank is stored
+            delete(connection, [GPUS, FACTS, LOSSES, REASONS, *RANK_TABLES.values()], key)
 
     def delete_run_results(self, run_id: str) -> None:
         """Delete the analyses that span the ranks of a run: something new is known of it."""
@@ -372,16 +372,16 @@ class Store(Database):
 
         A column whose values are all null is left out.
         """
-        found = {}
+        contents = {}
         with self.reading() as connection:
             for name, kept in OF_RUN.items():
                 names = [column.name for column in kept.table.columns]
                 columns = _read_rows(connection, run_id, kept.table, names, kept.run)
                 if columns[names[0]]:
-                    found[name] = {
+                    contents[name] = {
                         key: values for key, values in columns.items() if any(v is not None for v in values)
                     }
-        return found
+        return contents
 
     def replace_run(
         self, run: RunRow, rows: Mapping[str, Mapping[str, list[Any]]], pushed: PushedRow | None = None
@@ -393,8 +393,8 @@ class Store(Database):
         with self.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
             if pushed and before is not None:
-                known = PushedRow(*before)
-                pushed = msgspec.structs.replace(pushed, tags=known.tags, note=known.note)
+                previous = PushedRow(*before)
+                pushed = msgspec.structs.replace(pushed, tags=previous.tags, note=previous.note)
             _delete_run(connection, run.id)
             insert_rows(connection, RUNS, [run])
             insert_rows(connection, PUSHED, [pushed] if pushed else [])
@@ -414,8 +414,8 @@ class Store(Database):
 
 
 def _delete_run(connection: Connection, run_id: str) -> None:
-    of_run = [kept.table for kept in OF_RUN.values() if kept.run == "run_id"]
-    delete(connection, [*of_run, PUSHED], {"run_id": plain(run_id)})
+    tables = [kept.table for kept in OF_RUN.values() if kept.run == "run_id"]
+    delete(connection, [*tables, PUSHED], {"run_id": plain(run_id)})
     delete(connection, [RUNS], {"id": plain(run_id)})
 
 
@@ -455,31 +455,31 @@ def delete_run_analyses(connection: Connection, run_id: str) -> None:
 
 def delete_analysis(connection: Connection, run_id: str, name: str, rank: int = WHOLE_RUN) -> None:
     """Delete one analysis of a rank, or one that spans the ranks of a run, with its reason."""
-    of_rank = {} if rank == WHOLE_RUN else {"rank": rank}
-    delete(connection, [TABLES[name]], {"run_id": plain(run_id), **of_rank})
+    key = {} if rank == WHOLE_RUN else {"rank": rank}
+    delete(connection, [TABLES[name]], {"run_id": plain(run_id), **key})
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": rank, "analysis": name})
 
 
 def insert_analyses(
-    connection: Connection, run_id: str, found: Mapping[int, Mapping[str, AnalysisTable]]
+    connection: Connection, run_id: str, by_rank: Mapping[int, Mapping[str, AnalysisTable]]
 ) -> None:
     """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
 
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
-    for name in dict.fromkeys(name for tables in found.values() for name in tables if name in TABLES):
-        tables = [one for of_rank in found.values() if (one := of_rank.get(name)) and one.count]
+    for name in dict.fromkeys(name for tables in by_rank.values() for name in tables if name in TABLES):
+        tables = [values for part in by_rank.values() if (values := part.get(name)) and values.count]
         if tables:
             columns = {
-                key: [*chain.from_iterable(one.columns[key] for one in tables)] for key in tables[0].columns
+                key: [*chain.from_iterable(item.columns[key] for item in tables)] for key in tables[0].columns
             }
             # The positions of each rank count from 0.
-            columns["position"] = [*chain.from_iterable(range(one.count) for one in tables)]
+            columns["position"] = [*chain.from_iterable(range(item.count) for item in tables)]
             columns["run_id"] = [run_id] * len(columns["position"])
             insert_columns(connection, TABLES[name], columns)
     reasons = [
         ReasonRow(run_id, about, name, reason)
-        for tables in found.values()
+        for tables in by_rank.values()
         for name, table in tables.items()
         for about, reason in table.reasons.items()
     ]
@@ -495,7 +495,7 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
             columns |= {"run_id": [run_id] * count, "position": [*range(position, position + count)]}
             insert_columns(connection, TABLES[name], columns)
             position += count
-    reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
+    reasons = [ReasonRow(run_id, WHOLE_RUN, name, row.reason) for name, row in outcomes.items() if row.reason]
     insert_rows(connection, REASONS, reasons)
 
 
@@ -504,10 +504,10 @@ def _reasons(connection: Connection, run_id: str, name: str | None = None) -> di
     query = select(REASONS.c.analysis, REASONS.c.rank, REASONS.c.reason).where(REASONS.c.run_id == run_id)
     if name is not None:
         query = query.where(REASONS.c.analysis == name)
-    found: dict[str, dict[int, str]] = {}
+    reasons: dict[str, dict[int, str]] = {}
     for name, rank, reason in chain.from_iterable(_fetched(connection, query.order_by(REASONS.c.rank))):
-        found.setdefault(name, {})[rank] = reason
-    return found
+        reasons.setdefault(name, {})[rank] = reason
+    return reasons
 
 
 def _fetched(connection: Connection, query: Select[Any]) -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -529,8 +529,8 @@ def _read_rows(
     query = select(*(table.c[name] for name in names)).where(table.c[run] == run_id).order_by(*order)
     values: list[list[Any]] = [[] for _ in names]
     for rows in _fetched(connection, query):
-        for column, some in zip(values, zip(*rows, strict=True), strict=True):
-            column.extend(some)
+        for column, values_of_row in zip(values, zip(*rows, strict=True), strict=True):
+            column.extend(values_of_row)
     return dict(zip(names, values, strict=True))
 
 

@@ -107,8 +107,8 @@ class RankFailure:
     @property
     def has_own_fault(self) -> bool:
         """True if the rank is known to have failed for a reason of its own."""
-        known = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
-        return known and not self.noticed_another
+        has_cause = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
+        return has_cause and not self.noticed_another
 
     def without_message(self) -> RankFailure:
         """Return the failure without the text of its program: its output and the message of its exception."""
@@ -195,7 +195,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return f"was ended with rank {culprit}"
         return _KILLED
 
-    found = [
+    explained = [
         *([first if first.exception else replace(first, how=ended_by(first.rank))] if first else []),
         *(
             _failure(run, rank, codes.get(rank), how=how(rank))
@@ -205,8 +205,8 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         ),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
-        found = [_explained(failure, job_cause) for failure in found]
-    return _culprit_first(run, [*found, *_failed_workers(run, found)], lost)
+        explained = [_explained(failure, job_cause) for failure in explained]
+    return _culprit_first(run, [*explained, *_failed_workers(run, explained)], lost)
 
 
 def _explained(failure: RankFailure, cause: FailureCause) -> RankFailure:
@@ -229,10 +229,10 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
     """Put a rank that failed by itself, or is ``lost`` with its node, before one that noticed it."""
     if not failures or failures[0].has_own_fault or (failures[0].first and not failures[0].noticed_another):
         return failures
-    own = [failure for failure in failures if failure.has_own_fault or (lost and failure.how == lost)]
-    if not own:
+    culprits = [failure for failure in failures if failure.has_own_fault or (lost and failure.how == lost)]
+    if not culprits:
         return [_after_others_ended(run, failures[0]), *failures[1:]]
-    culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
+    culprit = min(culprits, key=lambda failure: failure.exception.time if failure.exception else 0.0)
     others = [replace(failure, first=False) for failure in failures if failure is not culprit]
     return [replace(culprit, first=failures[0].noticed_another), *others]
 

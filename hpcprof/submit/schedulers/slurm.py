@@ -173,13 +173,13 @@ class SlurmScheduler(BatchScheduler):
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for CPUs, memory and kind of nodes, and for a job that may run again."""
-        found = {f: f"{flag}={value}" for f, flag in _FLAGS.items() if (value := getattr(job, f))}
-        found |= {
+        lines = {f: f"{flag}={value}" for f, flag in _FLAGS.items() if (value := getattr(job, f))}
+        lines |= {
             field: "--requeue" for field in ("on_timeout", "on_stall") if getattr(job, field) == "resubmit"
         }
         # job.sh sends the signal where it acts on the limit itself.
-        asked = job.signal and job.on_timeout != "resubmit"
-        return found | ({"signal": f"--signal={job.signal}"} if asked else {})
+        signals = job.signal and job.on_timeout != "resubmit"
+        return lines | ({"signal": f"--signal={job.signal}"} if signals else {})
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return an option's long name, which sbatch accepts in part, or what several set in common."""
@@ -187,17 +187,17 @@ class SlurmScheduler(BatchScheduler):
         if not name.startswith("--"):
             name = _SHORT.get(name[:2], name[:2])
         elif name not in _COMMON and len(name) >= _SHORTEST_PREFIX:
-            name = next((own for own in _OWN_SETTINGS if own.startswith(name)), name)
+            name = next((setting for setting in _OWN_SETTINGS if setting.startswith(name)), name)
         if name == "--gres" and "gpu" in directive:
             name = GPUS
         return frozenset({_COMMON.get(name, name)})
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives of the site and the user, and the one that requests a node's GPUs."""
-        lines, own = self.site_directives(site, job), self.own_directives(job)
+        lines, job_lines = self.site_directives(site, job), self.own_directives(job)
         if site.launcher.name is not LauncherName.SRUN or job.workers:
             # Slurm would signal steps of srun alone; the script passes the signal on.
-            own = [re.sub("^--signal=(?!.*:)", "--signal=B:", line) for line in own]
+            job_lines = [re.sub("^--signal=(?!.*:)", "--signal=B:", line) for line in job_lines]
         if job.gpus_per_rank is not None:
             lines = [line for line in lines if GPUS not in self.settings(line) or _counts_gpus(line)]
             queue = site.queues.get(job.queue)
@@ -205,8 +205,8 @@ class SlurmScheduler(BatchScheduler):
                 lines = [line for line in lines if line != "--exclusive"]
             lines = fit_gpus(lines, job)
         lines = [_fit_ranks(line, site, job) for line in lines]
-        requesting = [line for line in own if GPUS in self.settings(line)]
-        return [*lines, *_gpu_request(site, job, [*lines, *requesting]), *own]
+        requesting = [line for line in job_lines if GPUS in self.settings(line)]
+        return [*lines, *_gpu_request(site, job, [*lines, *requesting]), *job_lines]
 
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
         """Return ``mpi_trial``, the commands by which job.sh finds srun's MPI type; empty if it need not."""
@@ -298,9 +298,9 @@ class SlurmScheduler(BatchScheduler):
 
     def probe(self, ask: Ask) -> Machine:
         """Return the partitions from scontrol, or from sinfo where scontrol is closed, and the nodes."""
-        found = parse_scontrol_partitions(ask(["scontrol", "show", "partition"]))
-        if not found.queues:
-            found = parse_sinfo(ask(["sinfo"]))
+        listing = parse_scontrol_partitions(ask(["scontrol", "show", "partition"]))
+        if not listing.queues:
+            listing = parse_sinfo(ask(["sinfo"]))
         node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
         config = ask(["scontrol", "show", "config"])
         # Only the plugin cons_tres knows --gpus-per-node (slurm.conf: SelectType).
@@ -318,7 +318,7 @@ class SlurmScheduler(BatchScheduler):
             accounts = ask([*show, f"user={getpass.getuser()}", "format=account"])
         # One line per cluster and partition.
         names = {line.strip() for line in accounts.splitlines()} - {""}
-        return Machine(found.queues, found.default_queue, node, request, requires, tuple(sorted(names)))
+        return Machine(listing.queues, listing.default_queue, node, request, requires, tuple(sorted(names)))
 
 
 def _fit_ranks(directive: str, site: Site, job: Job) -> str:
@@ -352,16 +352,16 @@ def _counts_gpus(option: str) -> bool:
 
 
 def _gpu_request(site: Site, job: Job, directives: Iterable[str]) -> list[str]:
-    asked = job.gpus_per_rank is not None
-    count = gpus_per_node(job) if asked else site.node.gpus
+    requests_gpus = job.gpus_per_rank is not None
+    count = gpus_per_node(job) if requests_gpus else site.node.gpus
     others = [*directives, *site.launcher.arguments]
-    if not count or any(_counts_gpus(other) if asked else "gpu" in other for other in others):
+    if not count or any(_counts_gpus(other) if requests_gpus else "gpu" in other for other in others):
         return []
     if site.node_request is NodeRequest.GRES:
         return [f"--gres=gpu:{count}"]
     # Where the site says nothing, GPUs are requested only if the user asks for them.
     wanted = site.node_request is NodeRequest.GPUS_PER_NODE or (
-        asked and site.node_request is NodeRequest.NONE
+        requests_gpus and site.node_request is NodeRequest.NONE
     )
     return [f"--gpus-per-node={count}"] if wanted else []
 
@@ -373,20 +373,20 @@ def _whole(numbers: Iterable[str]) -> str:
 
 def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
     """Return the records of jobs; a member without one has that of its array, or of component +0."""
-    found = {}
+    by_number = {}
     for number in numbers:
         others = (number, number.partition("_")[0], f"{number}+0")
         record = next((records[other] for other in others if other in records), None)
         if record is not None:
-            found[number] = record
-    return found
+            by_number[number] = record
+    return by_number
 
 
 def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
     # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
-    asked = ["--states=all", "--array", _whole(numbers), f"--Format={SQUEUE_FORMAT}", *_of_cluster(cluster)]
-    done = run_scheduler_command(["squeue", "--noheader", *asked])
+    options = ["--states=all", "--array", _whole(numbers), f"--Format={SQUEUE_FORMAT}", *_of_cluster(cluster)]
+    done = run_scheduler_command(["squeue", "--noheader", *options])
     return of_members(parse_squeue(*done.answer, time.time()), numbers)
 
 
@@ -395,8 +395,8 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
         return {}
     # The default window starts at midnight, and sacct takes local time.
     start = since.astimezone().strftime("--starttime=%Y-%m-%dT%H:%M:%S")
-    asked = [_whole(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
-    done = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *asked])
+    options = [_whole(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
+    done = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
     return of_members(parse_sacct(*done.answer, time.time()), numbers)
 
 
@@ -497,12 +497,12 @@ def parse_scancel(code: int, out: str, error: str) -> None:
 
 def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
     """Give each member in a line such as ``129_[2-3%2]`` its record, unless it has a line of its own."""
-    found = dict(records)
+    by_id = dict(records)
     for job_id, record in records.items():
         array, _, text = job_id.partition("_[")
         for index in parse_array_indices(text.rstrip("]")):
-            found.setdefault(f"{array}_{index}", record)
-    return found
+            by_id.setdefault(f"{array}_{index}", record)
+    return by_id
 
 
 def _record(state: str, reason: str, code: int | None, end: str, now: float) -> Record:
@@ -519,8 +519,8 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
     if not present.ended:
         return Record(present, words)
     # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
-    known = code if present is JobState.COMPLETED or code else None
-    return Record(present, words, known, _seconds_since(end, now), preempted=word == "PREEMPTED")
+    exit_code = code if present is JobState.COMPLETED or code else None
+    return Record(present, words, exit_code, _seconds_since(end, now), preempted=word == "PREEMPTED")
 
 
 def _from_wait_status(text: str) -> int | None:
