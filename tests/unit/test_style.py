@@ -24,22 +24,10 @@ _NO_NOUN = re.compile(r"found|one|own|known|some|told|what|asked|there|of_\w+")
 """Names of variables that say nothing of what they hold."""
 
 _OLD_NAMES = {
-    "analysis/explain/causes/host_sync.py": 1,
-    "analysis/explain/causes/kernels.py": 3,
     "analysis/explain/replay.py": 18,
-    "analysis/explain/whole_run.py": 15,
     "analysis/predict/network.py": 4,
     "analysis/predict/noise.py": 2,
     "analysis/predict/scale.py": 18,
-    "analysis/steps/step_detection.py": 39,
-    "results/across/history.py": 18,
-    "results/ask/run_inputs.py": 1,
-    "results/ask/tables.py": 7,
-    "results/collect/stalls.py": 6,
-    "results/store/store.py": 31,
-    "submit/launchers.py": 4,
-    "submit/runs/failures.py": 4,
-    "submit/schedulers/slurm.py": 14,
 }
 """Modules of `hpcprof` with such names, and their maximum number: it may only fall."""
 
