@@ -81,8 +81,8 @@ class Contents:
         """Return the command that shows an analysis with all its rows."""
         return self.reporting("--analysis", name)
 
-    def counted_steps(self, name: str, what: str = "table", *, alone: bool = False) -> str:
-        """Return the steps that an analysis, or ``what`` shows it, counts, with the account's if they differ.
+    def counted_steps(self, name: str, noun: str = "table", *, alone: bool = False) -> str:
+        """Return the steps that an analysis, or ``noun`` shows it, counts, with the account's if they differ.
 
         Empty where they do not, unless the table is ``alone``, and where no figure is of steps.
         """
@@ -90,8 +90,8 @@ class Contents:
         if steps is None or not steps.count:
             return ""
         if account is None or steps.left_out == account.left_out:
-            return f"This {what} counts {steps}." if alone else ""
-        return f"This {what} counts {steps}; the time of a step counts {account}."
+            return f"This {noun} counts {steps}." if alone else ""
+        return f"This {noun} counts {steps}; the time of a step counts {account}."
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.

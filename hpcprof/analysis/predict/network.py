@@ -120,7 +120,7 @@ class Network:
                 for segment in segments
             ]
 
-        near, far = ({op: draw(one) for op, one in part.items()} for part in (self.segments, self.across))
+        near, far = ({op: draw(fits) for op, fits in part.items()} for part in (self.segments, self.across))
         return replace(self, segments=near, across=far)
 
 
@@ -148,7 +148,7 @@ def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None
             unclear.append((op, rows))
             continue
         segments[op] = [_segment(op, rows, algorithm)[0]]
-    measured = [one.latency for (one,) in segments.values()]
+    measured = [item.latency for (item,) in segments.values()]
     for op, rows in unclear:
         typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
@@ -191,7 +191,7 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
             criterion = len(samples) * np.log(mean) + (3 * count + 2) * np.log(len(samples))
             if criterion < best[0]:
                 limits = [sizes[last - 1] for _, last in spans[:-1]] + [_ANY_SIZE]
-                segments = [replace(one, bytes=end) for (one, _), end in zip(fits, limits, strict=True)]
+                segments = [replace(part, bytes=end) for (part, _), end in zip(fits, limits, strict=True)]
                 best = (float(criterion), segments, float(np.sqrt(mean)))
     return best[1], best[2]
 
@@ -227,6 +227,6 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -
     return Segment(_ANY_SIZE, latency, per_byte, algorithm), float(loss.sum())
 
 
-def medians(own: Floats) -> Floats:
+def medians(durations: Floats) -> Floats:
     """Return the median own time of each operation, shape (operations,)."""
-    return np.nanmedian(own.reshape(len(own), -1), axis=1)
+    return np.nanmedian(durations.reshape(len(durations), -1), axis=1)

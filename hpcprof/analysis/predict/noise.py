@@ -92,18 +92,18 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
     whole = max(float(mean.sum()), 1.0)
     total = filled.sum(axis=0)
     rest = filled - mean[:, None, None]
-    own = total - total.mean(axis=1, keepdims=True)
+    excess = total - total.mean(axis=1, keepdims=True)
     if units > 1 and steps > 2:
-        common = _correlation(own)
+        common = _correlation(excess)
         if common * np.sqrt(steps) > _SIGNIFICANT:
             # Noise that units share in a step does not make one of them the slowest.
             shared = rest.mean(axis=1, keepdims=True) - rest.mean(axis=(1, 2), keepdims=True)
             rest = rest - shared
             rest *= np.sqrt(units / (units - 1))
-            own = rest.sum(axis=0) - rest.sum(axis=0).mean(axis=1, keepdims=True)
+            excess = rest.sum(axis=0) - rest.sum(axis=0).mean(axis=1, keepdims=True)
     within = measured = 0.0
     if steps > 2:
-        within = float(own.var(axis=1, ddof=1).mean()) / steps / whole**2
+        within = float(excess.var(axis=1, ddof=1).mean()) / steps / whole**2
     if units > 1 and steps > 2:
         measured = float(total.mean(axis=1).var(ddof=1)) / whole**2
         if measured > 2 * within:

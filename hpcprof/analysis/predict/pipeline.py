@@ -233,7 +233,7 @@ def pipeline_step(
         orders = _zero_bubble(times, stages, microbatches, blocks.message)
     else:
         behind = [stages - stage - 1 for stage in range(stages)]
-        ahead = behind if schedule == "1f1b" else [2 * one + (chunks - 1) * stages for one in behind]
+        ahead = behind if schedule == "1f1b" else [2 * later + (chunks - 1) * stages for later in behind]
         orders = [_alternating(stage, stages, microbatches, chunks, ahead[stage]) for stage in range(stages)]
     end: dict[Block, Floats] = {}
     free: list[Floats | float] = [0.0] * stages

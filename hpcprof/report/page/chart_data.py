@@ -64,9 +64,9 @@ def _account(contents: Contents) -> Chart | None:
     if len(times) > 1:
         # A program without a GPU neither copies nor idles.
         idles = any(mean[part] for mean in means.values() for part in _OWN[1:])
-        own = "compute, copies and idle" if idles else "compute"
+        parts = "compute, copies and idle" if idles else "compute"
         note += " A late rank waits least, because the others wait for it. "
-        note += f"So compare the ranks' own time: {own}."
+        note += f"So compare the ranks' own time: {parts}."
         if not waits:
             note += " Exposed communication includes the waiting for others."
     if other_steps := contents.counted_steps("step_account", "chart"):

@@ -187,7 +187,7 @@ def _repeated(scene: Scene) -> Iterator[Candidate]:
     """Yield the gradients of indices that take longer than their gathers let expect, as one cause."""
     work = scene.graph.work
     time = work.end - work.start
-    gradients, gathers = (np.flatnonzero(scene.named(rule.search)) for rule in (_INDEX_GRADIENT, _GATHER))
+    gradients, gathers = (np.flatnonzero(scene.named(one.search)) for one in (_INDEX_GRADIENT, _GATHER))
     least = _OF_GATHER * float(time[gathers].sum())
     if 0 < least < float(time[gradients].sum()):
         share = 1 - least / float(time[gradients].sum())
@@ -200,8 +200,8 @@ def _moves_bytes(scene: Scene) -> Mask:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     products, elementwise = (
         # `NONE` is -1.
-        np.bincount(work.place + 1, (work.end - work.start) * (kind == item), len(scene.graph.places) + 1)
-        for item in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
+        np.bincount(work.place + 1, (work.end - work.start) * (kind == one), len(scene.graph.places) + 1)
+        for one in (KernelKind.PRODUCT, KernelKind.ELEMENTWISE)
     )
     return (elementwise > products)[work.place + 1]
 
@@ -215,7 +215,7 @@ _CONVOLUTION = re.compile("fprop|dgrad|wgrad|convolve|conv2d|implicit_convolve",
 def _conversions(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
     work = scene.graph.work
-    copies, convolves = (scene.named(rule.search) for rule in (_STRIDED_COPY, _CONVOLUTION))
+    copies, convolves = (scene.named(one.search) for one in (_STRIDED_COPY, _CONVOLUTION))
     # A copy to other strides converts a layout where the place has convolutions.
     copies &= np.isin(work.place, work.place[convolves])
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
