@@ -128,7 +128,7 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(activity.work.start[activity.front[0]]) for rank, activity in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
-    calls = {rank: one.mpi_calls for rank, one in timelines.items()}
+    calls = {rank: item.mpi_calls for rank, item in timelines.items()}
     spans = {rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items() if len(of)}
     mpi = inputs.mpi(spans) if len(spans) == len(calls) else None
     # Calls of MPI are on the clock of most ranks.

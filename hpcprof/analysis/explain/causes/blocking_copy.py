@@ -69,8 +69,10 @@ def one_by_one(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -
     copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
     advice = f"{copied} Put them together, and copy all at once."
     time = calls.end[gone] - calls.start[gone] + less[gone]
-    own = scene.per_step(graph.call_rank[gone], time)
-    yield Candidate(cause, place, scene.ranks, without(scene, gone, less, copies), *own, advice=advice)
+    copies_of_ranks = scene.per_step(graph.call_rank[gone], time)
+    yield Candidate(
+        cause, place, scene.ranks, without(scene, gone, less, copies), *copies_of_ranks, advice=advice
+    )
 
 
 def without(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
@@ -81,9 +83,9 @@ def without(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
         mine = removals.of_ranks(graph.call_rank, ranks)
         gone = calls[mine[calls]]
         free = removals.call_time(removals.waits(times, gone), gone, 0)
-        own = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
-        free = removals.less_before(free, np.where(mine, less, 0)).without_work(own)
-        return removals.without_launches(free, own)
+        time_per_step = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
+        free = removals.less_before(free, np.where(mine, less, 0)).without_work(time_per_step)
+        return removals.without_launches(free, time_per_step)
 
     return remove
 
