@@ -114,7 +114,7 @@ class Loss:
     @property
     def sentence(self) -> str:
         """The loss as a sentence without its full stop."""
-        first = _FIRST_SENTENCE.match(self.detail)
+        first = _OF_LOSS.search(self.detail) or _FIRST_SENTENCE.match(self.detail)
         return _SENTENCES[self.kind].format(
             **(_ONE if self.count == 1 else _SEVERAL),
             amount=_amount(self),
@@ -134,7 +134,7 @@ class Loss:
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
             return _OF_SUBJECT[self.subject]
         if self.kind is LossKind.MISSING and self.count == self.of:
-            return f"{_KERNELS} {_SUPPORTED}"
+            return f"Record the work of the GPU: {RECORD_KERNELS}. {_SUPPORTED}"
         return _REMEDIES.get(self.kind, "")
 
 
@@ -196,7 +196,8 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
-_KERNELS = "Record the work of the GPU: rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA."
+RECORD_KERNELS = "rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA"
+"""The options of profilers that record the work of a GPU."""
 _OF_SUBJECT = {
     Subject.COPY: "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda.",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
@@ -226,6 +227,8 @@ _REMEDIES = {
 }
 
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
+_OF_LOSS = re.compile(r"(?<=[.?!] )[A-Z][^.?!]*\b(?:missing|lost|dropped|discarded)\b[^.?!]*")
+"""A later sentence of the profiler, which says that something is missing."""
 _LONGEST = 160
 _PLURALS = {
     Subject.COPY: "memory copies",

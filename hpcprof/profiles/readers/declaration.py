@@ -192,10 +192,19 @@ _BY_BEGINNING = {
 
 
 _HEAD_BYTES = 1 << 18
-_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:device:(?:GPU|TPU)|host:CPU)')
-"""A processor as XLA's profiler names it in a trace for viewers."""
-_OF_ASCEND = re.compile(rb'"(?:Ascend Hardware|CANN)"|"AscendCL@')
-"""A process, or a call, as the profilers of Ascend's NPUs name it."""
+_TRACES = {
+    # A processor as XLA's profiler names it in a trace for viewers.
+    rb'"name"\s*:\s*"/(?:device:(?:GPU|TPU)|host:CPU)': "a trace of JAX or TensorFlow for viewers: open the "
+    "*.xplane.pb that is written beside it",
+    # A process, or a call, as the profilers of Ascend's NPUs name it.
+    rb'"(?:Ascend Hardware|CANN)"|"AscendCL@': "a trace of Ascend's profiler: hpcprof reads it as "
+    "trace_view.json, as torch_npu names it",
+    rb'"(?:BeginNs|DurationNs)"\s*:': "a trace of rocprof, which rocprofv3 has replaced: record it with "
+    "rocprofv3 --sys-trace",
+    rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:(?s:.)*"rf_id"': "an execution trace of PyTorch, which has no "
+    "times: open the profiler's trace of the same run",
+}
+"""Kinds of JSON files by what is in their beginning."""
 
 
 def foreign_kind(path: Path) -> str:
@@ -213,12 +222,8 @@ def foreign_trace(path: Path, other: str = "") -> str:
     """Return whose trace a JSON file is, by how it begins; ``other`` for one with events of someone else."""
     with suppress(DamagedInput):
         head = content_of(path, _HEAD_BYTES)
-        if _OF_XLA.search(head):
-            return "a trace of JAX or TensorFlow for viewers: open the *.xplane.pb that is written beside it"
-        if _OF_ASCEND.search(head):
-            return "a trace of Ascend's profiler: hpcprof reads it as trace_view.json, as torch_npu names it"
-        if b'"traceEvents"' in head:
-            return other
+        kinds = (kind for pattern, kind in _TRACES.items() if re.search(pattern, head, re.DOTALL))
+        return next(kinds, other if b'"traceEvents"' in head else "")
     return ""
 
 

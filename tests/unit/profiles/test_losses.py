@@ -80,3 +80,9 @@ def test_in_short_the_losses_of_the_same_ranks_are_one_sentence() -> None:
         "ranks 0, 1: the profiler reports: No CUDA; the profiler reports: No NVTX",
         "rank 1: the profiler reports: Late",
     ]
+
+
+def test_the_sentence_of_a_warning_that_tells_of_the_loss_is_shown() -> None:
+    told = "CUPTI buffers: 49 of 50. Some CUPTI events might be missing. Try."
+    loss = Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, told)
+    assert loss.sentence == "the profiler reports: Some CUPTI events might be missing"

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles.collective_operations import PARTS, carries, operation
+from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.kineto.arguments import element_bytes, number, parsed_object
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_CORRELATION,
+    NO_PEER,
     UNKNOWN_RANKS,
     ApiCalls,
     Collectives,
@@ -46,6 +48,10 @@ class CollectiveRecord(NamedTuple):
     peer: int
     start: int = 0
     """The start of a kernel, which orders the kernels of a CUDA graph."""
+
+
+_UNTOLD = (NO_CORRELATION, 0, 0, None, UNKNOWN_RANKS, None, False, NO_PEER)
+"""What an operator does not tell of its collective, in the order of the fields."""
 
 
 def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
@@ -91,6 +97,26 @@ class _Launch(NamedTuple):
     correlation: int
     told: bool
     operation: str | None
+
+
+def by_operators(
+    operators: IntColumns, kernels: IntColumns, communicating: Mask, calls: ApiCalls, strings: StringTable
+) -> list[CollectiveRecord]:
+    """Return the records of kernels by the operators (``c10d::``) that launch them; none if one has none.
+
+    Before PyTorch 2.2, calls name no collective, and all that NCCL does by messages has one kernel.
+    """
+    names = {number: strings.array()[number] for number in distinct(operators["name"]).tolist()}
+    names = {number: name for number, name in names.items() if name.startswith("c10d::") and operation(name)}
+    rows = np.flatnonzero(np.isin(operators["name"], [*names]))
+    columns = (operators[name][rows].tolist() for name in ("process", "thread", "start", "end", "name"))
+    group_calls = [
+        GroupCall(process, thread, start, end, CollectiveRecord(names[name], *_UNTOLD))
+        for process, thread, start, end, name in zip(*columns, strict=True)
+    ]
+    records = batched([], group_calls, kernels, communicating, calls, strings)
+    told = [record.correlation for record in records]
+    return records if np.isin(kernels["correlation"][communicating], told).all() else []
 
 
 def batched(

@@ -19,7 +19,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
-from hpcprof.profiles.readers.kineto.collectives import batched, collectives
+from hpcprof.profiles.readers.kineto.collectives import batched, by_operators, collectives
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, only_group, works
 from hpcprof.profiles.readers.kineto.json_stream import Batch, NotATrace, TraceStream
@@ -104,9 +104,12 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     del marks["process"]
     category = kernel_classification.classes_of(kernels["name"], events.strings.array())
     communicating = category == Category.COMM
-    batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
-    communicated = collectives([*records, *batches], calls, events.strings)
     ranges, operators = events.ranges.columns(), events.operators.columns()
+    if records or events.group_calls:
+        batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
+    else:
+        batches = by_operators(operators, kernels, communicating, calls, events.strings)
+    communicated = collectives([*records, *batches], calls, events.strings)
     operators["link"] = linked_operators(operators, events.arrows.columns())
     distributed = _object(properties.get("distributedInfo"))
     on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)

@@ -219,13 +219,24 @@ _GPU_COLUMNS = {
 }
 
 
+_FORMER_COLUMNS = {
+    "deviceId": "id",
+    "computeCapabilityMajor": "computeMajor",
+    "computeCapabilityMinor": "computeMinor",
+    "numMultiprocessors": "smCount",
+}
+"""The names of columns of GPUs in exports before 2021."""
+
+
 def _gpus(export: NsysExport) -> tuple[Gpu, ...]:
-    source = export.table("TARGET_INFO_GPU")
+    source = export.table("TARGET_INFO_GPU") or export.table("TARGET_INFO_CUDA_GPU")
     if source is None or "name" not in source.columns:
         return ()
-    wanted = [n for n in ("id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS) if n in source.columns]
-    rows = [dict(zip(wanted, row, strict=True)) for row in source.rows(wanted)]
-    if "id" in wanted:
+    known = {"id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS}
+    wanted = [name for name in source.columns if _FORMER_COLUMNS.get(name, name) in known]
+    names = [_FORMER_COLUMNS.get(name, name) for name in wanted]
+    rows = [dict(zip(names, row, strict=True)) for row in source.rows(wanted)]
+    if "id" in names:
         rows.sort(key=lambda row: row["id"] if isinstance(row["id"], int) else 0)
     return tuple(_gpu(i, row) for i, row in enumerate(rows))
 

@@ -130,3 +130,19 @@ def test_databases_of_other_tools_are_named_by_how_they_begin(tmp_path: Path) ->
         assert tool in foreign_kind(tmp_path / name)
     (tmp_path / "empty.db").touch()
     assert not foreign_kind(tmp_path / "empty.db")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        # As rocprof of ROCm 5 and PyTorch's ExecutionTraceObserver write them.
+        ('{ "traceEvents":[{}\n,{"ph":"X","name":"k.kd","args":{"BeginNs":"12","EndNs":"30"}}]}', "rocprof,"),
+        ('{\n "schema": "1.0.1", "pid": 2,\n "nodes": [\n {"name": "a", "rf_id": 0}]}', "has no times"),
+    ],
+)
+def test_traces_of_other_tools_are_named(content: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    assert kind in foreign_kind(path)
+    with pytest.raises(DamagedInput, match=kind):
+        read_profile(path)

@@ -160,3 +160,21 @@ def test_each_annotated_kernel_of_a_replayed_graph_is_a_collective_of_its_own(tm
         ["AllReduce", "tp", 1, 300_000, 350_000],
     ]
     assert rows["bytes"].tolist() == [2000, 1000]
+
+
+def test_operators_tell_collectives_that_calls_do_not_name(tmp_path: Path) -> None:
+    # As PyTorch 2.1 writes them (traces of DLRM): the record of a call has no arguments.
+    def called(name: str, at: int, number: int, kernel: str) -> list[Any]:
+        operator = {**HOST, "cat": "cpu_op", "ts": at, "dur": 20}
+        inside = {**operator, "name": "record_param_comms", "ts": at + 1, "dur": 18, "args": {}}
+        return [{**operator, "name": name}, inside, *launch(at + 5, number, name=kernel)]
+
+    exchanged = called(
+        "c10d::alltoall_base_", 100, 9, "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)"
+    )
+    reduced = called("c10d::allreduce_", 200, 10, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)")
+    path = tmp_path / "rank0.trace.json"
+    all_told = found(trace(path, [*exchanged, *reduced]))
+    assert [row[0] for row in all_told] == ["AlltoAll", "AllReduce"]
+    # Where one operator is missing, the names of the kernels tell all.
+    assert [row[0] for row in found(trace(path, [*exchanged, *reduced[2:]]))] == ["SendRecv", "AllReduce"]

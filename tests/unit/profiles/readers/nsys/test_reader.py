@@ -15,7 +15,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.possible_times import with_possible_times
 from hpcprof.profiles.readers.nsys.origin import identify_rank
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, OWN_END, Category, Style
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, OWN_END, Category, Gpu, Style
 from tests.data import generated_exports
 from tests.data.generated_exports import MACHINE
 
@@ -55,6 +55,19 @@ def test_names_classes_and_domains_are_resolved(export: Path) -> None:
         "NCCL:ncclReduceScatter",
     }
     assert set(timeline.names(timeline.ranges.domain[inside])) == {"NCCL"}
+
+
+def test_exports_before_2021_name_their_gpus(export: Path) -> None:
+    # The columns of an export of 2020 (OpenMP programs on V100) that tell a GPU.
+    change(
+        export,
+        "DROP TABLE TARGET_INFO_GPU",
+        "CREATE TABLE TARGET_INFO_CUDA_GPU (name, deviceId, computeCapabilityMajor, computeCapabilityMinor, "
+        "numMultiprocessors)",
+        "INSERT INTO TARGET_INFO_CUDA_GPU VALUES ('Tesla V100-PCIE-32GB', 1, 7, 0, 80)",
+    )
+    (gpu,) = read(export).origin.gpus
+    assert gpu == Gpu(1, "Tesla V100-PCIE-32GB", compute_capability="7.0", sm_count=80)
 
 
 @pytest.mark.parametrize("name", ["a b.sqlite", "a?b.sqlite", "a#b.sqlite", "100%41.sqlite", "ä;&=.sqlite"])
