@@ -367,7 +367,7 @@ def collect_and_tell(
         collect(run, store, program=program)
         live_steps = describe_live_steps(run) or "no step times were noted"
         remark = (
-            "only its nodes, memory and files were collected"
+            "only what it has of nodes, memory and files was collected"
             if store.has_run(run.id)
             else "there is nothing to collect"
         )

@@ -83,7 +83,10 @@ def written(explanation: Explanation) -> WrittenExplanation:
 
 def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
-    in_conclusion, causes = () if explanation.shown() else (WAITING, IDLE, CAUSES), cause_names()
+    in_conclusion = set() if explanation.shown() else {WAITING, IDLE, CAUSES}
+    if explanation.step.wall_p50_ns is None:
+        in_conclusion.add(CAUSES)
+    causes = cause_names()
     return [
         (cause_of(reason.what).title if reason.what in causes else reason.what, reason.reason)
         for reason in explanation.not_judged
@@ -153,10 +156,8 @@ def _since(stall: Stall) -> str:
 def _of_steps(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
-        said = [
-            "No step was found, so savings are unknown. If a range is the step, name it "
-            "(hpcprof collect --step-range NAME); else mark the steps."
-        ]
+        reasons = [visible(one.reason) for one in explanation.not_judged if one.what == CAUSES]
+        said = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
     else:
         said = [*_takes(step, step.priced_ns)]
         if step.once:
@@ -176,7 +177,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     elif alone.source == TYPICAL and recorded - alone.low < _SLOWED * recorded:
         yield f"A step takes {format_ns(recorded)} ({steps})."
         if format_ns(recorded) != format_ns(priced_ns):
-            yield f"Savings are of {format_ns(priced_ns)}, without the most of the profiler's share."
+            yield f"Savings are of {format_ns(priced_ns)}, without most of the profiler's share."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
@@ -184,7 +185,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"typically {share}."
         )
         yield (
-            f"Savings are those without the most of it, of a step of {format_ns(priced_ns)} "
+            f"Savings are those without most of it, of a step of {format_ns(priced_ns)} "
             "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
         )
     else:
@@ -202,7 +203,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
 def _measured(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
-        return "no step was found, so the whole capture is one: collect --step-range NAME chooses another"
+        return "no step was found, so all launched work is one: collect --step-range NAME chooses another"
     noted = " that the program noted" if step.source == HOOK and not step.explained_steps else ""
     where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
@@ -260,8 +261,9 @@ def _nothing(explanation: Explanation) -> str:
             f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis roofline)."
         )
     if kernel := explanation.step.kernel:
-        where = visible(kernel.where) or "the step"
-        nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it, mostly in {where}"
+        nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
+        if explanation.step.source != CAPTURE:
+            nothing += f", mostly in {visible(kernel.where) or 'the step'}"
         nothing += (
             f": submit --profiler ncu --profiler-option kernel={visible(kernel.name)} --profiler-option "
             "launch-count=3 measures why."

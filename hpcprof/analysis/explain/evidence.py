@@ -157,12 +157,12 @@ def _of_step(column: str, words: str) -> Callable[[Row], str]:
 
 
 def _calls(row: Row) -> str:
-    return f"{_several(row['num_calls'], 'call')} of {row['name']} take {format_ns(row['total_ns'])} in all"
+    return f"{_several(row['num_calls'], 'call')} of {row['name']}, {format_ns(row['total_ns'])} in all"
 
 
 def _copies(row: Row) -> str:
     operations = f"{_several(row['count'], 'operation')} {row['operation']}"
-    return f"{operations} take {format_ns(row['total_ns'])} in all"
+    return f"{operations}, {format_ns(row['total_ns'])} in all"
 
 
 def _kernel(row: Row) -> str:
@@ -235,7 +235,7 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ),
     ("memops", "total_ns"): _copies,
     ("memops", "count"): _copies,
-    ("kernels", "total_ns"): lambda row: f"{_runs(row)} take {format_ns(row['total_ns'])} in all",
+    ("kernels", "total_ns"): lambda row: f"{_runs(row)}, {format_ns(row['total_ns'])} in all",
     ("kernels", "instances"): lambda row: f"{_runs(row)}, {format_ns(row['avg_ns'])} each on average",
     ("skew_summary", "lateness_p50_ns"): lambda row: (
         f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"

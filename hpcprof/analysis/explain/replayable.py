@@ -24,6 +24,7 @@ from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of, with_capture_as_step
 from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.losses import RECORD_KERNELS
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
 MOST_OPERATIONS = 45_000
@@ -115,7 +116,7 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     if is_short and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
-    if without := _without_steps(fronts):
+    if without := _without_steps(fronts, timelines[ranks[0]]):
         return without
     steps = min(map(len, fronts.values()))
     count = sum(counts) + sum(len(timeline.mpi_calls) for timeline in timelines.values())
@@ -158,11 +159,16 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
     return {int(rank): float(time) for rank, time in zip(ranks, times, strict=True)}
 
 
-def _without_steps(steps: Mapping[int, Sized]) -> str:
+def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
+    """Return which ranks have no steps, and what is to do where a rank is like that of ``timeline``."""
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
     naming = "name their range (hpcprof collect --step-range NAME), or mark them"
+    if not len(timeline.ranges):
+        naming = "no range is recorded that could be one: mark them"
+    if timeline.origin.gpus and not timeline.operation_count:
+        naming += f"; no work of the GPU is recorded ({RECORD_KERNELS})"
     return f"{named_ranks(without)}: no steps are known; {naming}"
 
 
@@ -173,7 +179,7 @@ def _replayable_mpi(
 
     Only the calls in the steps that are replayed are read; ``timeline`` is that of the first rank.
     """
-    if without := _without_steps(steps):
+    if without := _without_steps(steps, timeline):
         return without
     if not all(item.calls for item in steps.values()):
         return NO_GPU

@@ -79,13 +79,13 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     assert written(replace(given, step=typical)).conclusion[:2] == [
         "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
         "; the profiler's share is unknown, typically 15.00 ms to 25.00 ms.",
-        "Savings are those without the most of it, of a step of 75.00 ms (--as-recorded: of the recorded "
+        "Savings are those without most of it, of a step of 75.00 ms (--as-recorded: of the recorded "
         "step; open --step-time: of the step alone).",
     ]
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
     said = written(replace(given, step=replace(waits, elapsed_ns=98_500_000))).conclusion
     assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
-    assert said[1] == "Savings are of 98.50 ms, without the most of the profiler's share."
+    assert said[1] == "Savings are of 98.50 ms, without most of the profiler's share."
 
 
 def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:
@@ -261,10 +261,11 @@ def test_a_finding_without_an_estimate_claims_no_saving() -> None:
     assert not any("Without" in sentence for sentence in said.conclusion)
     assert ("saving", "cost unknown") in said.findings[0].described
     no_steps = replace(unknown, step=replace(STEP, wall_p50_ns=None, replay_error_pct=None))
-    assert written(no_steps).conclusion == [
-        "No step was found, so savings are unknown. If a range is the step, name it "
-        "(hpcprof collect --step-range NAME); else mark the steps."
-    ]
+    assert written(no_steps).conclusion == ["No step was found, so savings are unknown."]
+    reason = NotJudged(CAUSES, "the run was not profiled")
+    said = written(replace(no_steps, not_judged=(reason,)))
+    assert said.conclusion == ["No step was found, so savings are unknown: the run was not profiled."]
+    assert not said.not_judged
 
 
 def test_ranks_are_named_where_they_are_not_all() -> None:

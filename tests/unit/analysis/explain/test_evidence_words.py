@@ -58,7 +58,7 @@ TABLES = {
         (Evidence("step_account", 0, "idle_ns", 7 * MS), "rank 0: the GPU is idle for 7.000 ms of step 4"),
         (
             Evidence("kernels", 0, "total_ns", 201_500_000),
-            "rank 0: 1,200 runs of add<float> take 201.5 ms in all",
+            "rank 0: 1,200 runs of add<float>, 201.5 ms in all",
         ),
         (
             Evidence("kernels", 0, "instances", 1200),

@@ -10,6 +10,7 @@ import pytest
 from hpcprof.analysis.explain.changes import Prediction, parse_changes
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.timeline import Gpu
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -130,6 +131,12 @@ def test_a_capture_without_steps_is_replayed_as_one() -> None:
     empty = inputs_of(timelines)
     timelines[0] = replace(timelines[0], ranges=timelines[0].ranges.take(np.zeros(0, np.int64)))
     assert predict(empty, []).steps == 1
-    timelines[0] = replace(timelines[0], kernels=timelines[0].kernels.take(np.zeros(0, np.int64)))
-    with pytest.raises(HpcprofError, match="nothing can be replayed: rank 0: no steps are known"):
+    origin = replace(timelines[0].origin, gpus=(Gpu(0, "A100"),))
+    no_kernels = timelines[0].kernels.take(np.zeros(0, np.int64))
+    timelines[0] = replace(timelines[0], kernels=no_kernels, origin=origin)
+    with pytest.raises(
+        HpcprofError, match="nothing can be replayed: rank 0: no steps are known; no range is"
+    ):
+        predict(empty, [])
+    with pytest.raises(HpcprofError, match="no work of the GPU is recorded"):
         predict(empty, [])
