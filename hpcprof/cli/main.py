@@ -109,12 +109,11 @@ verbose_option(cli)
 
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
+    if sys.getfilesystemencoding().lower() != "utf-8":
+        # Scripts are UTF-8: in another locale the arguments would not keep their bytes.
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     debug = "--debug" in takewhile(lambda word: word.startswith("-"), sys.argv[1:])
     _open_standard_files()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Characters that the terminal lacks, and paths that are not UTF-8, must not stop a report.
-        unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
-        sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
     _ignore_invalid_terminal_size()
     _collect_garbage_seldom()
     try:
@@ -160,6 +159,10 @@ def _open_standard_files() -> None:
     # Python has None for a closed file.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Characters that the terminal lacks, and paths that are not UTF-8, must not stop a report.
+        utf8 = "utf" in sys.stdout.encoding.lower()
+        sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "replace")
 
 
 def _collect_garbage_seldom() -> None:
