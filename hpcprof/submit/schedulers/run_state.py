@@ -137,12 +137,11 @@ def _failed(run: Run, record: Record) -> JobStatus:
 
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
-    finished = status_by_finished_file(run)
-    if finished is not None and finished.state is JobState.COMPLETED:
-        return finished
+    finished, written = status_by_finished_file(run), _end_in_output(run)
     if (who := run.state_file(CANCELLED_FILE)) is not None and finished is None:
         return JobStatus(JobState.CANCELLED, who)
-    if (written := _end_in_output(run)) is not None:
+    # A job that exits with 0 may have lost a process to the limit of its memory.
+    if written and (finished is None or finished.exit_code or written.state is JobState.FAILED):
         return replace(written, exit_code=finished.exit_code if finished else None)
     if finished is not None:
         return finished

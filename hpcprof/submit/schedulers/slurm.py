@@ -547,12 +547,11 @@ def _seconds_since(end: str, now: float) -> float | None:
 
 
 def _check(command: str, code: int, error: str) -> None:
-    if code == 0:
-        return
-    reason = _complaint(error)
+    # With --clusters squeue exits with 0 all the same (OSC/ood_core#149).
     if any(words in error for words in _SILENT):
-        raise Unreachable(f"Slurm did not answer: {reason}.")
-    raise SchedulerError(f"{command} failed: {reason}.")
+        raise Unreachable(f"Slurm did not answer: {_complaint(error)}.")
+    if code != 0:
+        raise SchedulerError(f"{command} failed: {_complaint(error)}.")
 
 
 def _complaint(error: str) -> str:

@@ -198,6 +198,9 @@ def test_a_controller_that_is_down_is_silent_and_not_a_failure() -> None:
             parse_squeue(1, "", text, NOW)
     with pytest.raises(Unreachable, match=r"Slurm did not answer: .*connect failure"):
         parse_sacct(1, "", "sacct: error: Connection refused (connect failure)", NOW)
+    # Some versions exit with 0 all the same.
+    with pytest.raises(Unreachable, match="Socket timed out"):
+        parse_squeue(0, "", "slurm_load_jobs error: Socket timed out on send/recv operation\n", NOW)
     with pytest.raises(SchedulerError, match="squeue failed: Invalid job format"):
         parse_squeue(1, "", "squeue: error: Invalid job format", NOW)
 
