@@ -183,6 +183,8 @@ def gather(
         missing = [r for r in run.profiled_ranks if r not in profiles]
         if missing:
             warnings = [*warnings, f"no profile collected of {named_ranks(missing)}"]
+    contents = (content_of(profile.kind) for profile in profiles.values())
+    explainable = unprofiled or ProfileContent.TIMELINE in contents
     return Contents(
         run=run,
         status=status,
@@ -193,7 +195,7 @@ def gather(
         warnings=warnings,
         reporting=partial(command_line, store, "report", run.id),
         threshold=threshold,
-        explaining=command_line(store, "explain", run.id) if unprofiled or _has_timeline(profiles) else "",
+        explaining=command_line(store, "explain", run.id) if explainable else "",
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
@@ -214,10 +216,6 @@ def _uncollected(run: Run, store: Store) -> str:
     if run.manifest is not None and not run.manifest.job.profiled_ranks:
         return "the run used no profiler"
     return f"no profile of this run has been collected: run {command_line(store, 'collect', run.id)}"
-
-
-def _has_timeline(profiles: Mapping[int, ProfileRow]) -> bool:
-    return any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values())
 
 
 def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:

@@ -290,7 +290,10 @@ class _Columns:
             others = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
             room = max(_SHORTEST_NAME, clip_to - others)
             if widest == "file":
-                cells[widest] = [_end(text, room) for text in cells[widest]]
+                # The end of a path tells more than its begin.
+                cells[widest] = [
+                    text if len(text) <= room else f"…{text[1 - room :]}" for text in cells[widest]
+                ]
             else:
                 shown = labels(dict.fromkeys(cells[widest]), room)
                 cells[widest] = [shown[text] for text in cells[widest]]
@@ -309,11 +312,6 @@ class _Columns:
 
     def _widths(self, headers: Mapping[str, str]) -> dict[str, int]:
         return {key: max(map(len, [*text.split("\n"), *self.cells[key]])) for key, text in headers.items()}
-
-
-def _end(path: str, width: int) -> str:
-    """Return the end of a path, which tells more than its begin."""
-    return path if len(path) <= width else f"…{path[1 - width :]}"
 
 
 def _style(key: str, row: Row) -> str:

@@ -38,20 +38,16 @@ class CollectiveRecord(NamedTuple):
     """The record of a collective in the arguments of its kernel, or of its call."""
 
     name: str
-    correlation: int
-    elements_in: int
-    elements_out: int
-    kind: str | None
-    ranks: int
-    group: str | None
-    even: bool
-    peer: int
+    correlation: int = NO_CORRELATION
+    elements_in: int = 0
+    elements_out: int = 0
+    kind: str | None = None
+    ranks: int = UNKNOWN_RANKS
+    group: str | None = None
+    even: bool = False
+    peer: int = NO_PEER
     start: int = 0
     """The start of a kernel, which orders the kernels of a CUDA graph."""
-
-
-_UNTOLD = (NO_CORRELATION, 0, 0, None, UNKNOWN_RANKS, None, False, NO_PEER)
-"""What an operator does not tell of its collective, in the order of the fields."""
 
 
 def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
@@ -111,7 +107,7 @@ def by_operators(
     rows = np.flatnonzero(np.isin(operators["name"], [*names]))
     columns = (operators[name][rows].tolist() for name in ("process", "thread", "start", "end", "name"))
     group_calls = [
-        GroupCall(process, thread, start, end, CollectiveRecord(names[name], *_UNTOLD))
+        GroupCall(process, thread, start, end, CollectiveRecord(names[name]))
         for process, thread, start, end, name in zip(*columns, strict=True)
     ]
     records = batched([], group_calls, kernels, communicating, calls, strings)

@@ -240,12 +240,18 @@ class _Builder:
         counters = self._counters(operations)
         names = [self._named_operations[number] for number in operations.pop("number").tolist()]
         rows = {kind: np.flatnonzero([operation.kind == kind for operation in names]) for kind in _Kind}
+        copied = [names[row] for row in rows[_Kind.MEMORY].tolist()]
         texts = self._strings.array()
         return Timeline(
             origin=self._origin(gpus),
             strings=texts,
             kernels=_kernels(operations, rows[_Kind.KERNEL], names, texts),
-            memops=_memory(operations, rows[_Kind.MEMORY], names),
+            memops=MemoryOperations(
+                **{key: values[rows[_Kind.MEMORY]] for key, values in operations.items()},
+                category=np.full(len(copied), int(Category.MEM)),
+                bytes=np.array([operation.size for operation in copied], np.int64),
+                host_memory=np.array([int(operation.host_memory) for operation in copied], np.int64),
+            ),
             calls=ApiCalls(**api),
             # Ranges of SYCL, oneCCL and the program; on one thread they nest, or are started and ended.
             ranges=Ranges(**others, style=styles_of_threads(*placed)),
@@ -447,13 +453,4 @@ def _kernels(columns: IntColumns, rows: Ints, names: Sequence[_Operation], texts
         category=kernel_classification.classes_of(taken["name"], texts),
         grid=np.ascontiguousarray(shapes[:, :3]),
         block=np.ascontiguousarray(shapes[:, 3:]),
-    )
-
-
-def _memory(columns: IntColumns, rows: Ints, names: Sequence[_Operation]) -> MemoryOperations:
-    return MemoryOperations(
-        **{key: values[rows] for key, values in columns.items()},
-        category=np.full(len(rows), int(Category.MEM)),
-        bytes=np.array([names[row].size for row in rows.tolist()], np.int64),
-        host_memory=np.array([int(names[row].host_memory) for row in rows.tolist()], np.int64),
     )
