@@ -102,8 +102,11 @@ def by_operators(
 
     Before PyTorch 2.2, calls name no collective, and all that NCCL does by messages has one kernel.
     """
-    names = {number: strings.array()[number] for number in distinct(operators["name"]).tolist()}
-    names = {number: name for number, name in names.items() if name.startswith("c10d::") and operation(name)}
+    if not communicating.any():
+        return []
+    numbers = distinct(operators["name"])
+    texts = zip(numbers.tolist(), strings.array()[numbers], strict=True)
+    names = {number: text for number, text in texts if text.startswith("c10d::") and operation(text)}
     rows = np.flatnonzero(np.isin(operators["name"], [*names]))
     columns = (operators[name][rows].tolist() for name in ("process", "thread", "start", "end", "name"))
     group_calls = [
