@@ -142,7 +142,9 @@ def roles(request: JobSpec, db: str | None, world_size: int, roles: str) -> None
     from hpcprof.study.roles import run_roles
 
     spans = parse_ranks(roles, "--roles")
-    ranks = sorted({rank for first, last in spans for rank in range(first, min(last, world_size) + 1)})
+    ranks = sorted(
+        {rank for first, last in spans for rank in range(first, min(last, max(first, world_size)) + 1)}
+    )
     command_line = typed_command()
     with WaitingLine() as line:
         played = run_roles(

@@ -156,7 +156,7 @@ def _since(stall: Stall) -> str:
 def _of_steps(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
-        reasons = [visible(one.reason) for one in explanation.not_judged if one.what == CAUSES]
+        reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
         said = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
     else:
         said = [*_takes(step, step.priced_ns)]
@@ -177,7 +177,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     elif alone.source == TYPICAL and recorded - alone.low < _SLOWED * recorded:
         yield f"A step takes {format_ns(recorded)} ({steps})."
         if format_ns(recorded) != format_ns(priced_ns):
-            yield f"Savings are of {format_ns(priced_ns)}, without most of the profiler's share."
+            yield f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
@@ -185,7 +185,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"typically {share}."
         )
         yield (
-            f"Savings are those without most of it, of a step of {format_ns(priced_ns)} "
+            f"Savings are those without the most that it may take, of a step of {format_ns(priced_ns)} "
             "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
         )
     else:

@@ -97,12 +97,13 @@ def variables(path: Path) -> Iterator[Text]:
 
 
 def test_variables_are_nouns_of_the_domain() -> None:
-    for path in SOURCES:
-        name = path.relative_to(ROOT / "hpcprof").as_posix()
-        unnamed = [
+    unnamed = {
+        path.relative_to(ROOT / "hpcprof").as_posix(): [
             f"{line}: {variable}" for line, variable in variables(path) if _NO_NOUN.fullmatch(variable)
         ]
-        assert len(unnamed) <= _OLD_NAMES.get(name, 0), f"{name}: {'; '.join(unnamed)}"
+        for path in SOURCES
+    }
+    assert {name: lines for name, lines in unnamed.items() if len(lines) > _OLD_NAMES.get(name, 0)} == {}
 
 
 def test_docstrings_comments_and_messages_are_plain_sentences() -> None:

@@ -8,7 +8,7 @@ them. Then
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
-less time than there (`_typical_launch`). The run is replayed without most of it: what a step gains then,
+less time than there (`_typical_launch`). The run is replayed without the larger end: what a step gains then,
 it gains in any case.
 """
 

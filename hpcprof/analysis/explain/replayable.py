@@ -160,7 +160,7 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
-    """Return which ranks have no steps, and what is to do where a rank is like that of ``timeline``."""
+    """Return which ranks have no steps, and what to do; ``timeline`` is the profile of one of the ranks."""
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""

@@ -39,7 +39,7 @@ def test_each_role_is_a_run_of_one_rank(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--roles", "8", "--", "python", "x.py"], "--roles 8: 8 ranks are numbered from 0 to 7."),
+        (["--roles", "1,9-12", "--", "python", "x.py"], "--roles 9: 8 ranks are numbered from 0 to 7."),
         (["--roles", "x", "--", "python", "x.py"], "--roles x: give ranks such as 0,4-7."),
         (["--roles", "0", "--", "./train.sh"], "needs a Python program after --, such as python train.py."),
         (["--roles", "0", "--workload", "ddp"], "needs a Python program after --"),

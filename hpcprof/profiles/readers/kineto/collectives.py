@@ -114,8 +114,8 @@ def by_operators(
         for process, thread, start, end, name in zip(*columns, strict=True)
     ]
     records = batched([], group_calls, kernels, communicating, calls, strings)
-    told = [record.correlation for record in records]
-    return records if np.isin(kernels["correlation"][communicating], told).all() else []
+    launched = [record.correlation for record in records]
+    return records if np.isin(kernels["correlation"][communicating], launched).all() else []
 
 
 def batched(

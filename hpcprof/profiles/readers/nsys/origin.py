@@ -232,8 +232,8 @@ def _gpus(export: NsysExport) -> tuple[Gpu, ...]:
     source = export.table("TARGET_INFO_GPU") or export.table("TARGET_INFO_CUDA_GPU")
     if source is None or "name" not in source.columns:
         return ()
-    known = {"id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS}
-    wanted = [name for name in source.columns if _FORMER_COLUMNS.get(name, name) in known]
+    columns = {"id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS}
+    wanted = [name for name in source.columns if _FORMER_COLUMNS.get(name, name) in columns]
     names = [_FORMER_COLUMNS.get(name, name) for name in wanted]
     rows = [dict(zip(names, row, strict=True)) for row in source.rows(wanted)]
     if "id" in names:
