@@ -103,7 +103,7 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
 def find_cause(where: Where, text: str) -> FailureCause | None:
     """Return the first cause that a text names; None if it names none."""
     for pattern in patterns():
-        if pattern.where == where and (match := _compiled(pattern.pattern).search(text)):
+        if pattern.where == where and (match := re.search(pattern.pattern, text, re.MULTILINE)):
             groups = {name: _printable(value or "") for name, value in match.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
             rank = parsed_count(groups.get("rank", ""))
@@ -119,11 +119,6 @@ def patterns() -> tuple[Pattern, ...]:
     """Return the patterns of ``failure_patterns.yaml``."""
     values: dict[str, Any] = read_mapping(_PATTERNS, "file of patterns")
     return msgspec.convert(values["patterns"], tuple[Pattern, ...])
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
 
 
 def memory_cause(run: Run, rank: int) -> FailureCause | None:

@@ -21,8 +21,9 @@ from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_options
 
 _SECONDS = 120.0
-_FIRST_PAUSE = 0.5
-_RETRIES = 3
+_PAUSES = (0.5, 1.0, 2.0)
+"""Seconds to wait before each further question to a scheduler that did not answer."""
+
 _RETRY_SECONDS = 8.0
 
 _ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
@@ -103,12 +104,6 @@ def run_submission(arguments: Sequence[str], directory: Path) -> Completed:
     return run_scheduler_command(arguments, directory, added={})
 
 
-def retry_pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each further question to a scheduler that did not answer."""
-    for attempt in range(_RETRIES):
-        yield _FIRST_PAUSE * 2**attempt
-
-
 def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
     """Return the answer to a question that changes nothing; ask again while the scheduler is silent.
 
@@ -117,7 +112,7 @@ def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
     """
     began = time.monotonic()
     before: Unreachable | None = None
-    pauses = retry_pauses()
+    pauses = iter(_PAUSES)
     while True:
         try:
             return ask()

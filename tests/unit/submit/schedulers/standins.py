@@ -49,7 +49,7 @@ class StandIn:
         monkeypatch.setattr("hpcprof.runs.directory._git_state", lambda _: None)
         for module in ("command", "kubernetes.client"):
             monkeypatch.setattr(f"hpcprof.submit.schedulers.{module}.run_command", self.run)
-        monkeypatch.setattr("hpcprof.submit.schedulers.command._FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("hpcprof.submit.schedulers.command._PAUSES", (0.0, 0.0, 0.0))
         monkeypatch.setattr(polling, "_silent", {})
 
     def run(self, arguments: Sequence[str], text_input: str = "", **options: object) -> Completed:

@@ -12,17 +12,12 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     all_answers_within,
     ask_again_while_silent,
-    retry_pauses,
     seconds_left,
 )
 
 
-def test_the_pauses_between_retries_grow() -> None:
-    assert list(retry_pauses()) == [0.5, 1.0, 2.0]
-
-
 def test_a_silent_scheduler_is_asked_again_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "retry_pauses", lambda: iter([0.0, 0.0]))
+    monkeypatch.setattr(command, "_PAUSES", (0.0, 0.0))
     asked: list[int] = []
 
     def ask(answers_at: int) -> int:
@@ -69,7 +64,7 @@ def test_all_questions_together_stop_at_their_limit() -> None:
 def test_what_a_scheduler_said_is_not_lost_when_the_limit_cuts_a_further_question_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(command, "retry_pauses", lambda: iter([0.0, 0.0]))
+    monkeypatch.setattr(command, "_PAUSES", (0.0, 0.0))
     reasons = iter(["the server is down", "no answer within 0 s"])
 
     def silent() -> None:
