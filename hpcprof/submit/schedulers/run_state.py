@@ -34,13 +34,22 @@ _SEEN_FILE = "seen"
 def status_from_record(run: Run, record: Record | None) -> JobStatus:
     """Return a run's status from its record, if the scheduler has one, and its state files."""
     status = _without_record(run) if record is None else _from_record(run, record)
-    if status.state is JobState.QUEUED:
-        return status
-    if status.state is not JobState.TIMEOUT:
-        note = capture_note(run)
-    else:
+    if status.state is JobState.TIMEOUT:
         note = f"ahead of it {stopped}" if (stopped := _stopped_capture(run)) else _lost_profiles(run)
+    elif status.state is JobState.QUEUED:
+        note = _failed_dependencies(run)
+    else:
+        note = capture_note(run) or _failed_dependencies(run)
     return replace(status, reason="; ".join(filter(None, (status.reason, note))))
+
+
+def _failed_dependencies(run: Run) -> str:
+    """Return the runs that did not succeed, with their states, of those that a waiting job depends on."""
+    names = [] if run.state_file("started") is not None else run.submission.job.after
+    others = [Run(name, run.path.parent / name) for name in names]
+    states = {other.id: read_verdict(other) or status_by_finished_file(other) for other in others}
+    failed = [(name, end) for name, end in states.items() if end and end.state is not JobState.COMPLETED]
+    return "; ".join(f"{name} is {end}" for name, end in failed)
 
 
 def capture_note(run: Run) -> str:

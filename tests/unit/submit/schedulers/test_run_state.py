@@ -302,6 +302,20 @@ def profiled(run: Run, *written: str) -> Run:
     return replace(run, manifest=msgspec.structs.replace(run.manifest, job=job))
 
 
+@pytest.mark.parametrize(
+    "record",
+    [Record(JobState.CANCELLED, "a job did not succeed"), Record(JobState.QUEUED, "a job did not succeed")],
+)
+def test_a_job_whose_dependency_failed_names_the_run_that_failed(make_run: MakeRun, record: Record) -> None:
+    dependencies = [make_run("1", finished="0"), make_run("2", finished="3"), make_run("3", started="now")]
+    run = make_run("4")
+    job = msgspec.structs.replace(run.submission.job, after=[other.id for other in dependencies])
+    run = replace(run, manifest=msgspec.structs.replace(run.submission, job=job))
+    assert status_from_record(run, record).reason == "a job did not succeed; run-2 is failed: exit code 3"
+    (run.path / "state/started").write_text("now\n")
+    assert status_from_record(run, record).reason.endswith("a job did not succeed")
+
+
 def stop_capture(run: Run, rank: int) -> None:
     (run.path / f"state/rank{rank:05d}.stopped").write_text("after 12 steps and written\n")
 
