@@ -158,7 +158,9 @@ class SlurmScheduler(BatchScheduler):
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
     quoted_options = r"--[\w-]+="
-    template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
+    template_filters = {  # noqa: RUF012 (never changed)
+        "directive_path": lambda text: directive_path(text, refused=r"\\").replace("%", "%%")
+    }
     sends_signal = True
     requeues = True
 
