@@ -168,8 +168,7 @@ class SlurmScheduler(BatchScheduler):
         """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
         again = [field for field in ("on_stall", "on_timeout") if getattr(job, field) == "resubmit"]
         if again and "--no-requeue" in self.directives(site, job):
-            flag = OPTIONS[again[0]].flag
-            sentence = f"{flag} resubmit: --no-requeue forbids it; leave it out."
+            sentence = f"{OPTIONS[again[0]].flag} resubmit: --no-requeue forbids it; leave it out."
             raise UsageError(sentence, again[0], "scheduler_args")
         check_whole_minutes(job, self.title)
 
@@ -487,8 +486,7 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
     """Return the largest array by ``scontrol show config`` and ``max_array_tasks``; None if unsaid."""
     _check("scontrol", code, error)
-    limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]
-    return min(limits, default=None)
+    return min((int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)), default=None)
 
 
 def parse_scancel(code: int, out: str, error: str) -> None:
