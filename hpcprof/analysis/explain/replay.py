@@ -310,35 +310,37 @@ class Replay:
         lasts from the end of that work to the end of its own.
         """
         front: Ints = moments[self.graph.front].max(axis=0)
-        if len(self.graph.work):
+        if not len(self.graph.work):
+            steps: Ints = np.diff(front)
+        else:
+            ends = self._work_ends(moments, int(front[0]))
             # No step is shorter than its work allows: that may lag behind as measured, and no more.
-            front[1:] += (self._lag(moments) - self._usual_lag).clip(min=0)
+            front[1:] += (ends - front[1:] - self._usual_lag).clip(min=0)
             front = np.maximum.accumulate(front)
-        steps: Ints = np.diff(front)
-        if len(steps) >= _FEWEST_ENDS and len(self.graph.work):
-            ends = self._between_ends(moments, int(front[0]))
-            ahead = front[0] + np.cumsum(ends)[:-1] - front[1:-1]
-            steps = ends if np.median(ahead) > np.median(ends) else steps
+            steps = np.diff(front)
+            if len(steps) >= _FEWEST_ENDS:
+                between = np.diff(ends, prepend=front[0])
+                ahead = ends[:-1] - front[1:-1]
+                steps = between if np.median(ahead) > np.median(between) else steps
         # Nodes of starts are odd: where a further step begins, the last one ends.
         return steps if self.graph.front[0, -1] % 2 or len(steps) == 1 else steps[:-1]
 
     @cached_property
     def _usual_lag(self) -> Ints:
-        lag: Ints = np.maximum(self._lag(self.graph.observed), self._lag(self.unchanged)).clip(min=0)
+        """The time by which the work of each step ends after the begin of the next, shape (steps,)."""
+        lags = []
+        for moments in (self.graph.observed, self.unchanged):
+            front = moments[self.graph.front].max(axis=0)
+            lags.append(self._work_ends(moments, int(front[0])) - front[1:])
+        lag: Ints = np.maximum(*lags).clip(min=0)
         return lag
 
-    def _lag(self, moments: Ints) -> Ints:
-        """Return by how much the work of each step ends after the begin of the next, shape (steps,)."""
-        front = moments[self.graph.front].max(axis=0)
-        ends = front[0] + np.cumsum(self._between_ends(moments, int(front[0])))
-        lag: Ints = ends - front[1:]
-        return lag
-
-    def _between_ends(self, moments: Ints, begin: int) -> Ints:
+    def _work_ends(self, moments: Ints, begin: int) -> Ints:
+        """Return when the work of each step and of those before has ended, not before ``begin``."""
         row, step = self._work_of_steps
         ends = np.full(self.graph.steps, begin)
         np.maximum.at(ends, step, moments[self.graph.work_start(row) + 1])
-        return np.diff(np.maximum.accumulate(ends), prepend=begin)
+        return np.maximum.accumulate(ends)
 
     @cached_property
     def _work_of_steps(self) -> tuple[Ints, Ints]:
