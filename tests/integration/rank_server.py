@@ -29,7 +29,7 @@ from types import ModuleType
 ADDRESS = "RANK_SERVER"
 """The variable with the path of the server's socket."""
 SPACE = {"SPACE_FOR_VARIABLES_OF_A_RANK": 30_000 * "-"}
-"""What makes the variables of the server longer than those of a rank."""
+"""A variable that makes those of the server longer than those of a rank."""
 _IMPORTED = (
     "torch.distributed",
     "torch.profiler",

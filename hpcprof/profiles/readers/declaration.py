@@ -201,7 +201,7 @@ _TRACES = {
     "trace_view.json, as torch_npu names it",
     rb'"(?:BeginNs|DurationNs)"\s*:': "a trace of rocprof, which rocprofv3 has replaced: record it with "
     "rocprofv3 --sys-trace",
-    rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:(?s:.)*"rf_id"': "an execution trace of PyTorch, which has no "
+    rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:.*"rf_id"': "an execution trace of PyTorch, which has no "
     "times: open the profiler's trace of the same run",
 }
 """Kinds of JSON files by what is in their beginning."""
