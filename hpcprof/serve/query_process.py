@@ -16,10 +16,8 @@ import msgspec
 
 from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results.ask.event_query import asking, find_kept_events
 from hpcprof.results.ask.query import query
 from hpcprof.results.ask.tables import incomplete_tables
-from hpcprof.results.collect.kept_events import event_schemas
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import MANIFEST, Run, open_run
 
@@ -97,6 +95,8 @@ def _results(question: Question) -> Reply:
 
 
 def _of_events(error: str) -> str:
+    from hpcprof.results.collect.kept_events import event_schemas
+
     missing = _NO_TABLE.search(error)
     if missing is None or missing[1] not in event_schemas():
         return error
@@ -104,6 +104,8 @@ def _of_events(error: str) -> str:
 
 
 def _events(question: Question, runs: list[AskedRun]) -> Reply:
+    from hpcprof.results.ask.event_query import asking, find_kept_events
+
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
     events = find_kept_events([(_opened(run), Path(run.spare), run.missing) for run in runs], store)
     with asking(question.sql, events, _EVENTS_MEMORY) as result:

@@ -26,17 +26,18 @@ def test_the_declarations_import_neither_numpy_nor_pandas() -> None:
     assert (of_one_run, of_several) == (len(ANALYSES), len(ACROSS_RUNS))
 
 
-_CAUSES = """
+_WITHOUT_PANDAS = """
 import sys
 sys.modules["pandas"] = sys.modules["scipy"] = None
+import hpcprof.results.ask.event_query
 from hpcprof.analysis.explain.cause import Cause, find_cause
 print(*(find_cause(name).title for name in Cause), sep="\\n")
 """
 
 
-def test_kept_findings_are_told_without_pandas() -> None:
+def test_kept_findings_and_queries_of_events_need_no_pandas() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _CAUSES], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _WITHOUT_PANDAS], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "host work" in done.stdout.splitlines()

@@ -1,17 +1,22 @@
 """Matches collectives and messages across ranks, and aligns the clocks of ranks by them."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, with_ranks
 from hpcprof.analysis.collectives.matching import MatchedCollectives, exposed_before, match_recorded, recorded
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, match_pairs
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ def communication(
     ``communicators`` are those to match, all if empty, and ``exchanging`` those with sends and receives.
     ``profiled`` is the number of ranks of the program with a profile, by default that in the rows.
     """
+    import pandas as pd
+
     parts, exchanged, exposed = [], [], []
     ranks: set[int] = set()
     worlds: set[float] = set()

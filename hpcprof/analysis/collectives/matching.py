@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNKNOWN = ""
 _MOST_IN_STEP = 1 << 20
@@ -90,6 +92,8 @@ def recorded(rows: pd.DataFrame) -> RecordedCollectives:
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
     """
+    import pandas as pd
+
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.

@@ -1,18 +1,22 @@
 """Matches the sends of ranks with the receives of their partners, and aligns their clocks by them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import LARGEST_RATE, MIN_COLLECTIVES, AlignedClocks, drift
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNKNOWN = ""
 _SEND, _RECV = "Send", "Recv"
@@ -105,6 +109,8 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
 
 def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
     """Return the number of each row's communicator and their names; the last one is unknown."""
+    import pandas as pd
+
     number, names = pd.factorize(rows["comm_id"].replace({_UNKNOWN: None}), sort=True)
     return np.where(number < 0, len(names), number).astype(np.int64), [*names, _UNKNOWN]
 

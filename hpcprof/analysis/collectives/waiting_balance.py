@@ -1,11 +1,12 @@
 """Ranks that wait least for messages, since the others wait for them, and what late ranks cost."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, later_than_others
@@ -18,6 +19,9 @@ from hpcprof.analysis.statistics.confidence_intervals import (
 )
 from hpcprof.analysis.statistics.level_changes import MIN_VALUES, lower_bound
 from hpcprof.profiles.timeline import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MIN_STEPS = 4
 """Fewer steps than this have no interval."""
@@ -165,6 +169,8 @@ def message_waits(
     whether the rank began after its partners, and ``clock`` the uncertainty of the clocks. The columns are
     rank, start, wait, clock and last.
     """
+    import pandas as pd
+
     ends = [_ends(pair, clocks[pair.ranks]) for pair in pairs if pair.ranks in clocks]
     if not ends:
         none: pd.DataFrame = pd.DataFrame(columns=["rank", "start", "wait", "clock", "last"])
@@ -222,6 +228,8 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     ``exposed`` comes from `exposed_by_step`, and ``lowest`` tells which ranks belong together (`partners`).
     """
     inside = exposed[exposed["rank"].isin(list(lowest))]
+    import pandas as pd
+
     rank, ranks = pd.factorize(inside["rank"], sort=True)
     step, steps = pd.factorize(inside["step"], sort=True)
     times = np.full((len(steps), len(ranks)), np.nan)

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from pandas.api.extensions import ExtensionArray
-from pandas.arrays import NumpyExtensionArray
 
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.run_data import RunData
@@ -20,10 +17,14 @@ from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Timeline
 
-# The types of a column's values that are neither numpy's nor pandas' own.
-_PLAIN = {int, str, float, type(None)}
+if TYPE_CHECKING:  # SQL over the events of runs needs no pandas, whose import takes as long as all others
+    import pandas as pd
+    from pandas.api.extensions import ExtensionArray
 
-Values = NDArray[Any] | ExtensionArray | list[Any]
+# The types of a column's values that are neither numpy's nor pandas' own.
+_PLAIN = {int, str, float, bool, type(None)}
+
+Values: TypeAlias = "NDArray[Any] | ExtensionArray | list[Any]"
 """The values of a column. In arrays and lists of objects, None or NaN marks a missing value."""
 
 
@@ -37,26 +38,35 @@ class Outcome:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        if isinstance(self.table, pd.DataFrame):
-            return len(self.table)
-        return len(next(iter(self.table.values()), ()))
+        if isinstance(self.table, Mapping):
+            return len(next(iter(self.table.values()), ()))
+        return len(self.table)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows as a DataFrame."""
+        import pandas as pd
+
         if isinstance(self.table, pd.DataFrame):
             table: pd.DataFrame = self.table
         elif not len(self):
             table = pd.DataFrame(columns=list(self.table))
         else:
-            table = pd.DataFrame({name: _series(values) for name, values in self.table.items()}, copy=False)
+            series = {
+                # pandas would turn None among texts or numbers into NaN.
+                name: pd.Series(values, dtype="object" if None in values else None)
+                if isinstance(values, list)
+                else pd.Series(values, dtype=values.dtype, copy=False)
+                for name, values in self.table.items()
+            }
+            table = pd.DataFrame(series, copy=False)
         return table
 
     def arrays(self) -> dict[str, Values]:
         """Return the columns by name, without a DataFrame if the analysis made none."""
-        if isinstance(self.table, pd.DataFrame):
-            return {name: self.table[name].array for name in self.table.columns}
-        return dict(self.table)
+        if isinstance(self.table, Mapping):
+            return dict(self.table)
+        return {name: self.table[name].array for name in self.table.columns}
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the rows in Python's own types; missing values are None."""
@@ -72,29 +82,25 @@ class Outcome:
             yield {name: _in_python(array[at : at + size]) for name, array in arrays.items()}
 
 
-def _series(values: Values) -> pd.Series[Any]:
-    """Return a column with its own type: pandas would turn None among texts or numbers into NaN."""
-    if isinstance(values, list):
-        return pd.Series(values, dtype="object" if None in values else None)
-    return pd.Series(values, dtype=values.dtype, copy=False)
-
-
 def _in_python(values: Values) -> list[Any]:
-    if isinstance(values, NumpyExtensionArray):  # pandas would box each value
-        values = values.to_numpy()
+    if not isinstance(values, list | np.ndarray):
+        from pandas.arrays import NumpyExtensionArray
+
+        if isinstance(values, NumpyExtensionArray):  # pandas would box each value
+            values = values.to_numpy()
     items: list[Any] = values if isinstance(values, list) else values.tolist()
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return items
     kinds = {*map(type, items)}
-    if kinds <= _PLAIN:
-        # Only NaN differs from itself.
-        return [None if value != value else value for value in items] if float in kinds else items
-    return [*map(_plain, items)]
+    if not kinds <= _PLAIN:
+        from pandas import NA
 
-
-def _plain(value: Any) -> Any:
-    plain = value.item() if isinstance(value, np.generic) else value
-    return None if plain is pd.NA or plain != plain else plain
+        items = [value.item() if isinstance(value, np.generic) else value for value in items]
+        items = [None if value is NA else value for value in items]
+    elif float not in kinds:
+        return items
+    # Only NaN differs from itself.
+    return [None if value != value else value for value in items]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Values]:

@@ -1,14 +1,19 @@
 """The data of one run that an analysis over several runs reads."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.workloads.schema import Scalar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENVIRONMENT = "environment "
 """The names of facts that are environment variables begin with it."""

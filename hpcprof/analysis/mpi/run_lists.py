@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.mpi.unnamed_receives import RankMessages, messages_of_unnamed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints, Mask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NONE = -1
 """Stands for no call, no partner and no match."""
@@ -45,6 +47,8 @@ class NumberedTexts:
 
     def numbers(self, column: pd.Series) -> Ints:
         """Return the numbers of texts; new ones are added."""
+        import pandas as pd
+
         codes, values = pd.factorize(column)
         numbers = [self._number.setdefault(str(value), len(self._number)) for value in values]
         # The code of a missing text, -1, selects the last one.
