@@ -109,12 +109,12 @@ def submit_job(
     from hpcprof.submit.jobs.job_file import read_spec
     from hpcprof.submit.submission import submit_request
 
-    def path(given: str | os.PathLike[str] | None) -> Path | None:
-        return None if given is None else Path(given)
+    def path(options_given: str | os.PathLike[str] | None) -> Path | None:
+        return None if options_given is None else Path(options_given)
 
-    given = {key: value for key, value in options.items() if value is not None}
+    options_given = {key: value for key, value in options.items() if value is not None}
     request = replace(
-        read_spec({"program": program, **given}, "submit_job()"),
+        read_spec({"program": program, **options_given}, "submit_job()"),
         job_file=path(job_file),
         site_file=path(site_file),
         template=path(template),
@@ -153,11 +153,11 @@ def open(
     return open_results(run, runs_dir, db)
 
 
-def _html(shown: object) -> str | None:
+def _html(value: object) -> str | None:
     """Return an object as a notebook shows it."""
     from hpcprof.report.notebook import html_of
 
-    return html_of(shown)
+    return html_of(value)
 
 
 def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force: bool = False) -> Comparison:

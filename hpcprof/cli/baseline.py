@@ -49,11 +49,13 @@ def list_(runs_dir: Path, db: str | None, form: str) -> None:
     from hpcprof.results.across.named_baselines import named_baselines
     from hpcprof.results.store.store import open_store
 
-    kept = named_baselines(open_store(db, runs_dir))
-    if not kept and form == "table":
+    baselines = named_baselines(open_store(db, runs_dir))
+    if not baselines and form == "table":
         echo("no baselines: name one with hpcprof baseline set NAME RUN")
         return
-    write_rows(form, ("name", "runs", "set"), [(row.name, " ".join(row.runs), row.created) for row in kept])
+    write_rows(
+        form, ("name", "runs", "set"), [(row.name, " ".join(row.runs), row.created) for row in baselines]
+    )
 
 
 @command.command("rm", epilog=examples("hpcprof baseline rm main"))

@@ -131,8 +131,8 @@ def command(
     host, hpcprof there submits the job.
     """
     placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
-    given = [name for name, value in placed.items() if value is not None]
-    _check_options(executor, submit, dask_address, given)
+    options_given = [name for name, value in placed.items() if value is not None]
+    _check_options(executor, submit, dask_address, options_given)
     if submit and hub:
         raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
     address = pushing_to(hub)
@@ -172,7 +172,7 @@ def command(
         return
     store.prepare()
     if executor == "dask":
-        pool = _on_dask(_cluster(candidates, dask_address, jobs, placed if given else None, runs_dir))
+        pool = _on_dask(_cluster(candidates, dask_address, jobs, placed if options_given else None, runs_dir))
     else:
         pool = _started(executor, jobs, workers)
     with pool as (executing, cpus):
@@ -306,8 +306,8 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
         collected.append((run, [files[0].with_name(name) for name in stored.read], stored.losses))
     for run, read, losses in collected:
         with ProgressBar() as progress:
-            for done, path in enumerate(read, 1):
-                progress(done, len(read), path)
+            for count, path in enumerate(read, 1):
+                progress(count, len(read), path)
         note_collected(run, runs_dir)
         for sentence in (*update_files(run), *losses):
             echo(f"hpcprof: {sentence}", err=True)
@@ -354,15 +354,15 @@ def collect_and_tell(
     from hpcprof.submit.remote.mirror import bring_profiles, host_of
 
     if (host := host_of(run)) is not None:
-        given = {"--step-range": step_range, "--program": program}
-        options = [word for name, value in given.items() if value for word in (name, value)]
-        said = collect_there(run, host, store, options)
-        for sentence in said if said is not None else bring_profiles(run):
-            echo(sentence if said is not None else f"hpcprof: {sentence}", err=True)
-        if said is not None:
+        values = {"--step-range": step_range, "--program": program}
+        options = [word for name, value in values.items() if value for word in (name, value)]
+        output = collect_there(run, host, store, options)
+        for sentence in output if output is not None else bring_profiles(run):
+            echo(sentence if output is not None else f"hpcprof: {sentence}", err=True)
+        if output is not None:
             profiles = counted(len(store.profiles(run.id)), "profile")
             echo(f"{run.id}: {profiles} collected on {host.name}, into {store}", err=aside)
-            return not any("skipped: " in sentence for sentence in said)
+            return not any("skipped: " in sentence for sentence in output)
     if is_unprofiled(run, store):
         collect(run, store, program=program)
         live_steps = describe_live_steps(run) or "no step times were noted"
@@ -403,18 +403,20 @@ class ProgressBar(ProgressLine):
     """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
 
     def __init__(self, named: Callable[[str], str] = str) -> None:
-        super().__init__(lambda: self._bar, on_error_output=True, kept=True)
+        super().__init__(lambda: self._bar, on_error_output=True, permanent=True)
         self._bar = ""
         self._named = named
         self._began = time.monotonic()
 
-    def __call__(self, done: int, ranks: int, path: Path) -> None:
-        """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
+    def __call__(self, finished: int, ranks: int, path: Path) -> None:
+        """Show that the profile at ``path`` is finished, as number ``finished`` of ``ranks``."""
         if not self.drawn:
-            if done % max(1, ranks // 100) == 0 or done == ranks:
-                echo(f"{visible(self._named(str(path)))} ({done} of {ranks})", err=True)
+            if finished % max(1, ranks // 100) == 0 or finished == ranks:
+                echo(f"{visible(self._named(str(path)))} ({finished} of {ranks})", err=True)
             return
-        rate = done / max(time.monotonic() - self._began, 1e-9)
-        left = format_duration((ranks - done) / rate)
-        self._bar = f"{bar(done, ranks)} {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
+        rate = finished / max(time.monotonic() - self._began, 1e-9)
+        remaining = format_duration((ranks - finished) / rate)
+        self._bar = (
+            f"{bar(finished, ranks)} {finished} of {ranks} ranks, {rate:.1f} a second, {remaining} left"
+        )
         self.refresh()

@@ -149,13 +149,13 @@ def command(
         sys.exit(_REGRESSION_EXIT)
 
 
-def _targets(given: tuple[str, ...]) -> Mapping[str, str]:
-    if not given:
+def _targets(words: tuple[str, ...]) -> Mapping[str, str]:
+    if not words:
         return {}
     from hpcprof.runs.config import named_targets
     from hpcprof.submit.notify import targets
 
-    return targets(given, named_targets())
+    return targets(words, named_targets())
 
 
 def _tell(targets: Mapping[str, str], compared: Comparison) -> None:

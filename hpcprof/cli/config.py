@@ -57,11 +57,11 @@ def set_(local: bool, key: str, value: str) -> None:
     from hpcprof.submit.config_edit import set_value
 
     path = local_file() if local else user_file()
-    kept = set_value(path, key, value)
-    shown = MASK if key.startswith("notify.") else value
-    done = f"{key} = {shown}" if value else f"removed {key}"
-    echo(f"wrote {shown_path(path)}: {done}")
-    if not kept:
+    kept_comments = set_value(path, key, value)
+    public_value = MASK if key.startswith("notify.") else value
+    change = f"{key} = {public_value}" if value else f"removed {key}"
+    echo(f"wrote {shown_path(path)}: {change}")
+    if not kept_comments:
         echo(f"hpcprof: note: {shown_path(path)} was written anew, without its comments.", err=True)
 
 

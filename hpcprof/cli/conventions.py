@@ -68,12 +68,12 @@ class _Command(click.Command):
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Parse a command's arguments."""
-        given = [*arguments]
+        words = [*arguments]
         try:
             return super().parse_args(context, arguments)
         except click.NoSuchOption as error:
             takes_program = any(parameter.name == "program" for parameter in self.params)
-            if takes_program and "--" not in given and any(not word.startswith("-") for word in given):
+            if takes_program and "--" not in words and any(not word.startswith("-") for word in words):
                 path, option = context.command_path, error.option_name
                 raise click.UsageError(
                     f"{path} has no option {option}; put the command with its options after --: "

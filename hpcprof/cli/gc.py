@@ -35,11 +35,13 @@ def command(
         raise UsageError(f"--older-than {older_than}: write a number with d, h or m, as in 30d or 12h.")
     if age is None and not missing:
         raise UsageError("give --older-than AGE, --missing, or both.")
-    kept: set[str] = set()
-    removals = old_removals(datetime.now(timezone.utc) - age, runs_dir, db, kept) if age is not None else []
-    removals += missing_removals(runs_dir, db, kept) if missing else []
-    if kept:
-        echo(f"kept {counted(len(kept), 'run')} in a baseline: {', '.join(sorted(kept))}", err=True)
+    protected: set[str] = set()
+    removals = (
+        old_removals(datetime.now(timezone.utc) - age, runs_dir, db, protected) if age is not None else []
+    )
+    removals += missing_removals(runs_dir, db, protected) if missing else []
+    if protected:
+        echo(f"kept {counted(len(protected), 'run')} in a baseline: {', '.join(sorted(protected))}", err=True)
     if not removals:
         echo("nothing to remove")
         return

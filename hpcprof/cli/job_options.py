@@ -46,11 +46,11 @@ def job_options(command: CommandT) -> CommandT:
     """
 
     @wraps(command)
-    def with_request(*arguments: Any, program: tuple[str, ...], runs_dir: Path, **others: Any) -> Any:
-        given = {name: others.pop(name) for name in OPTIONS}
-        if given["job_file"] is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
-            given["job_file"], program = Path(program[0]), ()
-        return command(*arguments, request=JobSpec(program, runs_dir=runs_dir, **given), **others)
+    def with_request(*arguments: Any, program: tuple[str, ...], runs_dir: Path, **parameters: Any) -> Any:
+        options = {name: parameters.pop(name) for name in OPTIONS}
+        if options["job_file"] is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
+            options["job_file"], program = Path(program[0]), ()
+        return command(*arguments, request=JobSpec(program, runs_dir=runs_dir, **options), **parameters)
 
     decorated: Any = click.argument(
         "program",
@@ -110,8 +110,8 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
 
     facts = second_hand(site)
     shown_facts = [facts] if facts and is_due(facts) else []
-    said = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
-    for sentence in filter(None, dict.fromkeys([*shown_facts, *said, unread_input(jobs[0].arguments)])):
+    sentences = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
+    for sentence in filter(None, dict.fromkeys([*shown_facts, *sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
 
 

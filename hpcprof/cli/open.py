@@ -111,8 +111,8 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
     if page is not None:
         with writing(page):
             page.parent.mkdir(parents=True, exist_ok=True)
-    shown = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
-    made = report_of_run(shown, store, explain_first(shown, store), html=page)
+    collected = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
+    made = report_of_run(collected, store, explain_first(collected, store), html=page)
     if page is not None and open_page(page):
         echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
     else:

@@ -165,14 +165,14 @@ def command(
 def _refuse_others(option: str, used: str) -> None:
     """Raise UsageError for options that were given beside one that does not use them."""
     context = click.get_current_context()
-    others = [
+    unused = [
         parameter.opts[-1]
         for parameter in context.command.params
         if parameter.name not in {*used.split(), "runs_dir", "db", "form", "runs"}
         and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
     ]
-    if others:
-        raise UsageError(f"{option} cannot be combined with {', '.join(others)}.")
+    if unused:
+        raise UsageError(f"{option} cannot be combined with {', '.join(unused)}.")
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -191,13 +191,15 @@ def _ranks_per_node(site: str | None) -> int | None:
     return node.gpus or node.cores
 
 
-def _show_kept(kept: list[Kept], form: str) -> None:
+def _show_kept(predictions: list[Kept], form: str) -> None:
     import msgspec
 
     if form == "json":
-        echo(json.dumps(msgspec.to_builtins(kept), indent=1))
+        echo(json.dumps(msgspec.to_builtins(predictions), indent=1))
         return
     from hpcprof.cli.tables import console
     from hpcprof.report.scale_prediction import kept_table
 
-    console().print(kept_table(kept) if kept else "No predictions have been made here.", crop=False)
+    console().print(
+        kept_table(predictions) if predictions else "No predictions have been made here.", crop=False
+    )

@@ -30,7 +30,7 @@ class ProgressLine:
     """One line at the bottom of a terminal, a context manager; without a terminal nothing is drawn.
 
     ``text`` returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
-    It is drawn on standard output unless ``on_error_output``, cleared at the end unless ``kept``, and if
+    It is drawn on standard output unless ``on_error_output``, cleared at the end unless ``permanent``, and if
     ``ticking`` drawn again every half second, for a line that shows the time.
     """
 
@@ -39,11 +39,11 @@ class ProgressLine:
         text: Callable[[], str],
         *,
         on_error_output: bool = False,
-        kept: bool = False,
+        permanent: bool = False,
         ticking: bool = False,
     ) -> None:
         self._text = text
-        self._on_error_output, self._kept, self._ticking = on_error_output, kept, ticking
+        self._on_error_output, self._kept, self._ticking = on_error_output, permanent, ticking
         # Messages go to standard error: both must be the terminal.
         self.drawn = sys.stderr.isatty() and (on_error_output or sys.stdout.isatty())
         self._live: Any = None
@@ -104,9 +104,9 @@ class ExplainingLine(ProgressLine):
         self._began = time.monotonic()
         self._done = self._ranks = 0
 
-    def __call__(self, done: int, ranks: int) -> None:
-        """Show that ``done`` of ``ranks`` ranks were read."""
-        self._done, self._ranks = done, ranks
+    def __call__(self, count: int, ranks: int) -> None:
+        """Show that ``count`` of ``ranks`` ranks were read."""
+        self._done, self._ranks = count, ranks
 
     def _progress(self) -> str:
         doing = "judging causes" if self._done == self._ranks else "reading"
@@ -116,9 +116,9 @@ class ExplainingLine(ProgressLine):
         return f"{bar(self._done, self._ranks)} {self._done} of {self._ranks} ranks, {doing}, {elapsed}"
 
 
-def bar(done: int, of: int) -> str:
+def bar(part: int, total: int) -> str:
     """Return a bar of text that is filled as far as something is done."""
-    return f"[{'=' * (_BAR_WIDTH * done // of):{_BAR_WIDTH}}]"
+    return f"[{'=' * (_BAR_WIDTH * part // total):{_BAR_WIDTH}}]"
 
 
 class WaitingLine(ProgressLine):
@@ -170,9 +170,9 @@ class WaitingLine(ProgressLine):
             return ""
         now = time.monotonic()
         parts = [self._which, self._state, f"{format_duration(now - self._began)} elapsed"]
-        left = (self._left or 0.0) - (now - self._told)
-        if left >= 1:
-            parts.append(f"about {format_duration(left)} left")
+        remaining = (self._left or 0.0) - (now - self._told)
+        if remaining >= 1:
+            parts.append(f"about {format_duration(remaining)} left")
         if self._limit is not None:
             parts.append(f"limit {format_walltime(self._limit)}")
         return ", ".join(filter(None, parts))

@@ -60,9 +60,9 @@ class PushingLine(ProgressLine):
         super().__init__(self._progress, on_error_output=True)
         self._run, self._done, self._of = run_id, 0, 0
 
-    def show(self, done: int, of: int) -> None:
+    def show(self, sent: int, total: int) -> None:
         """Show the bytes that have been pushed, and those of all."""
-        self._done, self._of = done, of
+        self._done, self._of = sent, total
         self.refresh()
 
     def _progress(self) -> str:

@@ -64,8 +64,8 @@ def command(
         _ask_events(open_store(db, runs_dir), runs_dir, form, sql, memory, runs)
         return
     if runs or memory:
-        given = f"RUN {runs[0]}" if runs else "--memory"
-        raise UsageError(f"{given} is for --events: SQL on the results database names runs by run_id.")
+        option = f"RUN {runs[0]}" if runs else "--memory"
+        raise UsageError(f"{option} is for --events: SQL on the results database names runs by run_id.")
     from hpcprof.results.ask import query
 
     if sql is None:

@@ -58,8 +58,8 @@ def describe(removal: Removal) -> str:
     if removal.run is None:
         assert removal.rows is not None
         place = Path(removal.rows.path)
-        left = f"; the files in {place} are left" if place.exists() else ""
-        return f"{removal.id}: its rows in the results database{left}"
+        files_note = f"; the files in {place} are left" if place.exists() else ""
+        return f"{removal.id}: its rows in the results database{files_note}"
     assert removal.status is not None
     collected = " and its rows in the results database" if removal.rows else ""
     return f"{removal.id} ({removal.status}): {format_bytes(removal.bytes)}{collected}"

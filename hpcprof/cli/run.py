@@ -67,7 +67,7 @@ def command(
 
     check(count, baseline, here)
     address = pushing_to(hub)
-    given, request = request, merged(request)
+    typed_request, request = request, merged(request)
     if here:
         from hpcprof.submit.allocation import within_allocation
 
@@ -77,7 +77,7 @@ def command(
     if request.profiler is None and site.profiler:
         request = replace(request, profiler=site.profiler)
     job = make_job(site, request, draft=here)
-    log_origins(given, site, job)
+    log_origins(typed_request, site, job)
     show_remarks(site, [job])
 
     from hpcprof.results.store.store import open_store

@@ -30,11 +30,11 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     """
     from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 
-    done = scrub_files(files, output, lambda path: echo(f"reading {path}", err=True))
-    for path, left_out in done.written:
+    result = scrub_files(files, output, lambda path: echo(f"reading {path}", err=True))
+    for path, left_out in result.written:
         echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
-    for sentence in done.warnings:
+    for sentence in result.warnings:
         echo(f"hpcprof: {sentence}", err=True)
-    if done.written:
+    if result.written:
         echo(f"hpcprof: {REMAINS}", err=True)
-    exit_naming(done.skipped)
+    exit_naming(result.skipped)

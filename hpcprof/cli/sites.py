@@ -38,10 +38,10 @@ def list_() -> None:
 def show_(name: str) -> None:
     """Print a site, merged with the site that it extends; by default that of hpcprof config, or local."""
     site = load_site(name)
-    shown = msgspec.to_builtins(site)
-    if keys := shown.pop("scheduler_keys", {}):
-        shown[site.scheduler] = keys
-    echo(msgspec.yaml.encode(shown).decode(), nl=False)
+    document = msgspec.to_builtins(site)
+    if keys := document.pop("scheduler_keys", {}):
+        document[site.scheduler] = keys
+    echo(msgspec.yaml.encode(document).decode(), nl=False)
 
 
 @command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))

@@ -92,8 +92,8 @@ def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path)
     if resume is None:
         return None
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if given and parameter.name not in ("resume", "runs_dir", "db"):
+        is_typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if is_typed and parameter.name not in ("resume", "runs_dir", "db"):
             name = parameter.opts[0] if isinstance(parameter, click.Option) else "the program"
             raise UsageError(f"--resume continues a study as it was planned: leave out {name}.")
     folder = Path(resume)

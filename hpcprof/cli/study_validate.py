@@ -102,7 +102,7 @@ def _show(study: ValidationStudy) -> None:
     write_csv(study.folder / "validation.csv", names, rows)
     echo("")
     order = [*_FIRST, *(name for name in names if name not in _FIRST)]
-    shown = {header(name): [cell(name, row[name]) for row in rows] for name in names}
-    show_what_fits(shown, [header(name) for name in order], header("finding_range"))
+    cells = {header(name): [cell(name, row[name]) for row in rows] for name in names}
+    show_what_fits(cells, [header(name) for name in order], header("finding_range"))
     echo(summary(study.found))
     echo(f"runs and table of the study: {study.folder}")

@@ -96,8 +96,8 @@ def command(
     address = pushing_to(hub)
     runs_dir, template = request.runs_dir, request.template
     if source:
-        if given := request.given():
-            name = "the program" if given[0] == "program" else OPTIONS[given[0]].flag
+        if options_given := request.given():
+            name = "the program" if options_given[0] == "program" else OPTIONS[options_given[0]].flag
             raise UsageError(f"--from repeats a run unchanged: leave out {name}.")
         site, job = repeated(source, runs_dir)
     else:

@@ -66,7 +66,7 @@ def command(
     On this machine too the runs have such names. They start one after another, so that they do not disturb
     each other's measurements, and continue after the command or the terminal has ended.
     """
-    given, request = request, merged(request)
+    typed_request, request = request, merged(request)
     site = site_of(request)
     in_turn = find_scheduler(site.scheduler).runs_here and not as_array
     if at_once is not None and not as_array and not in_turn:
@@ -77,7 +77,7 @@ def command(
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
     check_resubmission(site, members[0])
-    log_origins(given, site, members[0])
+    log_origins(typed_request, site, members[0])
     show_remarks(site, members)
     line = typed_command()
     runs_dir, template = request.runs_dir, request.template

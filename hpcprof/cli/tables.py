@@ -52,25 +52,25 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     out = console()
     wide = out.is_terminal or "COLUMNS" in os.environ
     needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
-    left = out.width if wide else sum(needed.values()) + _GAP * len(needed)
+    free_width = out.width if wide else sum(needed.values()) + _GAP * len(needed)
     least = needed | {shortened: min(needed[shortened], _SHORTENED)}
-    shown = {order[0]}
-    left -= least[order[0]]
+    visible_names = {order[0]}
+    free_width -= least[order[0]]
     for name in order[1:]:
-        if least[name] + _GAP <= left:
-            shown.add(name)
-            left -= least[name] + _GAP
+        if least[name] + _GAP <= free_width:
+            visible_names.add(name)
+            free_width -= least[name] + _GAP
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for name in (name for name in columns if name in shown):
+    for name in (name for name in columns if name in visible_names):
         cut = name == shortened
-        width = least[name] + left if cut else None
+        width = least[name] + free_width if cut else None
         table.add_column(
             name, overflow="ellipsis" if cut else "fold", no_wrap=name != order[0], max_width=width
         )
-    for row in zip(*(columns[name] for name in columns if name in shown), strict=True):
+    for row in zip(*(columns[name] for name in columns if name in visible_names), strict=True):
         table.add_row(*row)
     console(None if wide else sum(needed.values()) + _GAP * len(needed)).print(table)
-    return [name for name in order if name not in shown]
+    return [name for name in order if name not in visible_names]
 
 
 def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -97,29 +97,29 @@ def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     else:
         room = out.width + _GAP
     varied = [len(values) < 2 or len(set(column)) > 1 for column in cells]
-    kept = _columns_that_fit(needed, texts, varied, room)
-    left = room - sum(needed[at] + _GAP for at in kept if not texts[at])
-    widths = dict(zip(kept, (needed[at] for at in kept), strict=True))
-    names = [at for at in kept if texts[at]]
+    visible_columns = _columns_that_fit(needed, texts, varied, room)
+    free_width = room - sum(needed[at] + _GAP for at in visible_columns if not texts[at])
+    widths = dict(zip(visible_columns, (needed[at] for at in visible_columns), strict=True))
+    names = [at for at in visible_columns if texts[at]]
     for place, at in enumerate(sorted(names, key=lambda at: needed[at])):
-        widths[at] = min(needed[at], left // (len(names) - place) - _GAP)
-        left -= widths[at] + _GAP
+        widths[at] = min(needed[at], free_width // (len(names) - place) - _GAP)
+        free_width -= widths[at] + _GAP
     shortened = []
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for at in kept:
+    for at in visible_columns:
         wraps = texts[at] and at == len(columns) - 1
         if texts[at] and not wraps and max(map(len, cells[at]), default=0) > widths[at]:
-            shown = labels(dict.fromkeys(cells[at]), widths[at])
-            cells[at] = [shown[cell] for cell in cells[at]]
+            short_texts = labels(dict.fromkeys(cells[at]), widths[at])
+            cells[at] = [short_texts[cell] for cell in cells[at]]
             shortened.append(columns[at])
         justify: Literal["left", "right"] = "left" if texts[at] else "right"
         table.add_column(
             Text(columns[at]), justify=justify, no_wrap=not wraps, overflow="fold", width=widths[at]
         )
-    for row in zip(*(cells[at] for at in kept), strict=True):
+    for row in zip(*(cells[at] for at in visible_columns), strict=True):
         table.add_row(*map(Text, row))
     out.print(table)
-    hidden = [name for at, name in enumerate(columns) if at not in kept]
+    hidden = [name for at, name in enumerate(columns) if at not in visible_columns]
     notes = [f"not shown: {', '.join(hidden)}"] if hidden else []
     notes += [f"shortened: {', '.join(shortened)}"] if shortened else []
     if notes:
@@ -138,13 +138,13 @@ def _columns_that_fit(
     needed: Sequence[int], texts: Sequence[bool], varied: Sequence[bool], room: int
 ) -> list[int]:
     """Return the positions of the columns that fit into the width: figures whole, texts shortened."""
-    kept = list(range(len(needed)))
+    columns = list(range(len(needed)))
     least = [min(width, _SHORTENED) if text else width for width, text in zip(needed, texts, strict=True)]
-    best = min((at for at in kept if texts[at]), key=lambda at: not varied[at], default=-1)
-    leaving = sorted((at for at in kept if at != best), key=lambda at: (not texts[at], varied[at], -at))
-    while len(kept) > 1 and sum(least[at] + _GAP for at in kept) > room:
-        kept.remove(leaving.pop(0))
-    return kept
+    best = min((at for at in columns if texts[at]), key=lambda at: not varied[at], default=-1)
+    leaving = sorted((at for at in columns if at != best), key=lambda at: (not texts[at], varied[at], -at))
+    while len(columns) > 1 and sum(least[at] + _GAP for at in columns) > room:
+        columns.remove(leaving.pop(0))
+    return columns
 
 
 def console(width: int | None = None, stderr: bool = False) -> Console:
@@ -152,8 +152,8 @@ def console(width: int | None = None, stderr: bool = False) -> Console:
     from rich.console import Console
 
     class Terminal(Console):
-        def render(self, *given: Any) -> Iterator[Segment]:
-            for segment in super().render(*given):
+        def render(self, *parts: Any) -> Iterator[Segment]:
+            for segment in super().render(*parts):
                 text = segment.text if segment.control else segment.text.translate(WRITTEN_OUT)
                 yield segment._replace(text=text)
 

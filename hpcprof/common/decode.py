@@ -70,9 +70,9 @@ def _explain(
         return unknown("value", str(value), valid, f" in {where}, {path}")
     for name, plain in _TYPE_NAMES.items():
         text = text.replace(f"`{name}`", plain)
-    shown = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
+    value_text = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
     place = ("a key under " if match and match["key"] else "") + (path or "the file")
-    return UsageError(f"{where}: {place}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
+    return UsageError(f"{where}: {place}{value_text}: {text[:1].lower()}{text[1:].replace('`', '')}.")
 
 
 def _steps(path: str) -> list[str]:
@@ -94,12 +94,12 @@ def _places(data: object, steps: list[str], path: str = "") -> Iterator[tuple[st
     if not steps:
         yield path, data
         return
-    step, *rest = steps
+    step, *inner_steps = steps
     if isinstance(data, Mapping):
         for key in list(data) if step == "[...]" else [step]:
-            yield from _places(data.get(key), rest, f"{path}.{key}".lstrip("."))
+            yield from _places(data.get(key), inner_steps, f"{path}.{key}".lstrip("."))
     elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
-        yield from _places(data[int(step)], rest, f"{path}[{step}]")
+        yield from _places(data[int(step)], inner_steps, f"{path}[{step}]")
 
 
 def _type_at(model: type[msgspec.Struct], path: str) -> Any:

@@ -133,6 +133,8 @@ def unknown(
     sentence = f"unknown {kind} {name!r}{where}"
     if close:
         sentence += f"; did you mean {' or '.join(repr(c) for c in close)}?"
-    shown = names if listed is None else names[-listed:]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return UsageError(f"{sentence}{'' if close else '.'} Valid: {', '.join(shown) or 'none'}{more}.", *fields)
+    listed_names = names if listed is None else names[-listed:]
+    more = f" and {len(names) - len(listed_names)} more" if len(names) > len(listed_names) else ""
+    return UsageError(
+        f"{sentence}{'' if close else '.'} Valid: {', '.join(listed_names) or 'none'}{more}.", *fields
+    )

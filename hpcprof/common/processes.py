@@ -207,12 +207,12 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
         )
     except OSError as error:
         raise _not_started(command, error) from None
-    running, said, late = Piped(process), bytearray(), threading.Event()
+    running, stderr, late = Piped(process), bytearray(), threading.Event()
 
     def listen() -> None:
         # Without waiting for its end: a process that the command leaves behind may hold it open.
         while process.stderr is not None and (part := os.read(process.stderr.fileno(), _MOST_STDERR)):
-            said.extend(part[: _MOST_STDERR - len(said)])
+            stderr.extend(part[: _MOST_STDERR - len(stderr)])
 
     def kill() -> None:
         if in_terminal:
@@ -245,7 +245,7 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
     finally:
         limit.cancel()
         listener.join(1.0)
-        running.stderr = bytes(said).decode("utf-8", "replace")
+        running.stderr = bytes(stderr).decode("utf-8", "replace")
         for file in (running.stdin, running.stdout):
             with suppress(OSError):
                 file.close()

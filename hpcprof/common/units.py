@@ -19,17 +19,17 @@ def counted(number: int, noun: str) -> str:
 
 def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
     """Return the first of some values, and how many more there are: ``"a, b and 3 more"``."""
-    left = len(values) - most
-    return f"{between.join(values[:most])}{f' and {left:,} more' if left > 0 else ''}"
+    omitted = len(values) - most
+    return f"{between.join(values[:most])}{f' and {omitted:,} more' if omitted > 0 else ''}"
 
 
-def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
+def named_ranks(ranks: Sequence[int], most: int = 16) -> str:
     """Return ranks in words: ``"rank 3"``, ``"ranks 0, 1, 5"``.
 
-    More than ``shown`` ranks are written as spans, at most as many: ``"ranks 0-4095"``, or with the number of
+    More than ``most`` ranks are written as spans, at most as many: ``"ranks 0-4095"``, or with the number of
     ranks that are left out ``"ranks 0-6, 9 and 7 more"``.
     """
-    if len(ranks) <= shown:
+    if len(ranks) <= most:
         return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
     spans: list[list[int]] = []
     for rank in ranks:
@@ -37,9 +37,9 @@ def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
             spans[-1].append(rank)
         else:
             spans.append([rank])
-    texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:shown]]
-    left = sum(map(len, spans[shown:]))
-    return f"ranks {', '.join(texts)}{f' and {left:,} more' if left else ''}"
+    texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:most]]
+    omitted = sum(map(len, spans[most:]))
+    return f"ranks {', '.join(texts)}{f' and {omitted:,} more' if omitted else ''}"
 
 
 def parse_ns(text: str) -> int | None:
@@ -68,11 +68,11 @@ def format_bytes(size: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return a time that people wait for: ``"45 s"``, ``"3 min 10 s"``, ``"2 h 5 min"``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
 def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> str:

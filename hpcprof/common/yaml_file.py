@@ -29,12 +29,12 @@ class _Loader(_FASTEST):  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping, or raise an error that names its duplicate key."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
+            if key.value in keys:
                 problem = f"the key {key.value!r} is duplicated"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 

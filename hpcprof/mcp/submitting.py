@@ -159,8 +159,8 @@ class Submitting:
         """
         prepared = self._prepare(job_file, parameters or {})
         token = self._token(prepared)
-        left = self._budget.node_hours - self._budget.spent()
-        cost = f"{prepared.node_hours:.3g} of the {left:.3g} node-hours that"
+        remaining = self._budget.node_hours - self._budget.spent()
+        cost = f"{prepared.node_hours:.3g} of the {remaining:.3g} node-hours that"
         job = prepared.job
         size = f"{counted(job.nodes, 'node')} x {counted(job.ranks_per_node, 'rank')}"
         extent = f"{size} for {format_walltime(job.walltime)}"
@@ -208,9 +208,9 @@ class Submitting:
             raise unknown("job file", job_file, self._specs)
         declared = {place for word in spec.program for place in _PLACE.findall(word)}
         if declared != parameters.keys():
-            given = ", ".join(sorted(parameters)) or "none"
+            names = ", ".join(sorted(parameters)) or "none"
             wanted = ", ".join(sorted(declared)) or "none"
-            raise UsageError(f"{job_file} has the parameters {wanted}; given: {given}.")
+            raise UsageError(f"{job_file} has the parameters {wanted}; given: {names}.")
         for key, value in parameters.items():
             if not _VALUE.fullmatch(value) or value.startswith("-"):
                 raise UsageError(

@@ -79,9 +79,9 @@ class Tools:
             about = (row.run, row.state, listed_run.program, row.ranks, row.profiler)
             values = (*about, step, row.collected.value, when)
             lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
-        shown = min(len(chosen), _MOST_RUNS)
+        count = min(len(chosen), _MOST_RUNS)
         every = counted(len(listing.runs), "run")
-        head = f"{len(chosen)} of {every} match; {shown} are listed, the newest first."
+        head = f"{len(chosen)} of {every} match; {count} are listed, the newest first."
         return answer([head], lines if chosen else [], "names of runs", [f"All: {self._typed('list')}"])
 
     def explain(self, run: str = "last") -> str:
@@ -95,7 +95,7 @@ class Tools:
 
         collected = self._collected(run)
         explanation = explain(collected, self._store, None, on_all_cpus)
-        step, shown = explanation.step, explanation.shown()
+        step, findings = explanation.step, explanation.shown()
         steps = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
         takes = "no step was found"
         if priced := step.priced_ns:
@@ -104,18 +104,18 @@ class Tools:
                 f"; savings are of {format_ns(priced)}" if format_ns(priced) != format_ns(recorded) else ""
             )
             takes = f"a step takes {format_ns(recorded)} ({steps}{other})"
-        head = [f"{name(collected.id)}: {takes}; {counted(len(shown), 'finding')}."]
-        for number, finding in enumerate(shown, 1):
+        head = [f"{name(collected.id)}: {takes}; {counted(len(findings), 'finding')}."]
+        for number, finding in enumerate(findings, 1):
             place = f" in {name(finding.where)}" if finding.where else ""
             ranks = f" on {named_ranks(finding.ranks, 8)}" if finding.ranks else ""
             cost = saved(finding, explanation)
             head.append(f"{number}. {finding.cause}{place}{ranks}: {cost}; {finding.confidence} confidence.")
         text = explanation_text(explanation, _WIDTH, partial(self._report, collected))
-        rest = [
+        pointers = [
             "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "
             f"#table-NAME. Page: {self._typed('report', typed_run(collected), '--html', 'report.html')}"
         ]
-        return answer(head, _rendered(text), "the profiles of the run", rest)
+        return answer(head, _rendered(text), "the profiles of the run", pointers)
 
     def whatif(self, run: str, changes: list[str]) -> str:
         """Predict the step time of a run if times were different; an empty list replays it as it was.
@@ -128,9 +128,11 @@ class Tools:
 
         parse_changes(changes)
         collected = self._collected(run)
-        said = predicted(what_if(collected, self._store, changes), bool(changes))
+        sentences = predicted(what_if(collected, self._store, changes), bool(changes))
         words = [word for change in changes for word in ("--set", change)]
-        return answer(said, rest=[f"The same: {self._typed('whatif', typed_run(collected), *words)}"])
+        return answer(
+            sentences, pointers=[f"The same: {self._typed('whatif', typed_run(collected), *words)}"]
+        )
 
     def compare(self, run: str, baselines: list[str], repeats: list[str] | None = None) -> str:
         """Compare a run (the candidate) with one or more baseline runs: is it slower, and what explains it.
@@ -158,8 +160,8 @@ class Tools:
         lines += _rendered(compared.explanation(self._store, _WIDTH))
         words = [word for candidate in before for word in ("--a", typed_run(candidate))]
         words += [word for candidate in candidates for word in ("--b", typed_run(candidate))]
-        rest = [f"All metrics: {self._typed('compare', *words)}"]
-        return answer(head, lines, "the profiles of the runs", rest)
+        pointers = [f"All metrics: {self._typed('compare', *words)}"]
+        return answer(head, lines, "the profiles of the runs", pointers)
 
     def history(self, run: str = "last", metric: str = "step_ns") -> str:
         """Show a metric of all runs like a run over time, and at which run its level changed.
@@ -176,15 +178,15 @@ class Tools:
         trend = next((item for item in series if any(point.run == match.id for point in item.points)), None)
         if trend is None:
             raise HpcprofError(f"{match.id} has no {metric}: explain it first.")
-        said = [*in_words(trend)]
+        sentences = [*in_words(trend)]
         columns = table(trend)
         rows = [" | ".join(values) for values in zip(*columns.values(), strict=True)]
         changed = sum(point.change_probability is not None for point in trend.points)
         head = f"{counted(len(trend.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
-        lines = [*said, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
+        lines = [*sentences, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
         words = ["--program", program] if program else []
-        rest = [f"All: {self._typed('history', *words, '--metric', metric)}"]
-        return answer([head], lines, "names of runs, the newest first", rest)
+        pointers = [f"All: {self._typed('history', *words, '--metric', metric)}"]
+        return answer([head], lines, "names of runs, the newest first", pointers)
 
     async def query(self, run: str, sql: str, events: bool = False) -> str:
         """Ask in SQL: one read-only SELECT on the results database, or with events on those of the run.
@@ -202,8 +204,8 @@ class Tools:
         rows = (" | ".join(map(_value, row)) for row in reply.rows)
         lines = [*reply.notes, " | ".join(reply.columns), *rows]
         words = ["--events", sql, typed_run(named)] if events else [sql]
-        rest = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
-        return answer(head, lines, "profiles", rest)
+        pointers = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
+        return answer(head, lines, "profiles", pointers)
 
     async def events_around(
         self, run: str, rank: int = 0, step: int | None = None, range_name: str = ""
@@ -230,10 +232,10 @@ class Tools:
         window_ns = f"{format_ns(end - start)}, {start} to {end} ns"
         head = f"{name(collected.id)}, rank {rank}, {where}: {window_ns}; times in ms."
         lines = [" | ".join(reply.columns[:-2]), *(" | ".join(map(_value, row[:-2])) for row in reply.rows)]
-        rest = [
+        pointers = [
             "Names may nest, so times do not add up. More: the tool query with events=true and this window."
         ]
-        return answer([head], lines, "the profile of the rank", rest)
+        return answer([head], lines, "the profile of the rank", pointers)
 
     def log_excerpt(
         self, run: str = "last", rank: int | None = None, search: str = "", lines: int = 60
@@ -243,17 +245,17 @@ class Tools:
         rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
         """
         named = self._found(run)
-        shown = refresh(named)
+        excerpt = refresh(named)
         files = log_files(named, rank)
         each = max(1, min(lines, 400) // len(files))
         for path in files:
             text, _ = last_lines(path, _MOST_LOG_BYTES)
             picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
-            shown.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
-            shown += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
+            excerpt.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
+            excerpt += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
         head = [f"Output of {name(named.id)}: {', '.join(path.name for path in files)}."]
         words = [typed_name(named.path), *(["--rank", str(rank)] if rank is not None else [])]
-        return answer(head, shown, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
+        return answer(head, excerpt, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
 
     def how_to(self, topic: str) -> str:
         """Read hpcprof's own guide to a topic, such as explain-a-run or query-events#Tables; "" lists them.
@@ -280,8 +282,8 @@ class Tools:
             if heading not in headings:
                 raise unknown("section", heading, headings, f" of {wanted}")
             text = sections[1 + headings.index(heading)]
-        rest = f"Sections (how_to NAME#SECTION): {'; '.join(headings)}"
-        return answer(text.splitlines(), rest=[rest]) if len(text) < 7_000 else _long(text, rest)
+        pointer = f"Sections (how_to NAME#SECTION): {'; '.join(headings)}"
+        return answer(text.splitlines(), pointers=[pointer]) if len(text) < 7_000 else _long(text, pointer)
 
     def _found(self, reference: str) -> Run:
         if "/" in reference or reference in ("", ".", ".."):
@@ -336,6 +338,6 @@ def _title(text: str) -> str:
     return text.partition("\n")[0].removeprefix("# ")
 
 
-def _long(text: str, rest: str) -> str:
-    size = 7_900 - len(rest.encode())
-    return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{rest}"
+def _long(text: str, pointer: str) -> str:
+    size = 7_900 - len(pointer.encode())
+    return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{pointer}"

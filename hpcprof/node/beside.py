@@ -64,12 +64,12 @@ class Leftovers:
         waiting = waiting_ranks(here)
         if _have_ended(self._run, here):
             waiting |= {process.rank for process in here if process.rank is not None}
-        left: Dict[int, List[Process]] = {}
+        processes: Dict[int, List[Process]] = {}
         for process in here:
             if process.is_program and process.rank in waiting:
-                left.setdefault(process.rank, []).append(process)
-        self._since = {rank: self._since.get(rank, now) for rank in left}
-        for rank, started in left.items():
+                processes.setdefault(process.rank, []).append(process)
+        self._since = {rank: self._since.get(rank, now) for rank in processes}
+        for rank, started in processes.items():
             names = sorted("%s (%d)" % (process.text("comm").strip(), process.pid) for process in started)
             _note(self._run, rank, "left", ", ".join(names))
             over = now - self._since[rank] - self._grace

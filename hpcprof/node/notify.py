@@ -38,13 +38,13 @@ Document = Dict[str, Any]
 
 def kind_of(target: str) -> Tuple[str, str]:
     """Return the kind of a target and the rest; ValueError, whose text repeats no target, if it is none."""
-    kind, _, rest = target.partition(":")
+    kind, _, value = target.partition(":")
     if kind == "mail":
-        if not re.match(r"[^@\s<>,\x00-\x1f\x7f-][^@\s<>,\x00-\x1f\x7f]*@[^@\s<>,\x00-\x1f\x7f]+$", rest):
+        if not re.match(r"[^@\s<>,\x00-\x1f\x7f-][^@\s<>,\x00-\x1f\x7f]*@[^@\s<>,\x00-\x1f\x7f]+$", value):
             raise ValueError("write an address of e-mail after mail:, as in mail:me@example.org")
-        return kind, rest
+        return kind, value
     if kind in ("slack", "teams", "http", "https"):
-        address = rest if kind in ("slack", "teams") else target
+        address = value if kind in ("slack", "teams") else target
         try:
             parts = urlsplit(address)
         except ValueError:  # whose message repeats the address
@@ -65,13 +65,13 @@ def kind_of(target: str) -> Tuple[str, str]:
 def send(target: str, document: Document) -> str:
     """Send a message, each step within `SECONDS`; return why it failed, without the target, or nothing."""
     try:
-        kind, rest = kind_of(target)
+        kind, address = kind_of(target)
         if kind == "mail":
-            return _run(_sendmail(), _mail(rest, document))
+            return _run(_sendmail(), _mail(address, document))
         if kind == "command":
-            words = shlex.split(rest)
+            words = shlex.split(address)
             return _run([os.path.expanduser(words[0]), *words[1:]], json.dumps(document).encode())
-        return _post(rest, {"slack": _slack, "teams": _teams}.get(kind, dict)(document))
+        return _post(address, {"slack": _slack, "teams": _teams}.get(kind, dict)(document))
     except urllib.error.HTTPError as error:
         return "the server answered %d" % error.code
     except urllib.error.URLError as error:
@@ -92,7 +92,7 @@ def _post(address: str, document: Document) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **others: Any) -> None:
+    def redirect_request(self, *args: Any, **options: Any) -> None:
         return None
 
 
@@ -191,8 +191,8 @@ class ReportedJob:
     def document(self, event: str) -> Document:
         """Return the message of an event."""
         about = self._about
-        said = {"started": "started", "stalled": "makes no progress"}.get(event) or self._end()
-        text = "hpcprof: %s %s on %s" % (about["run"], said, about["site"])
+        event_text = {"started": "started", "stalled": "makes no progress"}.get(event) or self._end()
+        text = "hpcprof: %s %s on %s" % (about["run"], event_text, about["site"])
         if event == "stalled":
             text += "; hpcprof status %s says which ranks hold it up" % about["run"]
         document = dict(about, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))

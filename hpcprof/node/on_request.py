@@ -228,8 +228,8 @@ class OnRequest:
             status = (self._state / REQUEST).stat()
         except OSError:
             return
-        seen, self._seen = self._seen, (status.st_mtime_ns, status.st_ino)
-        request = read_request(self._state / REQUEST) if seen != self._seen else None
+        previous, self._seen = self._seen, (status.st_mtime_ns, status.st_ino)
+        request = read_request(self._state / REQUEST) if previous != self._seen else None
         if request is None or request.number <= self._number:
             return
         self._number = request.number

@@ -172,28 +172,28 @@ def _commands(words: List[str], scene: _Scene) -> Iterator[Command]:
         return
     command = Command(list(words), scene.before, scene.place, scene.repeated)
     yield command
-    name, rest, scene = command.name, command.words[1:], scene._replace(depth=scene.depth + 1)
+    name, arguments, scene = command.name, command.words[1:], scene._replace(depth=scene.depth + 1)
     runner = RUNNERS.get(name)
     if runner is not None:
-        inner = _run_by(name, runner, rest)
+        inner = _run_by(name, runner, arguments)
         started = (*scene.before, *words[: len(words) - len(inner)])
         if inner and inner[0].endswith(".py"):
             inner = ["python", *inner]
         repeated = scene.repeated or name in ("xargs", "parallel")
         yield from _commands(inner, scene._replace(before=started, repeated=repeated))
     elif SHELL.fullmatch(name):
-        yield from _run_by_shell(rest, scene)
+        yield from _run_by_shell(arguments, scene)
     elif PYTHON.fullmatch(name):
-        yield from _run_by_python(rest, scene)
+        yield from _run_by_python(arguments, scene)
     elif name in ("make", "gmake"):
-        yield from _run_by_make(rest, scene)
+        yield from _run_by_make(arguments, scene)
     else:
         path = _file(words[0], scene.folder)
         text = _script(path)
         if text is not None:
-            yield from _in_script(text, rest, scene._replace(place=words[0]))
+            yield from _in_script(text, arguments, scene._replace(place=words[0]))
         elif re.match(rb"#!.*\bpython", _content(path, 99)):
-            yield from _run_by_python([path, *rest], scene)
+            yield from _run_by_python([path, *arguments], scene)
         else:
             # Another program may run the words after it.
             starts = (i for i, word in enumerate(words) if i and _starts_program(word, scene.folder))
@@ -204,8 +204,8 @@ def _starts_program(word: str, folder: str) -> bool:
     return PYTHON.fullmatch(os.path.basename(word)) is not None or ("/" in word and bool(_file(word, folder)))
 
 
-def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
-    words, left = list(rest), runner.words
+def _run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
+    words, operands = list(arguments), runner.words
     valued, subcommands = runner.valued.split(), runner.subcommands.split()
     if subcommands:
         while words and words[0] not in subcommands:
@@ -214,7 +214,7 @@ def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
     while words:
         word = words[0]
         if word == "--":
-            return words[1 + left :]
+            return words[1 + operands :]
         if word.startswith("-") and len(word) > 1:
             words.pop(0)
             if name == "uv" and word in ("-m", "--module"):
@@ -227,16 +227,16 @@ def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
                 words.pop(0)
         elif name in ("env", "time") and "=" in word:
             words.pop(0)
-        elif left:
-            left -= 1
+        elif operands:
+            operands -= 1
             words.pop(0)
         else:
             return words
     return []
 
 
-def _run_by_shell(rest: List[str], scene: _Scene) -> Iterator[Command]:
-    words = list(rest)
+def _run_by_shell(arguments: List[str], scene: _Scene) -> Iterator[Command]:
+    words = list(arguments)
     while words and words[0][:1] in ("-", "+"):
         option = words.pop(0)
         if re.fullmatch("-[A-Za-z]*c[A-Za-z]*", option):
@@ -250,9 +250,9 @@ def _run_by_shell(rest: List[str], scene: _Scene) -> Iterator[Command]:
             yield from _in_script(text, words[1:], scene._replace(place=words[0]))
 
 
-def _run_by_python(rest: List[str], scene: _Scene) -> Iterator[Command]:
+def _run_by_python(arguments: List[str], scene: _Scene) -> Iterator[Command]:
     """Yield the commands that the source of a program in Python starts, and dask-mpi if it imports that."""
-    words = list(rest)
+    words = list(arguments)
     while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
         words = words[2 if words[0] in VALUE_OPTIONS else 1 :]
     if words[:1] == ["-c"]:
@@ -294,18 +294,18 @@ def _texts(node: Any, values: Dict[str, Any]) -> List[str]:
     placed: List[Any] = [part for part in ast.walk(node) if hasattr(part, "lineno")]
     for part in sorted(placed, key=lambda part: (part.lineno, part.col_offset)):
         if isinstance(part, ast.Name) and part.id in values:
-            others = {name: value for name, value in values.items() if name != part.id}
-            texts += _texts(values[part.id], others)
+            other_values = {name: value for name, value in values.items() if name != part.id}
+            texts += _texts(values[part.id], other_values)
         elif isinstance(getattr(part, "value", None), str):
             texts.append(part.value)
     return texts
 
 
-def _run_by_make(rest: List[str], scene: _Scene) -> Iterator[Command]:
+def _run_by_make(arguments: List[str], scene: _Scene) -> Iterator[Command]:
     """Yield the commands in the recipes of make's targets, and of what these depend on."""
     targets: List[str] = []
     options, variables = {"-C": "", "-f": ""}, {"MAKE": "make"}
-    for option, word in zip(["", *rest[:-1]], rest):  # noqa: B905
+    for option, word in zip(["", *arguments[:-1]], arguments):  # noqa: B905
         name, sign, value = word.partition("=")
         if option in options:
             options[option] = word
@@ -442,9 +442,9 @@ def find_mpi(words: List[str], folder: str) -> "Optional[Mpi]":
         path = _file(command.words[0], folder)
         if PYTHON.fullmatch(command.name) or (path.endswith(".py") and not command.before):
             python = command.words[0] if PYTHON.fullmatch(command.name) else "python3"
-            said = _output([*command.before, python, "-c", _MAPS], folder)
-            module = re.search(r"/\S*/mpi4py/MPI[^/\s]*\.so", said)
-            library = LIBRARY.search(said)
+            maps = _output([*command.before, python, "-c", _MAPS], folder)
+            module = re.search(r"/\S*/mpi4py/MPI[^/\s]*\.so", maps)
+            library = LIBRARY.search(maps)
             if library:
                 return Mpi(library.group(), module.group() if module else "")
         elif path:
@@ -460,12 +460,12 @@ def _output(words: List[str], folder: str) -> str:
     variables = {name: text for name, text in os.environ.items() if not name.startswith("HPCPROF_")}
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             words, cwd=folder, env=variables, stdin=null, stdout=pipe, stderr=null, timeout=_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode("utf-8", "replace")
+    return result.stdout.decode("utf-8", "replace")
 
 
 def library_beside(launcher: str) -> str:

@@ -90,12 +90,12 @@ def _conda_pack(environment: str, archive: str) -> None:
 
 def _run(*command: str) -> None:
     """Run a command; raise OSError with the line of its errors that has the cause if it fails."""
-    done = subprocess.run(command, stderr=subprocess.PIPE)
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().split("\n")
+    result = subprocess.run(command, stderr=subprocess.PIPE)
+    if result.returncode:
+        lines = result.stderr.decode("utf-8", "replace").strip().split("\n")
         first = lines[-1 if lines[0].startswith("Traceback") else 0]
         causes = [line for line in lines if "No space left" in line or "quota" in line]
-        raise OSError([*causes, first or "%s ended with exit code %d" % (command[0], done.returncode)][0])
+        raise OSError([*causes, first or "%s ended with exit code %d" % (command[0], result.returncode)][0])
 
 
 def unpack(run: str, folder: str) -> None:
@@ -162,9 +162,9 @@ def _replace(path: str, old: str, new: str) -> None:
         text = file.read()
     if old.encode() in text and b"\0" not in text:
         text = text.replace(old.encode(), new.encode())
-        first, _, rest = text.partition(b"\n")
+        first, _, remainder = text.partition(b"\n")
         if first.startswith(b"#!" + new.encode()) and (len(first) > _MOST_SHEBANG_BYTES or b" " in first):
-            text = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n%s" % (first[2:], rest)
+            text = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n%s" % (first[2:], remainder)
         with open(path, "wb") as file:
             file.write(text)
 

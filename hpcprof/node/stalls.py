@@ -148,15 +148,15 @@ def sample(of: Iterable[Process]) -> Sample:
         queued = process.text("schedstat").split()
         ticks = sum(map(int, fields[11:15])) + (int(queued[1]) / 1e10 * _TICK if len(queued) > 1 else 0.0)
         moved = sum(map(int, re.findall(r"^[rw]char: (\d+)", process.text("io"), re.MULTILINE)))
-        state, done = process.progress()
+        state, progress = process.progress()
         # torchrun starts several programs here: one of them that waits makes no progress.
         ticks, moved = (0.0, 0) if state == "w" else (ticks, moved)
-        others = ranks.get(process.rank, RankSample("", 0, 0.0, 0))
+        earlier = ranks.get(process.rank, RankSample("", 0, 0.0, 0))
         ranks[process.rank] = RankSample(
-            others.state if not state or others.state in ("r", "u") else state,
-            done + others.done,
-            ticks + others.ticks,
-            moved + others.moved_bytes,
+            earlier.state if not state or earlier.state in ("r", "u") else state,
+            progress + earlier.done,
+            ticks + earlier.ticks,
+            moved + earlier.moved_bytes,
         )
     return ranks
 
@@ -180,8 +180,8 @@ def native_command(pid: int) -> List[str]:
         return ["env", "DEBUGINFOD_URLS=", "eu-stack", "-m", "-s", "-p", str(pid)]
     if shutil.which("gdb"):
         quiet = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off"]
-        shown = ["-ex", "set print frame-arguments none", "-ex", "thread apply all bt 60"]
-        return ["gdb", "-nx", "-batch", *quiet, "-p", str(pid), *shown]
+        commands = ["-ex", "set print frame-arguments none", "-ex", "thread apply all bt 60"]
+        return ["gdb", "-nx", "-batch", *quiet, "-p", str(pid), *commands]
     return ["py-spy", "dump", "--native", "--pid", str(pid)] if shutil.which("py-spy") else []
 
 
@@ -485,9 +485,9 @@ def keep_dumps(run: str, rank: int) -> None:
     for dump in glob.glob(glob.escape("%s/state/dumps/rank%05d" % (run, rank)) + "/dump_*"):
         worker = dump.rpartition("_")[2]
         if worker.isdigit() and os.path.getsize(dump):
-            kept = "%s/stall/rank%05d.flight.pickle" % (run, int(worker))
-            shutil.copyfile(dump, kept + ".part")
-            os.replace(kept + ".part", kept)
+            target = "%s/stall/rank%05d.flight.pickle" % (run, int(worker))
+            shutil.copyfile(dump, target + ".part")
+            os.replace(target + ".part", target)
 
 
 def ask_ras(address: str) -> bytes:

@@ -156,8 +156,8 @@ class Ranks:
         """Look for processes that are new; a process keeps its environment from its start."""
         now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._seen = {pid: times for pid, times in self._seen.items() if pid in now}
-        left = {rank: pids & now for rank, pids in self.processes.items()}
-        self.processes = {rank: pids for rank, pids in left.items() if pids}
+        alive = {rank: pids & now for rank, pids in self.processes.items()}
+        self.processes = {rank: pids for rank, pids in alive.items() if pids}
         for pid in now.difference(*self.processes.values()):
             # Between its fork and its start a program has the environment of a shell.
             times = self._seen.get(pid, 0)
@@ -189,18 +189,20 @@ class Ranks:
         waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
-            ticks, seen = 0, False
+            ticks, has_state = 0, False
             blocked: List[str] = []
             for pid in pids:
                 fields = _stat(pid)
                 if fields:
-                    seen = True
+                    has_state = True
                     ticks += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
                     if fields[0] == "D":
                         blocked.append(_read("/proc/%d/syscall" % pid).split(" ")[0].strip())
-            paging = None if not seen or "" in blocked or "running" in blocked else 100 * ("-1" in blocked)
-            yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if seen else None
-            yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if seen else None
+            paging = (
+                None if not has_state or "" in blocked or "running" in blocked else 100 * ("-1" in blocked)
+            )
+            yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if has_state else None
+            yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if has_state else None
             yield "rank%d paging_pct" % rank, paging
 
     def slow(self) -> Named:
@@ -640,11 +642,11 @@ class SampledSource:
         self._due = 0.0
 
 
-def paced(sources: List[SampledSource], left: float) -> None:
+def paced(sources: List[SampledSource], budget: float) -> None:
     """Set how often sources are read within a share of a core; expensive ones share what cheap ones leave."""
     for place, source in enumerate(sorted(sources, key=lambda item: item.load)):
-        load = min(source.load, left / (len(sources) - place))
-        left -= load
+        load = min(source.load, budget / (len(sources) - place))
+        budget -= load
         source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / load if load else 0.0)
 
 
@@ -755,8 +757,8 @@ class Sampler:
         ranks = set().union(*self._ranks.processes.values())
         self._seen_on_gpus = self._seen_on_gpus or any(on and on & ranks for on in self._on_gpus.values())
         for index, on in sorted(self._on_gpus.items()):
-            others = len(on - ranks) if on is not None and self._seen_on_gpus else None
-            yield "gpu%d other_processes" % index, others
+            foreign = len(on - ranks) if on is not None and self._seen_on_gpus else None
+            yield "gpu%d other_processes" % index, foreign
 
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
         """Name the values that follow, and the places of the ranks, if they have changed."""

@@ -29,9 +29,9 @@ _H100 = _cuda(989.4, 494.7, 66.9, 66.9, 1978.9)
 _NVL = _cuda(835.5, 417.5, 60.0, 60.0, 1670.5)
 
 
-def _cdna(units: int, ghz: float, fp16: int, fp64: int, memory: float, **others: int) -> GpuPeaks:
+def _cdna(units: int, ghz: float, fp16: int, fp64: int, memory: float, **other_rates: int) -> GpuPeaks:
     """Return the peaks of an AMD GPU from what the matrix cores of one unit do in a cycle."""
-    rates = {"fp16": fp16, "bf16": fp16, "fp32": 256, "fp64": fp64, **others}
+    rates = {"fp16": fp16, "bf16": fp16, "fp32": 256, "fp64": fp64, **other_rates}
     return GpuPeaks({name: round(units * ghz * rate / 1e3, 1) for name, rate in rates.items()}, memory)
 
 

@@ -127,8 +127,8 @@ def expect_cells(table: bytes) -> None:
     Arrow ends the process where it gets no memory for them.
     """
     with _lock:
-        left = _outside[0] + sum(_bounds.values()) - _private_memory()
-    if _bounds and _CELL_BYTES * (table.count(b",") + table.count(b"\n")) + 3 * len(table) > left:
+        free_bytes = _outside[0] + sum(_bounds.values()) - _private_memory()
+    if _bounds and _CELL_BYTES * (table.count(b",") + table.count(b"\n")) + 3 * len(table) > free_bytes:
         raise MemoryError
 
 
@@ -194,9 +194,9 @@ def bomb(path: Path) -> DamagedInput:
 
 def first_repeated(names: Iterable[str]) -> str:
     """Return the first name that was there before, empty if there is none; each is looked at once."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             return name
-        seen.add(name)
+        earlier.add(name)
     return ""

@@ -77,16 +77,16 @@ def _apart(texts: Collection[str], room: int) -> dict[str, str]:
     """Cut texts to ``room`` characters; texts that begin alike lose their common part."""
     cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
     groups: dict[str, list[str]] = {}
-    for text, shown in cut.items():
-        groups.setdefault(shown, []).append(text)
+    for text, short in cut.items():
+        groups.setdefault(short, []).append(text)
     head = room // 3
     for group in groups.values():
         if len(group) == 1 or room < _SHORTEST:
             continue
-        left = room - head - 1
-        common = _word_start(group[0], _alike(group), left // 2)
-        rest = _apart([text[common:] for text in group], left)
-        cut |= {text: f"{text[:head]}…{rest[text[common:]]}" for text in group}
+        free_width = room - head - 1
+        common = _word_start(group[0], _alike(group), free_width // 2)
+        shortened = _apart([text[common:] for text in group], free_width)
+        cut |= {text: f"{text[:head]}…{shortened[text[common:]]}" for text in group}
     return cut
 
 

@@ -108,30 +108,30 @@ def with_possible_times(timeline: Timeline) -> Timeline:
 
 
 def _with_stamps(timeline: Timeline) -> Timeline:
-    kept = {}
+    plausible_rows = {}
     for name in _TABLES:
         table = getattr(timeline, name)
         if len(table):
-            kept[name] = plausible(table.start, table.end)
+            plausible_rows[name] = plausible(table.start, table.end)
             if name in GPU_TABLES or name == "calls":
-                kept[name] &= (table.start != 0) | (table.end != 0)
-    kept = _without_far_zeros(timeline, kept)
+                plausible_rows[name] &= (table.start != 0) | (table.end != 0)
+    plausible_rows = _without_far_zeros(timeline, plausible_rows)
     lost = [
         loss
-        for name, mask in kept.items()
+        for name, mask in plausible_rows.items()
         if not mask.all()
         for loss in _untimed(getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name])
     ]
-    return _without(timeline, kept, lost)
+    return _without(timeline, plausible_rows, lost)
 
 
 def possible_rows(columns: IntColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
     """Leave out the rows without a possible ``start`` and ``end``, where a reader orders them by time."""
-    kept = plausible(columns["start"], columns["end"])
-    if kept.all():
+    is_plausible = plausible(columns["start"], columns["end"])
+    if is_plausible.all():
         return columns, []
-    lost = _untimed(columns["start"], columns["end"], kept, subject)
-    return {name: values[kept] for name, values in columns.items()}, lost
+    lost = _untimed(columns["start"], columns["end"], is_plausible, subject)
+    return {name: values[is_plausible] for name, values in columns.items()}, lost
 
 
 def _untimed(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
@@ -144,17 +144,19 @@ def _untimed(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Los
     )
 
 
-def _without_far_zeros(timeline: Timeline, kept: dict[str, Mask]) -> dict[str, Mask]:
+def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> dict[str, Mask]:
     """Leave out rows that start at 0 too, where all others are far later: their clock began long before."""
-    zero = {name: getattr(timeline, name).start == 0 for name in kept}
+    zero = {name: getattr(timeline, name).start == 0 for name in plausible_rows}
     if not any(mask.any() for mask in zero.values()):
-        return kept
-    rest = {name: getattr(timeline, name).take(kept[name] & ~zero[name]) for name in kept}
-    starts = [int(table.start.min()) for table in rest.values() if len(table)]
-    ends = [int(table.end.max()) for table in rest.values() if len(table)]
+        return plausible_rows
+    nonzero = {
+        name: getattr(timeline, name).take(plausible_rows[name] & ~zero[name]) for name in plausible_rows
+    }
+    starts = [int(table.start.min()) for table in nonzero.values() if len(table)]
+    ends = [int(table.end.max()) for table in nonzero.values() if len(table)]
     if not starts or min(starts) <= max(_FAR_NS, _FAR * (max(ends) - min(starts))):
-        return kept
-    return {name: mask & ~zero[name] for name, mask in kept.items()}
+        return plausible_rows
+    return {name: mask & ~zero[name] for name, mask in plausible_rows.items()}
 
 
 def _on_one_clock(timeline: Timeline) -> Timeline:
@@ -239,14 +241,14 @@ def _latest_shift(timeline: Timeline, device: int, rows: Ints, begun: Ints) -> i
     launch calls.
     """
     end, stream = (column[rows] for column in timeline.of_operations("end", "stream"))
-    left = [np.empty(0, np.int64)]
+    delays = [np.empty(0, np.int64)]
     for waited, waits in _waits(timeline, device, stream):
-        mine = np.flatnonzero(waited)
-        order = mine[np.argsort(begun[mine], kind="stable")]
+        waiting = np.flatnonzero(waited)
+        order = waiting[np.argsort(begun[waiting], kind="stable")]
         before = np.searchsorted(begun[order], waits.start)
         ended = np.append(0, np.maximum.accumulate(end[order]))[before]
-        left.append((waits.end - ended)[before > 0])
-    shifts = np.sort(np.concatenate(left))
+        delays.append((waits.end - ended)[before > 0])
+    shifts = np.sort(np.concatenate(delays))
     return int(shifts[len(shifts) // 20]) if len(shifts) else None
 
 
@@ -408,10 +410,10 @@ def _with_open_ranges(timeline: Timeline) -> Timeline:
     return _with_losses(timeline, lost)
 
 
-def _without_operations(timeline: Timeline, kept: Mask, kind: LossKind) -> Timeline:
+def _without_operations(timeline: Timeline, plausible_rows: Mask, kind: LossKind) -> Timeline:
     """Leave out operations by a mask over `Timeline.operations`."""
     sizes = np.cumsum([len(getattr(timeline, name)) for name in GPU_TABLES])[:-1]
-    masks = dict(zip(GPU_TABLES, np.split(kept, sizes), strict=True))
+    masks = dict(zip(GPU_TABLES, np.split(plausible_rows, sizes), strict=True))
     lost = [
         Loss(kind, GPU_TABLES[name], int(np.count_nonzero(~mask)), len(mask))
         for name, mask in masks.items()
@@ -420,10 +422,10 @@ def _without_operations(timeline: Timeline, kept: Mask, kind: LossKind) -> Timel
     return _without(timeline, masks, lost)
 
 
-def _without(timeline: Timeline, kept: dict[str, Mask], lost: list[Loss]) -> Timeline:
+def _without(timeline: Timeline, plausible_rows: dict[str, Mask], lost: list[Loss]) -> Timeline:
     tables = {
         name: getattr(timeline, name).take(mask)
-        for name, mask in kept.items()
+        for name, mask in plausible_rows.items()
         if len(mask) and not mask.all()
     }
     return _with_losses(replace(timeline, **tables), lost) if tables else timeline

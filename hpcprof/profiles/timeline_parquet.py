@@ -102,15 +102,15 @@ class RankEvents:
             with suppress(FileNotFoundError, NotADirectoryError):
                 self.path(dataset_name(field)).unlink()
 
-    def finish(self, timeline: Timeline, others: Mapping[str, pa.Table], *, events: bool = True) -> None:
+    def finish(self, timeline: Timeline, more_tables: Mapping[str, pa.Table], *, events: bool = True) -> None:
         """Write other tables of the rank, and the description with which its files count.
 
-        ``others`` are by their names in the dataset; ``events`` tells whether `write` has written the tables
-        of the timeline. Raises OSError if a file cannot be written.
+        ``more_tables`` are by their names in the dataset; ``events`` is True if `write` has written the
+        tables of the timeline. Raises OSError if a file cannot be written.
         """
         fields_written = timeline_tables() if events else ()
         rows = {dataset_name(field): len(getattr(timeline, field)) for field in fields_written}
-        for name, table in others.items():
+        for name, table in more_tables.items():
             rows[name] = len(table)
             if self._make_folder(name, len(table)):
                 with self._writer(name, table.schema) as writer:

@@ -248,15 +248,15 @@ def default_database() -> str | None:
     return _located("db", DATABASE_VARIABLE)
 
 
-def database_file(given: str | None, runs_dir: Path) -> Path | None:
+def database_file(address: str | None, runs_dir: Path) -> Path | None:
     """Return the SQLite file of results, by default among the runs, None for a URL; its folder must exist."""
-    if not given:
+    if not address:
         return runs_dir / "hpcprof.db"
-    if "://" in given:
+    if "://" in address:
         return None
-    file = Path(given)
+    file = Path(address)
     if not file.parent.is_dir():
-        raise UsageError(f"--db {given}: there is no folder {file.parent}.")
+        raise UsageError(f"--db {address}: there is no folder {file.parent}.")
     return file
 
 

@@ -161,9 +161,9 @@ class Run:
         return {rank: code for rank, code in codes.items() if code is not None}
 
 
-def runs_directory(given: Path | None = None) -> Path:
-    """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, the personal default, or ``./runs``."""
-    return given or default_runs_dir()
+def runs_directory(folder: Path | None = None) -> Path:
+    """Return the folder of runs: ``folder``, else ``$HPCPROF_RUNS``, the personal default, or ``./runs``."""
+    return folder or default_runs_dir()
 
 
 def typed_name(path: Path) -> str:
@@ -243,8 +243,8 @@ def update_files(run: Run) -> list[str]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    kept = (path for path in sorted(folder.rglob("*")) if path.name != MANIFEST and path.name[0] != ".")
-    return {str(path.relative_to(folder)): path.stat().st_size for path in kept if path.is_file()}
+    paths = (path for path in sorted(folder.rglob("*")) if path.name != MANIFEST and path.name[0] != ".")
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths if path.is_file()}
 
 
 def open_run(path: Path) -> Run:
@@ -383,12 +383,14 @@ def check_reference(reference: str) -> None:
     """Check that a name of a run, or a path, is not longer than file systems allow."""
     longest = max(map(len, reference.encode("utf-8", "replace").split(b"/")))
     if longest > _LONGEST_NAME or len(reference) > _LONGEST_PATH:
-        shown = f"{reference[:_SHOWN_CHARACTERS]}…"
-        raise UsageError(f"run {shown!r}: a name of {len(reference):,} characters is longer than any run's.")
+        beginning = f"{reference[:_SHOWN_CHARACTERS]}…"
+        raise UsageError(
+            f"run {beginning!r}: a name of {len(reference):,} characters is longer than any run's."
+        )
 
 
-def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
-    """Return the run of an id, a name of one id, a path or ``last``; errors list ``others`` as valid too."""
+def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run:
+    """Return the run of an id, a name of one id, a path or ``last``; errors also list ``other_names``."""
     check_reference(reference)
     manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
@@ -416,11 +418,11 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
         raise UsageError(f"{path} is a file, not the folder of a run.")
     if "/" in reference and not path.exists():
         raise UsageError(f"there is no file or folder {path}.")
-    if not (ids or others):
+    if not (ids or other_names):
         sentence = f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
         raise UsageError(sentence)
     where = f" (there is no such file or folder, and no such run in {runs})"
-    raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
+    raise unknown("run", reference, dict.fromkeys([*ids, *other_names]), where, listed=_LISTED_RUNS)
 
 
 def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
@@ -456,10 +458,10 @@ def _age(manifest: Path) -> tuple[str, float]:
 def _git_state(directory: Path) -> GitState | None:
     def git(*arguments: str) -> str | None:
         try:
-            done = run_command(["git", "-C", str(directory), *arguments], timeout=_GIT_SECONDS)
+            result = run_command(["git", "-C", str(directory), *arguments], timeout=_GIT_SECONDS)
         except (CommandNotStarted, CommandTimedOut):
             return None
-        return done.stdout.strip() if done.exit_code == 0 else None
+        return result.stdout.strip() if result.exit_code == 0 else None
 
     commit = git("rev-parse", "HEAD")
     if commit is None:

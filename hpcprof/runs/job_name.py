@@ -98,21 +98,21 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
 def launcher_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return options of torchrun or accelerate, with - for _ in their names, and the words after them."""
     options: dict[str, str] = {}
-    left = list(words)
-    while left and left[0].startswith("-"):
-        option, equals, value = left.pop(0).partition("=")
+    remaining = list(words)
+    while remaining and remaining[0].startswith("-"):
+        option, equals, value = remaining.pop(0).partition("=")
         if option == "--":
             break
         option = option.replace("_", "-")
-        if not equals and option not in _NOT_VALUED and left:
-            value = left.pop(0)
+        if not equals and option not in _NOT_VALUED and remaining:
+            value = remaining.pop(0)
         options[option] = value
-    return options, left
+    return options, remaining
 
 
 def _after_torchrun(words: list[str]) -> list[str]:
-    options, left = launcher_options(words)
-    return _of_module(left) if options.keys() & {"-m", "--module"} and left else left
+    options, remaining = launcher_options(words)
+    return _of_module(remaining) if options.keys() & {"-m", "--module"} and remaining else remaining
 
 
 def _of_module(words: Sequence[str]) -> list[str]:

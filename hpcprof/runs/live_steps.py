@@ -64,8 +64,8 @@ class StepLine:
     @property
     def times(self) -> list[tuple[int, int]]:
         """Times in ns and the number of steps of each: long steps singly, the others by their median."""
-        others = self.steps - len(self.long)
-        return [*([(self.wall_ns, others)] if others > 0 else []), *((wall, 1) for _, wall in self.long)]
+        short = self.steps - len(self.long)
+        return [*([(self.wall_ns, short)] if short > 0 else []), *((wall, 1) for _, wall in self.long)]
 
 
 *_NUMBERS, _, _ = fields(StepLine)
@@ -203,7 +203,7 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     if stopped:
         behind = max(newest - steps[rank][-1].time for rank in stopped)
         verb = "has" if len(stopped) == 1 else "have"
-        which = named_ranks(stopped, shown=8)
+        which = named_ranks(stopped, most=8)
         warnings.append(
             f"{which[:1].upper()}{which[1:]} {verb} ended no step for {behind:.0f} s, while others go on."
         )
@@ -215,7 +215,7 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     if slow:
         longest = max(slow.values())
         warnings.append(
-            f"A step of {counted(len(slow), 'rank')} ({named_ranks(sorted(slow), shown=4)}) took up to "
+            f"A step of {counted(len(slow), 'rank')} ({named_ranks(sorted(slow), most=4)}) took up to "
             f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
         )
     return warnings

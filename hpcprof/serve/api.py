@@ -66,8 +66,8 @@ def read_table(request: Request) -> Response:
     if request.query_params.get("format") == "csv":
         return as_csv(name, list(table.columns), zip(*table.columns.values(), strict=True))
     reasons = {str(rank): reason for rank, reason in table.reasons.items()}
-    said = {"reasons": reasons, "losses": list(table.losses), "steps": str(table.steps or "")}
-    return as_json({"columns": table.columns, **said})
+    notes = {"reasons": reasons, "losses": list(table.losses), "steps": str(table.steps or "")}
+    return as_json({"columns": table.columns, **notes})
 
 
 def timeline(request: Request) -> Response:

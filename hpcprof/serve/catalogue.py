@@ -142,9 +142,9 @@ class Listing(msgspec.Struct, frozen=True):
         chosen = [run for run in self.runs if run.matches(filters, since)]
         if filters.sort:
             value = SORTED_BY[_known("sort", filters.sort.removeprefix("-"), SORTED_BY)]
-            given = [run for run in chosen if value(run) not in _NO_VALUES]
-            given.sort(key=value, reverse=filters.sort.startswith("-"))
-            chosen = given + [run for run in chosen if value(run) in _NO_VALUES]
+            with_value = [run for run in chosen if value(run) not in _NO_VALUES]
+            with_value.sort(key=value, reverse=filters.sort.startswith("-"))
+            chosen = with_value + [run for run in chosen if value(run) in _NO_VALUES]
         if not filters.group:
             return chosen
         group = SORTED_BY[_known("group", filters.group, GROUPED_BY)]

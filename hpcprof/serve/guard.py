@@ -153,12 +153,12 @@ class Guard:
         if access.token is None:
             return None
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        shown = dict(pairs).get("token")
-        if scope["method"] in _READS and access.accepts(shown):
-            left = urlencode([pair for pair in pairs if pair[0] != "token"])
+        token = dict(pairs).get("token")
+        if scope["method"] in _READS and access.accepts(token):
+            query = urlencode([pair for pair in pairs if pair[0] != "token"])
             # A path that begins with two slashes would name another host.
             path = "/" + str(scope["path"]).lstrip("/\\")
-            answer = RedirectResponse(path + (f"?{left}" if left else ""), 303)
+            answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
             answer.set_cookie(
                 access.cookie,
                 access.session,
@@ -207,8 +207,8 @@ def _same_origin(scope: Scope, headers: Headers) -> bool:
     return navigates or headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
-def _equal(given: str, expected: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8"))
+def _equal(text: str, expected: str) -> bool:
+    return secrets.compare_digest(text.encode("utf-8", "replace"), expected.encode("utf-8"))
 
 
 def _is_address(name: str) -> bool:

@@ -178,16 +178,16 @@ class Hub:
                 async with places:
                     part = await request.body()
                     receive = partial(uploads.receive, digest, grant, offset, length, part)
-                    done = await run_sync(receive, limiter=CapacityLimiter(1))
+                    reply = await run_sync(receive, limiter=CapacityLimiter(1))
             else:
-                done = await run_in_threadpool(uploads.progress, digest, grant)
+                reply = await run_in_threadpool(uploads.progress, digest, grant)
         except PushRefused as error:
             progress = {} if error.offset is None else {"offset": error.offset}
             return as_json({"error": str(error), **progress}, error.status)
-        if done.run:
+        if reply.run:
             project.changed()
-        address = run_address(done.run) if done.run else None
-        return as_json({"offset": done.offset, "run": done.run or None, "address": address})
+        address = run_address(reply.run) if reply.run else None
+        return as_json({"offset": reply.offset, "run": reply.run or None, "address": address})
 
     async def annotate(self, request: Request) -> Response:
         """Replace the tags and the note of a run."""
@@ -206,8 +206,8 @@ class Hub:
     async def pages(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the pages of the project that the grant is for."""
         if self._db is not None and scope["path"] in ("/sql", "/api/sql"):
-            said = "a hub on PostgreSQL answers no SQL: a query could read other projects."
-            await as_json({"error": said}, 403)(scope, receive, send)
+            sentence = "a hub on PostgreSQL answers no SQL: a query could read other projects."
+            await as_json({"error": sentence}, 403)(scope, receive, send)
             return
         grant = scope["grant"]
         project = await run_in_threadpool(self.project, grant.project)
@@ -284,10 +284,10 @@ class _HubGuard(Guard):
         if path == _SIGN_IN or path.startswith(_STATIC):
             return None
         if by_program:
-            shown = Headers(scope=scope).get("authorization", "").lower().startswith("bearer ")
+            has_token = Headers(scope=scope).get("authorization", "").lower().startswith("bearer ")
             wrong = "the token is unknown, was removed, or has expired."
             return as_json(
-                {"error": wrong if shown else "a token is needed: Authorization: Bearer TOKEN."}, 401
+                {"error": wrong if has_token else "a token is needed: Authorization: Bearer TOKEN."}, 401
             )
         return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
 
@@ -317,9 +317,9 @@ def _without_place(error: Exception) -> str:
 def _wanted(scope: Scope) -> str:
     """Return the page that a request is for, without a token in its address. Browsers keep its #fragment."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    left = urlencode([pair for pair in pairs if pair[0] != "token"])
+    query = urlencode([pair for pair in pairs if pair[0] != "token"])
     path = scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1")
-    wanted = f"{path}?{left}" if left else path
+    wanted = f"{path}?{query}" if query else path
     return wanted if len(wanted) <= MOST_ADDRESS_BYTES // 4 else "/runs"
 
 
@@ -482,8 +482,11 @@ class Uploads:
                         413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up."
                     )
                 listed = package.described.listed
-                shown = {"command": masked(listed.command or "") or None, "reason": masked(listed.reason)}
-                text = msgspec.json.encode(msgspec.structs.replace(listed, **shown)).decode()
+                public_fields = {
+                    "command": masked(listed.command or "") or None,
+                    "reason": masked(listed.reason),
+                }
+                text = msgspec.json.encode(msgspec.structs.replace(listed, **public_fields)).decode()
                 row = PushedRow(run, grant.name, now, digest, package.bytes, text)
                 try:
                     keep_package(package, self._store, self._folder, row)
@@ -502,7 +505,7 @@ class Uploads:
         return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
 
     def _room(self, grant: Grant, path: Path, length: int) -> int:
-        kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
+        stored = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
         begun = [
             part
             for part in self._parts.iterdir()
@@ -510,14 +513,14 @@ class Uploads:
         ]
         if len(begun) >= _MOST_BEGUN:
             raise PushRefused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
-        others = sum(map(_size, begun))
-        if length > MOST_PACKAGE_BYTES or kept + others + length > grant.quota_bytes:
+        pending = sum(map(_size, begun))
+        if length > MOST_PACKAGE_BYTES or stored + pending + length > grant.quota_bytes:
             limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "
             limits += (
-                f"{format_bytes(kept + others)} before it, the quota of {format_bytes(grant.quota_bytes)}"
+                f"{format_bytes(stored + pending)} before it, the quota of {format_bytes(grant.quota_bytes)}"
             )
             raise PushRefused(413, f"a package of {format_bytes(length)} exceeds {limits}.")
-        return grant.quota_bytes - kept - others
+        return grant.quota_bytes - stored - pending
 
     def _part(self, digest: str, grant: Grant) -> Path:
         if not _DIGEST.fullmatch(digest):

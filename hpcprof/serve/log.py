@@ -38,8 +38,8 @@ class CauseLimit(logging.Filter):
         again = self.repeats((record.name, record.levelno, kind, type(error), place))
         if again:
             text = masked(" ".join(record.getMessage().split()))
-            said = f": {type(error).__name__}" if error else ""
-            record.msg, record.args = f"{text}{said} ({again} times more)", ()
+            error_name = f": {type(error).__name__}" if error else ""
+            record.msg, record.args = f"{text}{error_name} ({again} times more)", ()
             record.exc_info = record.exc_text = record.stack_info = None
         elif error is not None:
             # An error may quote the request, with its token.

@@ -89,12 +89,12 @@ class _Families:
         listed = self._catalogue.listing().runs
         so_far = self._energy.joules(listed)
         for labels, runs in _groups(listed):
-            shown = next((run for run in runs if run.listed.state == _RUNNING), runs[0]).listed
-            info.add_metric(labels, {"run": visible(shown.run), "profiler": shown.profiler or ""})
-            state.add_metric(labels, {state_name: state_name == shown.state for state_name in STATES})
-            if shown.ranks is not None:
-                ranks.add_metric(labels, shown.ranks)
-            seconds = (shown.step_ns or 0) * _NS
+            newest = next((run for run in runs if run.listed.state == _RUNNING), runs[0]).listed
+            info.add_metric(labels, {"run": visible(newest.run), "profiler": newest.profiler or ""})
+            state.add_metric(labels, {state_name: state_name == newest.state for state_name in STATES})
+            if newest.ranks is not None:
+                ranks.add_metric(labels, newest.ranks)
+            seconds = (newest.step_ns or 0) * _NS
             if seconds > 0:  # a run that was pushed may have any number
                 step.add_metric(labels, seconds)
                 rate.add_metric(labels, 1 / seconds)
@@ -102,7 +102,7 @@ class _Families:
             with suppress(HpcprofError):  # a database that cannot be read says so on the pages
                 for cause, seconds in _savings(self._catalogue, names):
                     saving.add_metric((*labels, cause), seconds)
-                if (joules := so_far.get(shown.run) or _energy(store, names)) is not None:
+                if (joules := so_far.get(newest.run) or _energy(store, names)) is not None:
                     energy.add_metric(labels, joules)
         return (info, state, ranks, step, rate, saving, energy)
 

@@ -89,7 +89,7 @@ def list_page(request: Request) -> Response:
     filters = Filters.of(request.query_params)
     chosen = listing.chosen(filters)
     place = _place(request, len(chosen), RUNS_ON_A_PAGE)
-    shown = chosen[place.first : place.last]
+    visible_runs = chosen[place.first : place.last]
     here = served(request)
     store = here.catalogue.store
     grant = request.scope.get("grant")
@@ -97,13 +97,13 @@ def list_page(request: Request) -> Response:
     return here.page(
         "runs",
         title="Runs",
-        groups=_groups(shown, chosen, filters.group),
+        groups=_groups(visible_runs, chosen, filters.group),
         headings=[_heading(request, filters.sort, *column) for column in _COLUMNS],
         grouped_by=GROUPED_BY,
-        lines={run.listed.run: _trend(run, listing.runs) for run in shown},
-        findings={run.listed.run: _first_finding(run, here.catalogue) for run in shown},
+        lines={run.listed.run: _trend(run, listing.runs) for run in visible_runs},
+        findings={run.listed.run: _first_finding(run, here.catalogue) for run in visible_runs},
         pushed=pushed,
-        notes={run.listed.run: _note(run, pushed, here.catalogue) for run in shown},
+        notes={run.listed.run: _note(run, pushed, here.catalogue) for run in visible_runs},
         may_edit=grant.may == PUSH if grant else annotations.may_edit(request),
         place=place,
         filters=asdict(filters),
@@ -147,9 +147,11 @@ def _heading(request: Request, sort: str, text: str, name: str, style: str, tool
     if not name:
         return Heading(text, style, tooltip, "", "")
     orders = {name: "ascending", f"-{name}": "descending"}
-    others = {key: value for key, value in request.query_params.items() if key not in ("sort", "page")}
+    parameters = {key: value for key, value in request.query_params.items() if key not in ("sort", "page")}
     following = f"-{name}" if sort == name else name
-    return Heading(text, style, tooltip, f"?{urlencode({**others, 'sort': following})}", orders.get(sort, ""))
+    return Heading(
+        text, style, tooltip, f"?{urlencode({**parameters, 'sort': following})}", orders.get(sort, "")
+    )
 
 
 @dataclass(frozen=True)
@@ -160,14 +162,14 @@ class Group:
     runs: Sequence[KnownRun]
 
 
-def _groups(shown: Sequence[KnownRun], chosen: Sequence[KnownRun], name: str) -> list[Group]:
+def _groups(visible_runs: Sequence[KnownRun], chosen: Sequence[KnownRun], name: str) -> list[Group]:
     if not name:
-        return [Group("", shown)]
+        return [Group("", visible_runs)]
     value = SORTED_BY[name]
     counts = Counter(map(value, chosen))
     return [
         Group(f"{name} {key or '–'}: {counted(counts[key], 'run')}", list(runs))
-        for key, runs in groupby(shown, value)
+        for key, runs in groupby(visible_runs, value)
     ]
 
 
@@ -189,8 +191,8 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
     low, high = min(alike), max(alike)
     across, up = 58 / (len(alike) - 1), 14 / ((high - low) or 1)
     points = " ".join(f"{1 + i * across:.1f},{15 - (ns - low) * up:.1f}" for i, ns in enumerate(alike))
-    said = f"step of {len(alike)} runs, from {format_ns(alike[0])} to {format_ns(alike[-1])}"
-    return Trend(points, f"{said}, between {format_ns(low)} and {format_ns(high)}")
+    summary = f"step of {len(alike)} runs, from {format_ns(alike[0])} to {format_ns(alike[-1])}"
+    return Trend(points, f"{summary}, between {format_ns(low)} and {format_ns(high)}")
 
 
 def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) -> str:
@@ -203,11 +205,15 @@ def _note(run: KnownRun, pushed: Mapping[str, PushedRow], catalogue: Catalogue) 
 def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
         return ""
-    kept = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
-    first = next(iter(kept.findings), None) if kept else None
-    if kept is None or first is None:
+    explanation = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
+    first = next(iter(explanation.findings), None) if explanation else None
+    if explanation is None or first is None:
         return ""
-    return f"{named(first, kept)}, {format_ns(first.saving_ns)}" if first.saving_ns else named(first, kept)
+    return (
+        f"{named(first, explanation)}, {format_ns(first.saving_ns)}"
+        if first.saving_ns
+        else named(first, explanation)
+    )
 
 
 def run_page(request: Request) -> Response:
@@ -325,8 +331,8 @@ def _place(request: Request, count: int, size: int) -> Pages:
     page = min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 10 else 1
 
     def address(number: int) -> str:
-        others = {**request.query_params, "page": str(number)}
-        return f"?{urlencode(others)}" if 1 <= number <= pages else ""
+        parameters = {**request.query_params, "page": str(number)}
+        return f"?{urlencode(parameters)}" if 1 <= number <= pages else ""
 
     return Pages((page - 1) * size, min(count, page * size), count, address(page - 1), address(page + 1))
 

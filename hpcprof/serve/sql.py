@@ -90,13 +90,13 @@ class SqlDesk:
         with tempfile.TemporaryDirectory(prefix="hpcprof-sql-") as folder:
             environment = {**os.environ, "TMPDIR": folder}
             try:
-                done = run_command(_command(), timeout=SECONDS, text_input=text, environment=environment)
+                result = run_command(_command(), timeout=SECONDS, text_input=text, environment=environment)
             except CommandTimedOut:
                 raise UsageError(f"the query took {SECONDS} s, the limit, and was ended.") from None
         try:
-            reply = from_json(done.stdout, Reply)
+            reply = from_json(result.stdout, Reply)
         except msgspec.MsgspecError:
-            raise UsageError(_ended(done.exit_code)) from None
+            raise UsageError(_ended(result.exit_code)) from None
         if reply.error:
             raise UsageError(reply.error)
         return reply

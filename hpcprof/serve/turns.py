@@ -27,17 +27,17 @@ class Turns:
         queue = self._waiting.setdefault(reader, deque())
         if len(queue) >= self._most_waiting:
             raise AskAgain(f"too many queries: {self._most_waiting} of yours wait already; ask again.")
-        mine = Event()
-        queue.append(mine)
+        turn = Event()
+        queue.append(turn)
         self._advance()
         try:
-            await mine.wait()
+            await turn.wait()
             yield
         finally:
-            if mine.is_set():
+            if turn.is_set():
                 self._served.discard(reader)
             else:
-                queue.remove(mine)
+                queue.remove(turn)
                 self._forget()
             self._advance()
 

@@ -84,12 +84,12 @@ def function_name(demangled: str) -> str:
 
     ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f``; the result may be empty.
     """
-    depth, kept = 0, []
+    depth, characters = 0, []
     for character in _NAMELESS.sub("_", demangled):
         if character == "(" and depth == 0:
             break
         depth += {"<": 1, ">": -1}.get(character, 0)
         if depth == 0 and character != ">":
-            kept.append(character)
-    words = "".join(kept).split()
+            characters.append(character)
+    words = "".join(characters).split()
     return words[-1].rpartition("::")[2] if words else ""

@@ -145,13 +145,13 @@ class StudyRuns:
     def begin(self, number: int, label: str) -> None:
         """Tell that run ``number`` of the study begins, from 1, with the time spent and left."""
         self._run_began, self._waited = time.monotonic(), False
-        text, left = f"run {number} of {self._count}: {label}".rstrip(), None
+        text, remaining = f"run {number} of {self._count}: {label}".rstrip(), None
         if self._durations:
-            left = (self._count - number + 1) * sum(self._durations) / len(self._durations)
+            remaining = (self._count - number + 1) * sum(self._durations) / len(self._durations)
             elapsed = format_duration(self._run_began - self._began)
-            text += f" ({elapsed} elapsed, about {format_duration(left)} left)"
+            text += f" ({elapsed} elapsed, about {format_duration(remaining)} left)"
         if self._progress is not None:
-            self._progress(Message(text, run=number, runs=self._count, seconds_left=left))
+            self._progress(Message(text, run=number, runs=self._count, seconds_left=remaining))
 
     def submit(self, site: Site, job: Job) -> Run:
         """Submit a job. An interruption is held back until it is known which run to cancel."""

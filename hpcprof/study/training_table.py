@@ -121,27 +121,27 @@ def measuring_command(metrics: Path, kernels: str) -> str:
 
 def _without_kernels(options: Sequence[str]) -> list[str]:
     """Leave out the option that names the kernels to measure."""
-    kept: list[str] = []
+    words_kept: list[str] = []
     for word in options:
-        if kept and kept[-1] == "--profiler-option" and word.startswith("kernel="):
-            kept.pop()
+        if words_kept and words_kept[-1] == "--profiler-option" and word.startswith("kernel="):
+            words_kept.pop()
         elif not word.startswith("--profiler-option=kernel="):
-            kept.append(word)
-    return kept
+            words_kept.append(word)
+    return words_kept
 
 
-def find_table(given: str, name: str, runs_dir: Path) -> Path:
+def find_table(reference: str, name: str, runs_dir: Path) -> Path:
     """Return the path of a study's table.
 
-    ``given`` is the path of the table, or the path or the name of the run or the folder that has it. ``name``
-    is the name of the table's file.
+    ``reference`` is the path of the table, or the path or the name of the run or the folder that has it.
+    ``name`` is the name of the table's file.
     """
-    path = Path(given)
+    path = Path(reference)
     if path.is_file():
         return path
-    folder = path if path.is_dir() else runs_dir / given
+    folder = path if path.is_dir() else runs_dir / reference
     if not folder.is_dir():
-        folder = find_run(given, runs_dir).path
+        folder = find_run(reference, runs_dir).path
     for place in (folder / name, folder / "study" / name):
         if place.is_file():
             return place

@@ -139,8 +139,8 @@ def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: in
 
     request = _training(request)
     site, job = resolve(replace(request, profiler="none"))
-    given = dict.fromkeys(parse_fault(text).text for text in faults)
-    wanted = list(given) or _possible(request.program, job.ranks)
+    faults_given = dict.fromkeys(parse_fault(text).text for text in faults)
+    wanted = list(faults_given) or _possible(request.program, job.ranks)
     for period, text in ((parse_fault(text).period, text) for text in wanted):
         if period > block_steps:
             raise UsageError(f"--block-steps {block_steps}: {text} needs blocks of at least {period} steps.")

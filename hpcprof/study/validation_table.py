@@ -43,8 +43,8 @@ class Validation:
     @property
     def first(self) -> Finding | None:
         """The first finding that is shown and has an estimate."""
-        shown = self.explanation.shown() if self.explanation else ()
-        return next((finding for finding in shown if finding.saving_ns is not None), None)
+        findings = self.explanation.shown() if self.explanation else ()
+        return next((finding for finding in findings if finding.saving_ns is not None), None)
 
     @property
     def certain(self) -> bool | None:

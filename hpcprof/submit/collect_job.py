@@ -53,8 +53,10 @@ def submit_collect(
     """Submit the collect of runs as one job, which starts once the runs have succeeded."""
     site, job = make_collect_job(runs, database, place)
     states = poll(runs, LISTING_SECONDS)
-    left = [str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)]
-    waiting = msgspec.structs.replace(job, after=left)
+    unfinished = [
+        str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)
+    ]
+    waiting = msgspec.structs.replace(job, after=unfinished)
     return submit(site, waiting, runs[0].path / FOLDER, command_line)
 
 

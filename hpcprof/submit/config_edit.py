@@ -31,12 +31,12 @@ def set_value(path: Path, key: str, value: str) -> bool:
     wanted = _changed(old, keys, value)
     check_config(wanted, str(path))
     new = _removed(text, keys) if not value else _edited(text, keys, value)
-    kept = new is not None and _same(new, wanted)
+    kept_comments = new is not None and _same(new, wanted)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        text_now = new if new is not None and kept else msgspec.yaml.encode(wanted).decode()
+        text_now = new if new is not None and kept_comments else msgspec.yaml.encode(wanted).decode()
         write_atomically(path, text_now, 0o600 if "notify" in wanted else None)
-    return kept or "#" not in text
+    return kept_comments or "#" not in text
 
 
 def _check_value(keys: Sequence[str], value: str) -> None:
@@ -58,11 +58,11 @@ def _check_value(keys: Sequence[str], value: str) -> None:
 
 def _changed(data: Mapping[str, Any], keys: Sequence[str], value: str) -> dict[str, Any]:
     """Return nested mappings with another value; without one, mappings that become empty are left out."""
-    first, *rest = keys
+    first, *inner_keys = keys
     below = data.get(first)
     new: Any = value
-    if rest:
-        new = _changed(below if isinstance(below, Mapping) else {}, rest, value)
+    if inner_keys:
+        new = _changed(below if isinstance(below, Mapping) else {}, inner_keys, value)
     changed = {**data, first: new}
     return {key: settings for key, settings in changed.items() if key != first or settings}
 

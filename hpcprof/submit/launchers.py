@@ -290,10 +290,10 @@ def on_each_node(site: Site, job: Job) -> list[str]:
 
 def _ways_to_nodes(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of mpiexec that say how it reaches other nodes, with their values."""
-    kept, words = False, []
+    is_option, words = False, []
     for word in arguments:
-        kept = bool(_WAYS.fullmatch(word.partition("=")[0])) if word.startswith("-") else kept
-        words += [word] if kept else []
+        is_option = bool(_WAYS.fullmatch(word.partition("=")[0])) if word.startswith("-") else is_option
+        words += [word] if is_option else []
     return words
 
 

@@ -37,10 +37,10 @@ def check_target(text: str, where: str) -> None:
         raise UsageError(f"{where}: {error}.") from None
 
 
-def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
+def targets(texts: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
     """Return targets by the names that a run may show; a file ``only_names`` may name, not give them."""
     names = {}
-    for text in given:
+    for text in texts:
         if TARGET_NAME.fullmatch(text):
             if text not in named:
                 advice = "hpcprof config set notify.NAME TARGET adds one"
@@ -54,12 +54,12 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
     return names
 
 
-def names_there(given: Sequence[str], host: str) -> list[str]:
+def names_there(names: Sequence[str], host: str) -> list[str]:
     """Return the names of targets of a job on a host, which has the targets: they are not sent there."""
-    if not all(TARGET_NAME.fullmatch(text) for text in given):
+    if not all(TARGET_NAME.fullmatch(text) for text in names):
         place = f"~/.config/hpcprof/{folder().name}/NAME"
         raise UsageError(f"{FLAG}: give a NAME for a job on {host}; its target is in {place} there.")
-    return list(given)
+    return list(names)
 
 
 def resolve(named: dict[str, str]) -> list[str]:

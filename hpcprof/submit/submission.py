@@ -285,5 +285,5 @@ def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[st
         state, reason = states[run.id].state, states[run.id].reason
         if state not in (JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED):
             raise UsageError(f"--after {run.id}: it is {state.value} ({reason}).")
-    left = [run for run in waited if not states[run.id].state.ended]
-    return client.unfinished([run.job_id for run in left])
+    unfinished = [run for run in waited if not states[run.id].state.ended]
+    return client.unfinished([run.job_id for run in unfinished])

@@ -53,7 +53,7 @@ def wait_until_ended(
     error.
     """
     began = time.monotonic()
-    shown = ""
+    last_line = ""
     log = _Log(run)
     for pause in poll_seconds():
         status = poll([run])[run.id]
@@ -62,9 +62,9 @@ def wait_until_ended(
         if status.state.ended:
             break
         status = replace(status, reason=describe_status(run, status))
-        if str(status) != shown:
+        if str(status) != last_line:
             on_status(status, time.monotonic() - began)
-            shown = str(status)
+            last_line = str(status)
         time.sleep(pause)
     return status
 

@@ -90,10 +90,10 @@ class WorkloadParser(argparse.ArgumentParser):
         for name in (argument.partition("=")[0] for argument in arguments):
             if name in self._gone:
                 raise UsageError(f"{self.prog}: {name} no longer exists: {self._gone[name]}.")
-        values, others = self.parse_known_args(list(arguments))
-        if others:
+        values, unknown_words = self.parse_known_args(list(arguments))
+        if unknown_words:
             valid = (name for name in self._option_string_actions if name.startswith("--"))
-            raise unknown("option", others[0], valid, f" of {self.prog}")
+            raise unknown("option", unknown_words[0], valid, f" of {self.prog}")
         return vars(values)
 
     def error(self, message: str) -> NoReturn:

@@ -198,10 +198,10 @@ class Capture:
         if self._scheduled and earlier == self._traces > 0:
             return  # the cycles of the schedule were over
         steps = self._step - self._first + 1
-        done = f"after {steps} step{'s' * (steps != 1)}{' and written' * (self._traces > earlier)}"
-        print(f"hpcprof: the walltime limit is near: the capture was stopped {done}.", file=sys.stderr)
+        progress = f"after {steps} step{'s' * (steps != 1)}{' and written' * (self._traces > earlier)}"
+        print(f"hpcprof: the walltime limit is near: the capture was stopped {progress}.", file=sys.stderr)
         if self._state is not None:
-            write_atomically(self._state / f"{self._stem.name}.stopped", f"{done}\n")
+            write_atomically(self._state / f"{self._stem.name}.stopped", f"{progress}\n")
 
     def _finish(self) -> None:
         # The profiler records GPU work only while it runs, so the work must finish first.

@@ -193,8 +193,8 @@ def disconnect(world: World) -> None:
 
 
 def _use_gpu(node: Any, host: str) -> torch.device:
-    seen = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
-    device = torch.device("cuda", choose_gpu(node.allgather(seen), node.rank, host))
+    uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+    device = torch.device("cuda", choose_gpu(node.allgather(uuids), node.rank, host))
     torch.cuda.set_device(device)
     # TF32 keeps only 10 bits of the mantissa; float32 must mean float32.
     torch.set_float32_matmul_precision("highest")
@@ -202,7 +202,7 @@ def _use_gpu(node: Any, host: str) -> torch.device:
 
 
 def _use_cpu(node: Any) -> torch.device:
-    cores = [frozenset(seen) for seen in node.allgather(sorted(os.sched_getaffinity(0)))]
+    cores = [frozenset(affinity) for affinity in node.allgather(sorted(os.sched_getaffinity(0)))]
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(thread_count(cores, node.rank))
     return torch.device("cpu")

@@ -36,7 +36,7 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
     for rank, gpus in enumerate(visible):
         free = [index for index, gpu in enumerate(gpus) if gpu not in taken]
         if not free:
-            count = len({gpu for seen in visible for gpu in seen})
+            count = len({gpu for uuids in visible for gpu in uuids})
             raise UsageError(
                 f"{host} runs {len(visible)} ranks, but they see only {count} GPU{'s' * (count != 1)}: "
                 f"local rank {rank} gets none. Start at most {count} per node, or use --device cpu."

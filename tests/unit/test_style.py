@@ -23,7 +23,13 @@ _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[])")
 _NO_NOUN = re.compile(r"found|one|own|known|some|told|what|asked|there|of_\w+")
 """Names of variables that say nothing of what they hold."""
 
+_NO_NOUN_EITHER = re.compile(r"said|kept|mine|shown|seen|given|rest|others|done")
+"""Further ones, outside the rooms of `_LATER`."""
+
+_LATER = ("analysis/explain/", "report/", "results/")
+
 _OLD_NAMES = {
+    "submit/profilers/base.py": 1,
     "analysis/explain/causes/kernels.py": 3,
     "analysis/explain/replay.py": 18,
     "analysis/predict/scale.py": 18,
@@ -96,10 +102,18 @@ def variables(path: Path) -> Iterator[Text]:
             yield node.lineno, node.id
 
 
+def module_name(path: Path) -> str:
+    """Return the path of a module within the package."""
+    return path.relative_to(ROOT / "hpcprof").as_posix()
+
+
 def test_variables_are_nouns_of_the_domain() -> None:
     unnamed = {
-        path.relative_to(ROOT / "hpcprof").as_posix(): [
-            f"{line}: {variable}" for line, variable in variables(path) if _NO_NOUN.fullmatch(variable)
+        module_name(path): [
+            f"{line}: {variable}"
+            for line, variable in variables(path)
+            if _NO_NOUN.fullmatch(variable)
+            or (_NO_NOUN_EITHER.fullmatch(variable) and not module_name(path).startswith(_LATER))
         ]
         for path in SOURCES
     }

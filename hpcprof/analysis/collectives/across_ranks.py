@@ -71,13 +71,13 @@ def list_collectives(communication: Communication) -> Listed:
     """List the collectives of some communicators."""
     matched, aligned = communication.collectives, communication.clocks
     tables = [_table(operation, aligned.get(clock_key(operation))) for operation in matched]
-    shown = [operation for operation in matched if len(operation.seq)]
+    listed = [operation for operation in matched if len(operation.seq)]
     gaps = Gaps(
         fused=sum(int(np.count_nonzero(operation.fused > 1)) for operation in matched),
         unsized=any(bool(np.isnan(operation.message).any()) for operation in matched),
         unnamed=any(operation.comm_id is None for operation in matched),
-        uncounted=any(operation.size is None for operation in shown),
-        unaligned=any(clock_key(operation) not in aligned for operation in shown),
+        uncounted=any(operation.size is None for operation in listed),
+        unaligned=any(clock_key(operation) not in aligned for operation in listed),
     )
     rows = joined(tables)
     medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))

@@ -81,32 +81,36 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
     for number, (ranks, _) in enumerate(sets):
         for rank in ranks:
             rank_sets.setdefault(rank, []).append(number)
-    left = set(range(len(sets)))
-    components = [_connected(sets, rank_sets, number, left) for number in range(len(sets)) if number in left]
+    unconnected = set(range(len(sets)))
+    components = [
+        _connected(sets, rank_sets, number, unconnected)
+        for number in range(len(sets))
+        if number in unconnected
+    ]
     return sorted(components, key=lambda part: -len(part.clocks))
 
 
 def _connected(
-    sets: Sequence[Aligned], rank_sets: Mapping[int, Sequence[int]], first: int, left: set[int]
+    sets: Sequence[Aligned], rank_sets: Mapping[int, Sequence[int]], first: int, unconnected: set[int]
 ) -> Alignment:
     """Connect what shares ranks with the first set, and remove it from those that are left."""
     ranks, clocks = sets[first]
     base = int(clocks.zero[0])
     placed = {rank: _alone(clocks, column, base) for column, rank in enumerate(ranks)}
     uncertainty = dict(zip(ranks, clocks.uncertainty.tolist(), strict=True))
-    left.remove(first)
+    unconnected.remove(first)
     waiting: list[tuple[float, int, int]] = []
     new = list(ranks)
     while True:
         for rank in new:
-            for number in left.intersection(rank_sets[rank]):
+            for number in unconnected.intersection(rank_sets[rank]):
                 heapq.heappush(waiting, (uncertainty[rank] + _error(sets[number], rank), number, rank))
         if not waiting:
             return Alignment(placed, uncertainty)
         error, number, through = heapq.heappop(waiting)
         new = []
-        if number in left:
-            left.remove(number)
+        if number in unconnected:
+            unconnected.remove(number)
             members, source = sets[number]
             new = [rank for rank in members if rank not in placed]
             for rank in new:

@@ -147,10 +147,10 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -
     np.minimum.at(least, number, many)
     np.maximum.at(most, number, many)
     alike = (np.bincount(number) == count) & (least == most)
-    kept = alike[number][pair]
+    equal_rows = alike[number][pair]
     place = position_in_group(pair)
-    chosen = {name: values[in_steps][kept] for name, values in columns.items()}
-    key = (step * _MOST_IN_STEP + place)[kept]
+    chosen = {name: values[in_steps][equal_rows] for name, values in columns.items()}
+    key = (step * _MOST_IN_STEP + place)[equal_rows]
     order = np.lexsort((chosen["rank"], key))
     return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
 
@@ -163,13 +163,13 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     in_common = whole[place]
     by_rank = {key: values[in_common].reshape(-1, len(calls)) for key, values in columns.items()}
     message, size = by_rank["bytes"], by_rank["comm_ranks"]
-    kept = {field: by_rank[name] for field, name in _BY_RANK.items()}
-    kept |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
-    kept["fused"] = by_rank["fused"].max(axis=1)
+    arrays = {field: by_rank[name] for field, name in _BY_RANK.items()}
+    arrays |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
+    arrays["fused"] = by_rank["fused"].max(axis=1)
     # fmin and fmax take the other one of a value that is unknown, NaN.
-    kept |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
-    kept |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
-    return RecordedOperation(calls, seq[whole], kept)
+    arrays |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
+    arrays |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
+    return RecordedOperation(calls, seq[whole], arrays)
 
 
 def match_recorded(
@@ -220,8 +220,8 @@ def in_few_sentences(problems: list[str]) -> list[str]:
     """Return the first sentences about what is not matched, and how many there are more."""
     problems = sorted(problems)
     more = len(problems) - _SENTENCES
-    rest = [f"{more} more are not matched for similar reasons"] if more > 0 else []
-    return problems[:_SENTENCES] + rest
+    summary = [f"{more} more are not matched for similar reasons"] if more > 0 else []
+    return problems[:_SENTENCES] + summary
 
 
 def _match_one(

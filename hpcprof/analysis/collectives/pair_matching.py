@@ -87,9 +87,14 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     partner, reasons = _partners(rows, communicator, names, chosen, whole_world)
     problems += reasons
     rank = rows["rank"].to_numpy(np.int64)[chosen]
-    kept = (partner != NO_PEER) & (partner != rank)
-    alone = _alone(rows, chosen, partner)[kept]
-    chosen, sends, partner, rank = chosen[kept], sends[kept], partner[kept], rank[kept]
+    has_partner = (partner != NO_PEER) & (partner != rank)
+    alone = _alone(rows, chosen, partner)[has_partner]
+    chosen, sends, partner, rank = (
+        chosen[has_partner],
+        sends[has_partner],
+        partner[has_partner],
+        rank[has_partner],
+    )
     sender, receiver = np.where(sends, rank, partner), np.where(sends, partner, rank)
     profiled = np.isin(partner, distinct(rows["rank"].to_numpy(np.int64)))
     pairs = []
@@ -288,9 +293,9 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     return together
 
 
-def _aligned(messages: _Messages, kept: Mask, usual: float | None) -> AlignedClocks:
+def _aligned(messages: _Messages, usable: Mask, usual: float | None) -> AlignedClocks:
     """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
-    sent, received, up = messages.sent[kept], messages.received[kept], messages.up[kept]
+    sent, received, up = messages.sent[usable], messages.received[usable], messages.up[usable]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
     elapsed = (stamps - stamps[0]).astype(float)
     blocks = np.array_split(np.arange(len(up)), max(1, len(up) // _BLOCK))

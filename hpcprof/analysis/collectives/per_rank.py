@@ -169,8 +169,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     owner = _inside(carriers, launch_where, launched)
     kernel, launch, owner = (of[owner != _NONE] for of in (kernel, launch, owner))
     unowned = np.setdiff1d(rows, rows[kernel])
-    others = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
-    spare = len(rows) - len(distinct(kernel)) - len(others.start)
+    unrecorded = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
+    spare = len(rows) - len(distinct(kernel)) - len(unrecorded.start)
     carrying = rows[kernel]
     first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
     np.minimum.at(first, owner, kernels.start[carrying])
@@ -185,8 +185,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     replays[owner] = named(timeline, timeline.calls.name[launch], lambda name: "GraphLaunch" in name)
     replays &= count == np.bincount(carrier, minlength=len(carriers))
     told_apart = (count > 0) & ((count == 1) | (communicators == 1) | replays)
-    kept = np.flatnonzero(told_apart[carrier])
-    carrier = carrier[kept]
+    owners = np.flatnonzero(told_apart[carrier])
+    carrier = carrier[owners]
     _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
     part, replay = position_in_group(carrier), replays[carrier]
     in_order = carrying[np.lexsort((kernels.start[carrying], owner))]
@@ -194,27 +194,27 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     start, end = first[carrier], last[carrier]
     start[replay], end[replay] = kernels.start[kernel_of], kernels.end[kernel_of]
     collectives = _Collectives(
-        operation=object_array(timeline.names(calls.operation[kept])),
-        communicator=object_array(timeline.names(calls.communicator[kept])),
-        seq=position_in_group(kind)[kept],
-        bytes=calls.bytes[kept],
-        ranks=calls.ranks[kept],
-        peer=calls.peer[kept],
-        comm_peer=calls.comm_peer[kept],
+        operation=object_array(timeline.names(calls.operation[owners])),
+        communicator=object_array(timeline.names(calls.communicator[owners])),
+        seq=position_in_group(kind)[owners],
+        bytes=calls.bytes[owners],
+        ranks=calls.ranks[owners],
+        peer=calls.peer[owners],
+        comm_peer=calls.comm_peer[owners],
         fused=np.where(replay, 1, np.bincount(carrier, minlength=len(carriers))[carrier]),
         part=np.where(replay, 0, part),
         device=device[carrier],
         start=start,
         end=end,
-        call=calls.start[kept],
+        call=calls.start[owners],
     )
-    lost = len(calls) - len(kept)
+    lost = len(calls) - len(owners)
     reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
     if spare:
-        left = f"{counted(spare, 'communication kernel')} of {file}"
+        subject = f"{counted(spare, 'communication kernel')} of {file}"
         verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
-        reasons.append(f"{left} {verbs[0]} to no recorded collective and {verbs[1]} left out")
-    return _in_order_of_calls(collectives, others), reasons
+        reasons.append(f"{subject} {verbs[0]} to no recorded collective and {verbs[1]} left out")
+    return _in_order_of_calls(collectives, unrecorded), reasons
 
 
 def _in_order_of_calls(*parts: _Collectives) -> _Collectives:

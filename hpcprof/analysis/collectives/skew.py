@@ -146,9 +146,9 @@ def _costs_of_steps(
     usual = np.full(late.shape, np.nan)
     for number_of_kind in range(kind.max(initial=-1) + 1):
         halves = [np.flatnonzero((kind == number_of_kind) & (second == half)) for half in (False, True)]
-        for mine, other in (halves, halves[::-1]):
+        for own_half, other in (halves, halves[::-1]):
             if len(other):
-                usual[mine] = np.median(late[other], axis=0)
+                usual[own_half] = np.median(late[other], axis=0)
     order = np.argsort(number, kind="stable")
     begin = np.searchsorted(number[order], np.arange(len(steps)))
 

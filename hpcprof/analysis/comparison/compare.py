@@ -102,31 +102,31 @@ def compare(
         return no_rows("the sides have no time in common: neither steps nor GPU work")
     frequencies = {name: sides[name].known() for name in _CLOCKS if name in sides}
     clocks = other_clocks(frequencies, "in b", "in a")
-    said = [*filter(None, [clocks]), *describe_differences(against, runs)]
+    notes = [*filter(None, [clocks]), *describe_differences(against, runs)]
     gated = [name for gate in gates for name in GATES[gate] if name in sides]
     rows, deciders = [], dict.fromkeys((deciding, *gated))
     for name in deciders:
         widened, decided, how = _design(name, sides[name], against, runs, earlier)
         rows.append(_row(name, widened, decided, True, margin_pct))
         if how:
-            said.append(how)
+            notes.append(how)
         if rows[-1]["verdict"] in (EQUIVALENT, INCONCLUSIVE) and decided is not None:
-            said.append(_detectable(decided, name))
+            notes.append(_detectable(decided, name))
     rows += [
         _row(name, side, side.estimate(), False, margin_pct)
         for name, side in sides.items()
         if name not in deciders and (any(side.a) or any(side.b))
     ]
-    said += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
-    said += _rare_steps(rows)
+    notes += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
+    notes += _rare_steps(rows)
     if per_launch:
-        said.append(
+        notes.append(
             "not every profile has steps, and the captures have different numbers of kernels: times are per "
             "kernel, and whether the program takes longer is unknown"
         )
     elif not per_step and any(name == _SPAN for name in sides):
-        said.append("not every profile has steps, so the GPU's times are those of whole profiles")
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+        notes.append("not every profile has steps, so the GPU's times are those of whole profiles")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
 def _rare_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -198,13 +198,13 @@ def _design(
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
         pos_a, pos_b = (np.array(places_of_side) for places_of_side in zip(*pairs, strict=True))
-        said = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
+        notes = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
         if enough:
-            said.append(f"{len(before)} earlier runs of the baseline tell only the noise")
+            notes.append(f"{len(before)} earlier runs of the baseline tell only the noise")
         estimate = paired(a[pos_a], b[pos_b], noise_of(before) if enough else None)
-        return sides, estimate, "; ".join([*said, *_of_order(order(*submitted))])
+        return sides, estimate, "; ".join([*notes, *_of_order(order(*submitted))])
     taken = order(*submitted)
-    said = _of_order(taken)
+    notes = _of_order(taken)
     measured = [*(run for run, _ in had), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
     if taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
@@ -225,16 +225,16 @@ def _design(
         steady = with_common_slope(blocks)
         if steady is not None:
             drift = f"runs of one side drift in {name}, and the estimate is without this drift"
-            return sides, steady, "; ".join([drift, *said])
+            return sides, steady, "; ".join([drift, *notes])
     if enough and alike(a, before) and not drifts(np.concatenate([before, a])):
-        said.insert(0, f"{len(before)} earlier runs of the baseline are part of it in {name}")
+        notes.insert(0, f"{len(before)} earlier runs of the baseline are part of it in {name}")
         widened = _Sides([*np.exp(before).tolist(), *sides.a], sides.b)
-        return widened, independent(np.concatenate([before, a]), b), "; ".join(said)
+        return widened, independent(np.concatenate([before, a]), b), "; ".join(notes)
     if enough:
-        said.insert(
+        notes.insert(
             0, f"{len(before)} earlier runs differ from the baseline in {name}, or drift, and are left out"
         )
-    return sides, independent(a, b), "; ".join(said)
+    return sides, independent(a, b), "; ".join(notes)
 
 
 def _of_order(submission_order: Order) -> list[str]:
@@ -531,19 +531,23 @@ def independent(a: Floats, b: Floats) -> Estimate:
     return _unequal(difference, (many[0], 1 / many[1], many[1] - 1), few)
 
 
-def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -> tuple[Floats, Estimate]:
+def extrapolated(
+    values: Floats, places: Floats, other_values: Floats, place: float
+) -> tuple[Floats, Estimate]:
     """Return a series without its steady drift, and the estimate of ``mean(others)`` less its level.
 
-    The drift of the series is taken out, so that it has the level that it would have at ``place``. ``values``
-    and ``places`` are at least three values and their places in time, both of shape (n,); ``others`` are at
-    least two values, whose mean place is ``place``.
+    The series then has the level that it would have at ``place``. ``values`` and ``places`` are at least
+    three values and their places in time, both of shape (n,); ``other_values`` are at least two values, whose
+    mean place is ``place``.
     """
     apart = places - np.mean(places)
     level = values + _Line.of([(values, places)]).slope * (place - places)
     noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
     leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
-    few = float(np.var(others, ddof=1)), len(others)
-    estimate = _unequal(float(np.mean(others) - np.mean(level)), (noise, leverage, len(values) - 2), few)
+    few = float(np.var(other_values, ddof=1)), len(other_values)
+    estimate = _unequal(
+        float(np.mean(other_values) - np.mean(level)), (noise, leverage, len(values) - 2), few
+    )
     # Runs that resemble the run before tell less than as many independent ones.
     wider = widening(level - np.mean(level))
     return level, replace(estimate, error=estimate.error * wider)
@@ -648,9 +652,9 @@ class _Line(msgspec.Struct, frozen=True):
         apart = [(values, places - np.mean(places)) for values, places in blocks]
         inside = sum(float(x @ x) for _, x in apart)
         slope = sum(float(x @ values) for values, x in apart) / inside
-        left = np.concatenate([values - np.mean(values) - slope * x for values, x in apart])
-        freedom = len(left) - len(blocks) - 1
-        return cls(slope, inside, float(left @ left) / freedom, widening(left), freedom)
+        residuals = np.concatenate([values - np.mean(values) - slope * x for values, x in apart])
+        freedom = len(residuals) - len(blocks) - 1
+        return cls(slope, inside, float(residuals @ residuals) / freedom, widening(residuals), freedom)
 
     def rises(self, wider: float = 1.0) -> bool:
         """Return whether there may be a slope (Student's t), with its standard error as many times wider."""

@@ -53,14 +53,14 @@ def describe_differences(
     ``expected`` are the names of facts in which the sides differ on purpose.
     """
     names = _names(a, b)
-    said = []
+    sentences = []
     for label, side in zip(labels, (a, b), strict=True):
         mixed = [name for name in names if len(_values(side, name)) > 1]
         if mixed:
-            said.append(f"the repeats in {label} differ in {', '.join(mixed)}")
+            sentences.append(f"the repeats in {label} differ in {', '.join(mixed)}")
     for difference in differences(a, b, expected):
-        said.append(f"{difference.name} differs: {difference.said(*labels)}")
-    return said
+        sentences.append(f"{difference.name} differs: {difference.said(*labels)}")
+    return sentences
 
 
 def _names(a: Sequence[RunData], b: Sequence[RunData]) -> list[str]:

@@ -85,18 +85,18 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
     timed = [entry for run, step in measured if (entry := _timed(run, step)) is not None]
     rows = [row for group in _groups(timed) for row in _rows_of_program(group)]
-    said = unnamed(runs)
+    notes = unnamed(runs)
     if not rows:
         why = (
             "scaling needs runs of one program at two or more rank counts; "
             f"runs with step times: {len(measured)} of {len(runs)}"
         )
-        return no_rows("; ".join([why, *said]))
+        return no_rows("; ".join([why, *notes]))
     if any(row["efficiency"] is None for row in rows):
-        said.append("no efficiency where the parameters do not tell strong from weak scaling")
+        notes.append("no efficiency where the parameters do not tell strong from weak scaling")
     if any(row["runs"] < 2 for row in rows):
-        said.append("no interval where a rank count, or the reference, has only one run")
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+        notes.append("no interval where a rank count, or the reference, has only one run")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
 def unnamed(runs: Sequence[RunData]) -> list[str]:

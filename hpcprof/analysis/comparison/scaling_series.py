@@ -225,8 +225,10 @@ def _members(pattern: _Pattern, setups: Sequence[ScalingSetup]) -> Iterator[list
     for i, setup in enumerate(setups):
         if not all(_is_count(setup.parameters.get(name)) for name in pattern.names):
             continue
-        others = frozenset(item for item in setup.parameters.items() if item[0] not in pattern.names)
-        groups.setdefault((others, pattern.size(setup)), []).append(i)
+        fixed_parameters = frozenset(
+            item for item in setup.parameters.items() if item[0] not in pattern.names
+        )
+        groups.setdefault((fixed_parameters, pattern.size(setup)), []).append(i)
     for members in groups.values():
         if len({setups[i].ranks for i in members}) == len(members):
             yield members

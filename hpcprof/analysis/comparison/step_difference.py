@@ -48,19 +48,21 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     a, b = ([account for account in side if account is not None] for side in accounts)
     if not a or not b:
         return no_rows("the account of a step needs profiles with steps on both sides")
-    names, said = list(_PARTS), []
+    names, notes = list(_PARTS), []
     if not all(account.waiting_is_known for account in (*a, *b)):
         names.remove("wait_for_peer_ns")
-        said.append(_NO_WAITING)
+        notes.append(_NO_WAITING)
     rows = [_row(STEP, [account.step for account in a], [account.step for account in b])]
     rows += [_row(_PARTS[name], *(_values(side, name, names) for side in (a, b))) for name in names]
-    rest = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
-    if any(rest.values()):
+    unassigned = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
+    if any(unassigned.values()):
         middle = [[account.step - sum(account.parts.values()) for account in side] for side in (a, b)]
-        rows.append(_row(UNEVEN, *middle) | rest | {"difference_ns": rest["b_ns"] - rest["a_ns"]})
+        rows.append(
+            _row(UNEVEN, *middle) | unassigned | {"difference_ns": unassigned["b_ns"] - unassigned["a_ns"]}
+        )
     if min(len(a), len(b)) < 2:
-        said.append(_ONE_RUN)
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+        notes.append(_ONE_RUN)
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
 class _Account(msgspec.Struct, frozen=True):

@@ -248,7 +248,7 @@ def declare(
     *,
     scope: Scope = Scope.RANK,
     function: str = "",
-    **given: Any,
+    **fields: Any,
 ) -> Analysis:
     """Declare an analysis by texts for `columns` and `names`; ``function`` is in ``hpcprof.analysis``."""
     return Analysis(
@@ -259,13 +259,13 @@ def declare(
         f"hpcprof.analysis.{function}" if function else "",
         main_columns=names(main),
         report_position=position,
-        **given,
+        **fields,
     )
 
 
 def from_part(
-    name: str, title: str, described: str, main: str, position: int | None = None, **given: Any
+    name: str, title: str, described: str, main: str, position: int | None = None, **fields: Any
 ) -> Analysis:
     """Declare an analysis of a run whose rows ``map`` returns."""
-    given = {"events": Events(frozenset()), **given}
-    return declare(name, title, described, main, position, scope=Scope.RUN, **given)
+    fields = {"events": Events(frozenset()), **fields}
+    return declare(name, title, described, main, position, scope=Scope.RUN, **fields)

@@ -10,16 +10,16 @@ from hpcprof.profiles.timeline import Ints, Timeline
 
 
 def number_texts(
-    timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
+    timeline: Timeline, ids: Ints, edit: Callable[[str | None], str | None] = lambda text: text
 ) -> tuple[NDArray[np.object_], Ints]:
     """Assign numbers to the texts that occur, in ascending order with None first.
 
     ``ids`` has the place of each row's text in the timeline's string table, shape (n,); several may have the
-    same text. ``shown`` changes each text before they are compared. Returned are the distinct texts, and for
+    same text. ``edit`` changes each text before they are compared. Returned are the distinct texts, and for
     each row the place of its text among them, shape (n,).
     """
     used = distinct(ids)
-    names = [shown(name) for name in timeline.names(used)]
+    names = [edit(name) for name in timeline.names(used)]
     texts = sorted(set(names), key=lambda text: (text is not None, text or ""))
     place = {text: i for i, text in enumerate(texts)}
     # `NO_NAME` is -1 and so selects the last element.

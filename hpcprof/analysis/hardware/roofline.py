@@ -44,13 +44,13 @@ def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Out
     )
     outcome = roofline(kernels, shapes, peaks)
     devices = [device for run in against for device in _several_devices(run.tables["device_breakdown"])]
-    said = list(dict.fromkeys(devices)) if len(outcome.rows) else []
-    return _with(outcome, [*said, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
+    notes = list(dict.fromkeys(devices)) if len(outcome.rows) else []
+    return _with(outcome, [*notes, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
 
 
-def _with(outcome: Outcome, said: Sequence[str]) -> Outcome:
+def _with(outcome: Outcome, notes: Sequence[str]) -> Outcome:
     """Add sentences to the reason of an outcome."""
-    return Outcome(outcome.rows, "; ".join(filter(None, [outcome.reason, *said])))
+    return Outcome(outcome.rows, "; ".join(filter(None, [outcome.reason, *notes])))
 
 
 def _several_devices(breakdown: pd.DataFrame) -> list[str]:
@@ -154,19 +154,19 @@ def _median(values: pd.Series[Any]) -> float | None:
 
 def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:
     """Return the reasons why values are missing."""
-    said = []
+    reasons = []
     unknown = int(rows["bound"].isna().sum())
     if unknown:
-        said.append(
+        reasons.append(
             f"{unknown} of {len(rows)} kernels have no bound: it needs the operations of every precision, "
             f"the bytes of DRAM and the peak rates, which ncu collects in the sections {_SECTIONS}"
         )
     absent = int(rows["in_situ_ns"].isna().sum())
     if not len(shapes):
-        said.append("in_situ_ns is unknown, because no rank has a timeline of Nsight Systems")
+        reasons.append("in_situ_ns is unknown, because no rank has a timeline of Nsight Systems")
     elif absent:
-        said.append(f"{absent} of {len(rows)} kernels are not in the timeline of Nsight Systems")
-    return "; ".join(said)
+        reasons.append(f"{absent} of {len(rows)} kernels are not in the timeline of Nsight Systems")
+    return "; ".join(reasons)
 
 
 DRAM = "dram"

@@ -212,13 +212,17 @@ def line_of(frames: tuple[CodeLine, ...]) -> str:
     return f"{file}:{frame.line} {frame.function}"
 
 
-def differences(held: Mapping[Purpose, Held], others: Sequence[Mapping[Purpose, Held]]) -> dict[Purpose, int]:
+def differences(
+    held: Mapping[Purpose, Held], other_contents: Sequence[Mapping[Purpose, Held]]
+) -> dict[Purpose, int]:
     """Return by how many bytes each place differs from the median of others; empty without others."""
-    if not others:
+    if not other_contents:
         return {}
-    places = {*held, *(place for peer in others for place in peer)}
+    places = {*held, *(place for peer in other_contents for place in peer)}
     none = Held(0, 0)
     return {
-        place: int(held.get(place, none).bytes - np.median([peer.get(place, none).bytes for peer in others]))
+        place: int(
+            held.get(place, none).bytes - np.median([peer.get(place, none).bytes for peer in other_contents])
+        )
         for place in places
     }

@@ -86,10 +86,10 @@ def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Ev
     place += f", in {module}" if module else ""
     free = ""
     if failed["free_bytes"] is not None and failed["capacity_bytes"]:
-        left, whole = failed["free_bytes"], failed["capacity_bytes"]
-        free = f"; {format_bytes(left)} of {format_bytes(whole)} free on the GPU"
+        free_bytes, whole = failed["free_bytes"], failed["capacity_bytes"]
+        free = f"; {format_bytes(free_bytes)} of {format_bytes(whole)} free on the GPU"
         # The program allows itself less than the GPU has.
-        free += ", beyond what the process may use" if left > needed else ""
+        free += ", beyond what the process may use" if free_bytes > needed else ""
     yield (
         Evidence("memory_snapshots", rank, "asked_bytes", needed),
         f"rank {rank}: {format_bytes(needed)} asked{place}{free}",
@@ -160,9 +160,9 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
     if len(peaks) < 2:
         return
     rank = max(peaks, key=lambda number: peaks[number])
-    others = statistics.median(peak for other, peak in peaks.items() if other != rank)
-    more = peaks[rank] - others
-    if peaks[rank] < _MUCH_MORE * others or more < _LEAST_BYTES:
+    median_of_others = statistics.median(peak for other, peak in peaks.items() if other != rank)
+    more = peaks[rank] - median_of_others
+    if peaks[rank] < _MUCH_MORE * median_of_others or more < _LEAST_BYTES:
         return
     rows = [row for row in tables["memory"] if row["rank"] == rank and row["difference_bytes"] is not None]
     lines = sorted(_by_line(iter(rows)), key=lambda line: -line["difference"])
@@ -172,7 +172,7 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
         (
             Evidence(source, rank, key, peaks[rank]),
             f"rank {rank}: {format_bytes(peaks[rank])} at the peak; median of the other ranks: "
-            f"{format_bytes(others)}",
+            f"{format_bytes(median_of_others)}",
         ),
         *_line_evidence(rank, lines[0] if lines else None),
     ]

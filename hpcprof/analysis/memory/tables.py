@@ -105,8 +105,8 @@ def _settles(rates: Floats) -> bool:
     """Return whether rates that follow each other become smaller, beyond chance: the slope of their line."""
     places = np.arange(len(rates)) - (len(rates) - 1) / 2
     slope = float(places @ rates / (places @ places))
-    rest = rates - rates.mean() - slope * places
-    error = float(np.sqrt(rest @ rest / (len(rates) - 2) / (places @ places)))
+    residuals = rates - rates.mean() - slope * places
+    error = float(np.sqrt(residuals @ residuals / (len(rates) - 2) / (places @ places)))
     return slope < -float(student_quantile(len(rates) - 2, _SETTLING)) * error
 
 
@@ -354,17 +354,17 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
         by_moment[view.moment].append(view)
     for view in looked:
         rank = view.key["rank"]
-        others = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
-        differs = differences(view.held, others)
+        other_ranks = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
+        differs = differences(view.held, other_ranks)
         whole = sum(held.bytes for held in view.held.values()) or 1
         places = sorted(
             {*view.held, *differs}, key=lambda place: (-_held(view, place).bytes, -abs(differs.get(place, 0)))
         )
-        shown, left = places[:_MOST_PLACES], places[_MOST_PLACES:]
-        rest: dict[str, list[Purpose]] = defaultdict(list)
-        for place in left:
-            rest[place.kind].append(place)
-        groups = [[place] for place in shown] + [*rest.values()]
+        largest, smaller = places[:_MOST_PLACES], places[_MOST_PLACES:]
+        small_places: dict[str, list[Purpose]] = defaultdict(list)
+        for place in smaller:
+            small_places[place.kind].append(place)
+        groups = [[place] for place in largest] + [*small_places.values()]
         for group in groups:
             held = [_held(view, place) for place in group]
             size = sum(each.bytes for each in held)
@@ -376,7 +376,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
                 "bytes": size,
                 "blocks": sum(each.blocks for each in held),
                 "share_pct": round(100 * size / whole, 3),
-                "difference_bytes": sum(differs[place] for place in group) if others else None,
+                "difference_bytes": sum(differs[place] for place in group) if other_ranks else None,
             }
 
 

@@ -42,21 +42,21 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     """
     calls, ops = run.calls, run.operations
     bounds = calls.first
-    kept = np.zeros(len(calls), np.int64)
+    unavoidable = np.zeros(len(calls), np.int64)
     unmatched = ops.completes[ops.match == NONE]
-    kept[unmatched] = calls.length[unmatched]
+    unavoidable[unmatched] = calls.length[unmatched]
     names = [number for number, name in enumerate(calls.names) if name in START_CALLS]
     starts = np.isin(calls.name, names)
-    kept[starts] = calls.length[starts]
+    unavoidable[starts] = calls.length[starts]
     # The time of each call's begin if nothing waited.
-    begin = np.cumsum(calls.gap + np.append(0, kept[:-1]))
+    begin = np.cumsum(calls.gap + np.append(0, unavoidable[:-1]))
     threads = calls.sequence[bounds[:-1]].tolist()
     first = calls.start[bounds[:-1]].copy()
     for place, thread in enumerate(threads):
         first[place] = begun.get(thread, first[place])
     begin += np.repeat(first - begin[bounds[:-1]], np.diff(bounds))
-    later, after = _replayed(_plan(run), begin, begin + kept, bounds)
-    return begin + later, begin + kept + after
+    later, after = _replayed(_plan(run), begin, begin + unavoidable, bounds)
+    return begin + later, begin + unavoidable + after
 
 
 def _plan(run: RunMpi) -> _Plan:

@@ -321,12 +321,12 @@ def _match_messages(ops: MatchedOperations) -> tuple[Ints, Ints, int]:
     order = position_in_group(key * 2 + sends)
     count = np.bincount(key * 2 + sends, minlength=2 * len(keys)).reshape(-1, 2)
     usable = count.min(axis=1)
-    kept = order < usable[key]
+    has_partner = order < usable[key]
     numbers = np.cumsum(usable) - usable
     number = numbers[key] + order
     both = np.full((int(usable.sum()), 2), NONE)
-    both[number[kept & sends], 0] = chosen[kept & sends]
-    both[number[kept & ~sends], 1] = chosen[kept & ~sends]
+    both[number[has_partner & sends], 0] = chosen[has_partner & sends]
+    both[number[has_partner & ~sends], 1] = chosen[has_partner & ~sends]
     match[both[:, 0]] = match[both[:, 1]] = np.arange(len(both))
     partner[both[:, 0]], partner[both[:, 1]] = both[:, 1], both[:, 0]
     return match, partner, int(np.count_nonzero(message)) - 2 * len(both)
@@ -352,9 +352,9 @@ def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
         usable = rows[~ops.left[rows]]
         place = np.searchsorted(members, ops.rank[usable])
         order, least = position_in_group(place), int(np.bincount(place, minlength=len(members)).min())
-        kept = order < least
+        on_all_ranks = order < least
         table = np.empty((least, len(members)), np.int64)
-        table[order[kept], place[kept]] = usable[kept]
+        table[order[on_all_ranks], place[on_all_ranks]] = usable[on_all_ranks]
         same = (ops.op[table] == ops.op[table[:, :1]]).all(axis=1)
         # After one that differs, the order says nothing.
         table = table[: least if same.all() else int(np.argmin(same))]
@@ -397,8 +397,8 @@ def aligned_by_mpi(
         run = match_window(lists, window)
         see(run)
         if zeros:
-            left = _after_needs(run, zeros)
-            needs, early = needs + len(left), early + int(np.count_nonzero(left < -NEAR_NS))
+            slack = _after_needs(run, zeros)
+            needs, early = needs + len(slack), early + int(np.count_nonzero(slack < -NEAR_NS))
         calls, ops = run.calls, run.operations
         for op, rows in collective_tables(run):
             if ops.ops[op] not in ALIGNING or rows.shape[1] == 1:
@@ -434,12 +434,12 @@ def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
     calls, ops = run.calls, run.operations
     zero = np.array([zeros.get(rank, 0) for rank in range(int(ops.rank.max(initial=0)) + 1)], np.int64)
     begun = calls.own_start[ops.begin] - zero[ops.rank]
-    done = calls.own_end[ops.completes] - zero[ops.rank]
+    completed = calls.own_end[ops.completes] - zero[ops.rank]
     receives = ops.matched_receives
-    parts = [done[receives] - begun[ops.partner[receives]]]
+    parts = [completed[receives] - begun[ops.partner[receives]]]
     for op, rows in collective_tables(run):
         if ops.ops[op] in WAITING - OF_OBJECTS:
-            parts.append(done[rows].min(axis=1) - begun[rows].max(axis=1))
+            parts.append(completed[rows].min(axis=1) - begun[rows].max(axis=1))
     return np.concatenate(parts)
 
 

@@ -79,11 +79,11 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
             begin[places] = _positions(index, calls.start[index], operations.start[places])
             end[places] = _positions(index, np.maximum.accumulate(calls.end[index]), operations.end[places])
     end[operations.wait_ns == NO_WAIT] = NO_CALL
-    kept = np.flatnonzero(begin != NO_CALL)
-    kept = kept[np.argsort(begin[kept], kind="stable")]
-    if not len(kept):
+    begun_rows = np.flatnonzero(begin != NO_CALL)
+    begun_rows = begun_rows[np.argsort(begin[begun_rows], kind="stable")]
+    if not len(begun_rows):
         return none_in(timeline, "messages and collectives of MPI")
-    chosen = operations.take(kept)
+    chosen = operations.take(begun_rows)
     return Outcome(
         {
             "op": _texts(timeline, chosen.operation),
@@ -91,7 +91,7 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
             **{"comm_ranks": chosen.ranks, "peer": chosen.peer, "comm_peer": chosen.comm_peer},
             **{"root": chosen.root, "tag": chosen.tag},
             **{"bytes": chosen.bytes, "received_bytes": chosen.received_bytes},
-            **{"begin_call": begin[kept], "end_call": end[kept]},
+            **{"begin_call": begin[begun_rows], "end_call": end[begun_rows]},
         }
     )
 
@@ -118,10 +118,10 @@ def regions_of(timeline: Timeline) -> dict[str, Values]:
     times = step_intervals(timeline)
     _, rows = phases_of(timeline, steps)
     phases = timeline.ranges.take(rows)
-    shown = partial(shown_name, timeline)
+    text_of = partial(shown_name, timeline)
     return {
         "scope": ["step"] * len(steps) + ["phase"] * len(rows),
-        "name": [steps.name] * len(steps) + [shown(name) for name in timeline.names(phases.name)],
+        "name": [steps.name] * len(steps) + [text_of(name) for name in timeline.names(phases.name)],
         "start_ns": np.append(times.start, phases.start),
         "end_ns": np.append(times.end, np.maximum(phases.start, phases.end)),
     }

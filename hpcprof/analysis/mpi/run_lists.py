@@ -254,9 +254,9 @@ class RunLists(msgspec.Struct, dict=True):
             limit = np.zeros(int(number.max(initial=NONE)) + 1, np.int64)
             limit[number[: len(keys)]] = usable
             key_number = number[len(keys) :]
-            left = position_in_group(key_number * 2 + sends) >= limit[key_number]
+            surplus = position_in_group(key_number * 2 + sends) >= limit[key_number]
             peers[rank] = peers[rank].copy()
-            peers[rank][chosen[left]] = NONE
+            peers[rank][chosen[surplus]] = NONE
 
     @cached_property
     def limits(self) -> Ints:
@@ -343,7 +343,7 @@ class RunLists(msgspec.Struct, dict=True):
             return []
         weights = _Weights(self.communicators)
         every = [self._at_collectives(rank, rows, world, weights) for rank, rows in self._rows.items()]
-        moments, op, sums, quiet, done = zip(*every, strict=True)
+        moments, op, sums, quiet, completed = zip(*every, strict=True)
         count = min(map(len, moments))
         together = np.array([values[:count] for values in op])
         same = np.logical_and.accumulate((together == together[0]).all(axis=0))
@@ -351,7 +351,7 @@ class RunLists(msgspec.Struct, dict=True):
         possible &= np.array([values[:count] for values in quiet]).all(axis=0)
         possible &= np.add.reduce([values[:count] for values in sums]) == 0
         places = np.flatnonzero(possible)
-        whole = np.add.reduce([values[:count] for values in done])[places]
+        whole = np.add.reduce([values[:count] for values in completed])[places]
         cuts, last = [], 0
         for number, place in enumerate(places.tolist()):
             following = whole[number + 1] if number + 1 < len(places) else np.iinfo(np.int64).max

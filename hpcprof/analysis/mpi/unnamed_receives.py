@@ -95,11 +95,11 @@ def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> I
         tuple(key): ops.progress[named[rows]]
         for key, rows in (rows_by_key(ops.comm[named], ops.peer[named], ops.tag[named]) if len(named) else [])
     }
-    left = [
+    sequences = [
         np.delete(inbound[rows], _taken(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
         for key, rows in rows_by_key(*streams[inbound, :3].T)
     ]
-    remaining = np.concatenate(left)
+    remaining = np.concatenate(sequences)
     return remaining[np.argsort(at[remaining], kind="stable")]
 
 

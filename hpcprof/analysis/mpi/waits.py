@@ -157,8 +157,8 @@ def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part
     following = _first_after(run, begin, start)
     back = np.minimum(following, len(calls) - 1)
     pending = (following > begin) & (following <= ops.completes[other]) & (calls.start[begin] <= start)
-    waited, left = calls.start[back] - start, end - calls.start[back]
-    rows = np.flatnonzero(pending & (waited > 0) & (left >= 0) & (left < waited))
+    waited, until_return = calls.start[back] - start, end - calls.start[back]
+    rows = np.flatnonzero(pending & (waited > 0) & (until_return >= 0) & (until_return < waited))
     return _part(run, call[rows], pattern, back[rows])
 
 
@@ -189,8 +189,8 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
             yield _part(run, *_paired(ops.completes[rows], pattern, ops.begin[last]))
-            ends, others = last_to_complete(run, rows)
-            yield _until_progress(run, ends, others, pattern)
+            ends, last_rows = last_to_complete(run, rows)
+            yield _until_progress(run, ends, last_rows, pattern)
         elif name in PREFIX:
             waiters, other = needed_before(run, rows)
             yield _part(run, ops.completes[waiters], N_TO_N, ops.begin[other])
@@ -217,9 +217,9 @@ def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     ops = run.operations
     rows = rows[(ops.begin[rows] != ops.completes[rows]).all(axis=1)]
     last = run.calls.start[ops.completes[rows]].argmax(axis=1)[:, np.newaxis]
-    others = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
-    other = rows != others
-    return rows[other], others[other]
+    last_rows = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
+    other = rows != last_rows
+    return rows[other], last_rows[other]
 
 
 def _paired(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
@@ -238,9 +238,9 @@ def _completions(run: RunMpi, waits: Waits) -> Waits:
         rows = rows[(ops.begin[rows] == ops.end[rows]).all(axis=1)]
         begins = ops.begin[rows]
         begun = np.maximum(calls.end[begins].min(axis=1), calls.start[begins].max(axis=1))[:, None]
-        left = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins])
+        unblocked = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins])
         call.append(begins.ravel())
-        length.append(left.ravel())
+        length.append(unblocked.ravel())
     whole = np.concatenate(call)
     found_ends = Waits(
         whole, np.full(len(whole), COMPLETION), np.concatenate(length), np.full(len(whole), NONE)
@@ -269,9 +269,9 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     more_work, more_wait = other.worked - waiter.worked, other.waited - waiter.waited
     longest_gap = _longest(run, gap, other.first + 1, arrival + 1)
     longest_wait = _longest(run, waited, other.first + 1, arrival)
-    left = np.where(other.first < arrival, other.left, 0)
+    departure = np.where(other.first < arrival, other.left, 0)
     longest_wait = np.where(
-        left > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
+        departure > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
     )
     wait_of_call = np.full(len(calls), NONE)
     wait_of_call[call] = np.arange(len(rows))
@@ -329,13 +329,13 @@ def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(ops.partner != NONE)
     partners = ops.partner[rows]
     # A send is over when its call returns, a receive when the message is there.
-    done = np.where(ops.sends, ops.begin, ops.completes)
+    ended_at = np.where(ops.sends, ops.begin, ops.completes)
     pairs, wanted = (ops.rank[rows], ops.rank[partners]), (calls.rank[call], calls.rank[arrival])
     # A message that ends in the call that waits is not before it.
-    last = latest(pairs, done[rows], wanted, call - 1)
+    last = latest(pairs, ended_at[rows], wanted, call - 1)
     has_last = np.flatnonzero(last != NONE)
     waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
-    waiter[has_last], other[has_last] = done[rows[last[has_last]]], done[partners[last[has_last]]]
+    waiter[has_last], other[has_last] = ended_at[rows[last[has_last]]], ended_at[partners[last[has_last]]]
     return waiter, other
 
 
@@ -349,7 +349,7 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
         if not run.waits_for_all(op, rows):
             continue
         members = ops.rank[rows[0]]
-        done = ops.completes[rows]
+        completing_call = ops.completes[rows]
         waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
         for column, rank in enumerate(members.tolist()):
             at = int(np.searchsorted(ranks, rank))
@@ -357,10 +357,10 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
                 continue
             waits = by_rank[bounds[at] : bounds[at + 1]]
             partner = np.minimum(np.searchsorted(members, calls.rank[arrival[waits]]), len(members) - 1)
-            place = np.searchsorted(done[:, column], call[waits]) - 1
+            place = np.searchsorted(completing_call[:, column], call[waits]) - 1
             is_member = (members[partner] == calls.rank[arrival[waits]]) & (place >= 0)
             waits, place, partner = waits[is_member], place[is_member], partner[is_member]
-            waiter[waits], other[waits] = done[place, column], done[place, partner]
+            waiter[waits], other[waits] = completing_call[place, column], completing_call[place, partner]
         yield waiter, other
 
 

@@ -42,9 +42,9 @@ class Nesting(msgspec.Struct, frozen=True):
     def own(self, value: Ints) -> Ints:
         """Return ``value``, given by position, without that of the operators directly inside."""
         nested = np.flatnonzero(self.parent != NO_OPERATOR)
-        rest: Ints = value.copy()
-        np.subtract.at(rest, self.parent[nested], value[nested])
-        return rest
+        remainder: Ints = value.copy()
+        np.subtract.at(remainder, self.parent[nested], value[nested])
+        return remainder
 
 
 @computed_once

@@ -91,29 +91,31 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
     _, units, steps = filled.shape
     whole = max(float(mean.sum()), 1.0)
     total = filled.sum(axis=0)
-    rest = filled - mean[:, None, None]
+    residuals = filled - mean[:, None, None]
     excess = total - total.mean(axis=1, keepdims=True)
     if units > 1 and steps > 2:
         common = _correlation(excess)
         if common * np.sqrt(steps) > _SIGNIFICANT:
             # Noise that units share in a step does not make one of them the slowest.
-            shared = rest.mean(axis=1, keepdims=True) - rest.mean(axis=(1, 2), keepdims=True)
-            rest = rest - shared
-            rest *= np.sqrt(units / (units - 1))
-            excess = rest.sum(axis=0) - rest.sum(axis=0).mean(axis=1, keepdims=True)
+            shared = residuals.mean(axis=1, keepdims=True) - residuals.mean(axis=(1, 2), keepdims=True)
+            residuals = residuals - shared
+            residuals *= np.sqrt(units / (units - 1))
+            excess = residuals.sum(axis=0) - residuals.sum(axis=0).mean(axis=1, keepdims=True)
     within = measured = 0.0
     if steps > 2:
         within = float(excess.var(axis=1, ddof=1).mean()) / steps / whole**2
     if units > 1 and steps > 2:
         measured = float(total.mean(axis=1).var(ddof=1)) / whole**2
         if measured > 2 * within:
-            rest = rest - rest.mean(axis=2, keepdims=True)
-    return Noise(mean, _drawn(mean, rest, names, generator, doubt), measured, within, units, steps)
+            residuals = residuals - residuals.mean(axis=2, keepdims=True)
+    return Noise(mean, _drawn(mean, residuals, names, generator, doubt), measured, within, units, steps)
 
 
-def _drawn(mean: Floats, rest: Floats, names: Ints, generator: np.random.Generator, doubt: bool) -> Floats:
+def _drawn(
+    mean: Floats, residuals: Floats, names: Ints, generator: np.random.Generator, doubt: bool
+) -> Floats:
     """Return drawn differences from the mean, shape (operations, draws)."""
-    flat = rest.reshape(len(mean), -1)
+    flat = residuals.reshape(len(mean), -1)
     alone = float(flat.var(axis=1).sum())
     together = float(flat.sum(axis=0).var()) / max(alone, 1.0)
     if together > _TOGETHER or 0 < together < _INSTEAD:

@@ -196,7 +196,7 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
             for value, times in graph.rows[column].value_counts().items():
                 instances[value] += times * len(graph.steps)
         means = replay.means(column, replay.measured, replay.ideal)
-        rows += [(column, str(value), instances[value], kept) for value, kept in means.items()]
+        rows += [(column, str(value), instances[value], ratio) for value, ratio in means.items()]
     table: pd.DataFrame = pd.DataFrame(rows, columns=["by", "value", "instances", "step_ns"])
     table["slowdown"] = (table["step_ns"] / ideal).round(5)
     table["step_ns"] = table["step_ns"].round().astype(np.int64)
@@ -213,8 +213,8 @@ def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFram
         names = _names(replay, current, now, chosen, float(saving.mean()))
         if saving.mean() < LEAST_PCT / 100 * step or not names:
             break
-        kept = slowdown[(place, str(value))] if value is not None else slowdown[("replay", "")]
-        yield _finding(replay, place, value, names, saving, float(kept), step)
+        ratio = slowdown[(place, str(value))] if value is not None else slowdown[("replay", "")]
+        yield _finding(replay, place, value, names, saving, float(ratio), step)
         current = replay.mixed(chosen, replay.ideal, current)
         now = replay.walls(current)
     comm = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
@@ -382,11 +382,11 @@ def _like_the_others(replay: OperationReplay, durations: Sequence[Floats], rank:
     result = []
     for graph, times in zip(replay.graphs, durations, strict=True):
         rows, changed = graph.rows, times.copy()
-        mine = (rows["rank"] == rank).to_numpy()
-        for (name, stage), at in rows[mine].groupby(["name", "stage"]).groups.items():
-            others = ((rows["name"] == name) & ~mine).to_numpy()
-            alike = others & (rows["stage"] == stage).to_numpy()
-            if others.any():
-                changed[at] = np.median(times[alike if alike.any() else others])
+        is_this_rank = (rows["rank"] == rank).to_numpy()
+        for (name, stage), at in rows[is_this_rank].groupby(["name", "stage"]).groups.items():
+            is_other_rank = ((rows["name"] == name) & ~is_this_rank).to_numpy()
+            alike = is_other_rank & (rows["stage"] == stage).to_numpy()
+            if is_other_rank.any():
+                changed[at] = np.median(times[alike if alike.any() else is_other_rank])
         result.append(changed)
     return result

@@ -250,9 +250,9 @@ class _Building:
 
     def _replicas(self, group: Ints) -> Ints:
         """Return the pipeline of each operation: that of the table, else the ranks that messages connect."""
-        given = self.rows["replica"].to_numpy()
-        if (given >= 0).all():
-            return given
+        recorded = self.rows["replica"].to_numpy()
+        if (recorded >= 0).all():
+            return recorded
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -264,7 +264,7 @@ class _Building:
 
     def _collectives(self, replica: Ints) -> Iterator[Ints]:
         """Yield the operations of each collective that several ranks wait in."""
-        given = self.rows["group"].to_numpy()
+        recorded = self.rows["group"].to_numpy()
         stage = self.rows["stage"].to_numpy()
         everywhere = np.zeros_like(stage)
         for name in self.rows["name"].unique():
@@ -273,8 +273,8 @@ class _Building:
             if kind in MESSAGES or kind == "wait":
                 continue
             number = self.rows["number"].to_numpy()[rows]
-            if (given[rows] != "").all():
-                yield from _blocks(rows, pd.factorize(given[rows])[0], number)
+            if (recorded[rows] != "").all():
+                yield from _blocks(rows, pd.factorize(recorded[rows])[0], number)
                 continue
             widest = [list(_blocks(rows, key[rows], number)) for key in (everywhere, stage, replica)]
             spreads = [self._spread(blocks, kind == "collective") for blocks in widest]

@@ -92,8 +92,8 @@ class PipelineBlocks:
     ) -> dict[str, Floats]:
         """Return values of other virtual stages, which divide the same layers, and of other microbatches."""
         virtual_stages = len(values[FORWARD])
-        edges, others = np.linspace(0, 1, virtual_stages + 1), np.linspace(0, 1, virtual + 1)
-        shared = np.minimum(edges[1:], others[1:, None]) - np.maximum(edges[:-1], others[:-1, None])
+        edges, new_edges = np.linspace(0, 1, virtual_stages + 1), np.linspace(0, 1, virtual + 1)
+        shared = np.minimum(edges[1:], new_edges[1:, None]) - np.maximum(edges[:-1], new_edges[:-1, None])
         shares = np.maximum(shared, 0.0) * (virtual_stages if add else virtual)
         chosen = np.arange(microbatches) % self.microbatches
         return {kind: np.tensordot(shares, value[:, chosen], 1) for kind, value in values.items()}
@@ -296,10 +296,10 @@ def _zero_bubble(
     end: dict[Block, Any] = {}
     free = np.zeros(stages)
     orders: list[list[Block]] = [[] for _ in range(stages)]
-    done = [dict.fromkeys((FORWARD, BACKWARD, WEIGHTS), 0) for _ in range(stages)]
+    completed = [dict.fromkeys((FORWARD, BACKWARD, WEIGHTS), 0) for _ in range(stages)]
     for _ in range(3 * microbatches * stages):
         choices = []
-        for stage, counts in enumerate(done):
+        for stage, counts in enumerate(completed):
             flying = counts[FORWARD] - counts[BACKWARD]
             for rank, kind in enumerate((BACKWARD, FORWARD, WEIGHTS)):
                 block = (kind, counts[kind], stage)
@@ -314,6 +314,6 @@ def _zero_bubble(
         *_, start, block = min(choices)
         kind, _, stage = block
         free[stage] = end[block] = start + mean[kind][stage]
-        done[stage][kind] += 1
+        completed[stage][kind] += 1
         orders[stage].append(block)
     return orders

@@ -132,25 +132,26 @@ class _Model:
 class Predictor:
     """Predicts steps of a program from the operations of one or more runs on few ranks.
 
-    ``table`` has the operations of the run (`hpcprof.profiles.readers.operations.table`), and ``others`` the
-    operations of its runs on other ranks, for more samples of the network. Groups of ``keep`` ranks do
-    not grow; ``ranks_per_node`` are by default as many as were measured. ``changes`` are changes of the
-    measured times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured
-    network of the site, instead of that of the run's own communication. ``computing`` returns the factor of
-    the computing of a rank for that of its size: where a host limits a GPU, less size saves less time.
+    ``table`` has the operations of the run (`hpcprof.profiles.readers.operations.table`). ``other_tables``
+    have those of its runs on other numbers of ranks: more samples of the network. Groups of ``keep`` ranks do
+    not grow; ``ranks_per_node`` is by default the measured number. ``changes`` are changes of the measured
+    times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured network of
+    the site, in place of the network fitted to the run's communication. ``computing`` maps the size of a rank
+    to its computing time, both as shares of the measured ones: where the host limits a GPU, half the size
+    takes more than half the time.
     """
 
     def __init__(
         self,
         table: pd.DataFrame,
-        others: Sequence[pd.DataFrame] = (),
+        other_tables: Sequence[pd.DataFrame] = (),
         keep: int = 1,
         ranks_per_node: int | None = None,
         changes: Sequence[Change] = (),
         site: Network | None = None,
         computing: Callable[[float], float] = float,
     ) -> None:
-        self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *others))
+        self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *other_tables))
         self._site = site
         self._computing = computing
         self._fixed = 0.0 if computing is float else _FIXED
@@ -253,8 +254,8 @@ class Predictor:
         )
 
     def _check(self, ranks: int) -> None:
-        kept = max((one.ranks for one in self.unit.joints if one.span is Span.KEPT), default=1)
-        whole = self.unit.ranks * kept
+        fixed_ranks = max((one.ranks for one in self.unit.joints if one.span is Span.KEPT), default=1)
+        whole = self.unit.ranks * fixed_ranks
         if ranks < whole or ranks % whole:
             raise UsageError(f"{ranks} ranks are no multiple of the {whole} ranks that keep together.")
 

@@ -74,7 +74,7 @@ class Unit:
     def mesh(self) -> dict[str, int]:
         """The extent of the mesh in each direction."""
         stages = int(self.keys["stage"].nunique())
-        kept = max((item.ranks for item in self.joints if item.span is Span.KEPT), default=1)
+        fixed_ranks = max((item.ranks for item in self.joints if item.span is Span.KEPT), default=1)
         grid = [
             next((item.ranks for item in self.joints if item.span is span), 0)
             for span in (Span.NEAR, Span.FAR)
@@ -82,7 +82,11 @@ class Unit:
         if all(grid):
             return {"rows": grid[1], "columns": grid[0]}
         mesh = {"pipeline": stages, "tensor": self.ranks // stages} if self.ranks > 1 else {}
-        return {"data": self.units // kept, **mesh, **({"kept": kept} if kept > 1 else {})}
+        return {
+            "data": self.units // fixed_ranks,
+            **mesh,
+            **({"kept": fixed_ranks} if fixed_ranks > 1 else {}),
+        }
 
 
 def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:

@@ -96,10 +96,10 @@ def combine_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Se
     rows = [{"rank": rank.rank} | row for rank in ranks for row in rank.rows]
     if not rows:
         return no_rows(_why_no_rows(ranks))
-    said = _limits(runs, against, ranks) + describe_differences(
+    notes = _limits(runs, against, ranks) + describe_differences(
         runs, against, SIDE_NAMES, EXPECTED_DIFFERENCES
     )
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
 def _rows(pair: PairedRank) -> list[dict[str, Any]]:
@@ -163,16 +163,16 @@ def _why_no_rows(ranks: Sequence[RankRows]) -> str:
 
 
 def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[RankRows]) -> list[str]:
-    said = []
+    notes = []
     if any(rank.uncorrected for rank in ranks):
-        said.append("no kernel of the runs is alone, so the slowdowns are not corrected for clocks")
+        notes.append("no kernel of the runs is alone, so the slowdowns are not corrected for clocks")
     if overlapped := sum(rank.overlapped_against for rank in ranks):
-        said.append(f"the baseline runs communicate too, during {overlapped} of their kernels")
+        notes.append(f"the baseline runs communicate too, during {overlapped} of their kernels")
     if unmatched := sum(rank.unmatched for rank in ranks):
         overlapped = sum(rank.overlapped for rank in ranks)
-        said.append(f"{unmatched} of {overlapped} overlapped launches have no counterpart")
+        notes.append(f"{unmatched} of {overlapped} overlapped launches have no counterpart")
     if alone := {rank for run in runs for rank in run.timeline_ranks} - {rank.rank for rank in ranks}:
-        said.append(f"not in the baseline runs: {named_ranks(sorted(alone))}")
+        notes.append(f"not in the baseline runs: {named_ranks(sorted(alone))}")
     if min(len(runs), len(against)) < 2:
-        said.append("a side has only one run, so the intervals hold for these runs only")
-    return said
+        notes.append("a side has only one run, so the intervals hold for these runs only")
+    return notes

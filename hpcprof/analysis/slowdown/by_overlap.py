@@ -74,13 +74,13 @@ def combine_ranks(
             f"no family of kernels has {MIN_LAUNCHES} launches that communication overlaps, inside a step "
             "and with a counterpart in the baseline runs"
         )
-    said = describe_differences(runs, against, SIDE_NAMES, EXPECTED_DIFFERENCES)
+    notes = describe_differences(runs, against, SIDE_NAMES, EXPECTED_DIFFERENCES)
     controlled = {
         row["rank"] for row in rows if (row["family"], row["covered"]) == (ALL_FAMILIES, NOT_COVERED)
     }
     if uncorrected := {row["rank"] for row in rows} - controlled:
-        said.insert(0, f"no control on {named_ranks(sorted(uncorrected))}: not corrected for clocks")
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+        notes.insert(0, f"no control on {named_ranks(sorted(uncorrected))}: not corrected for clocks")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
 def compare_rank(pair: PairedRank) -> list[dict[str, Any]]:

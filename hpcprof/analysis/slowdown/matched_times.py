@@ -210,10 +210,10 @@ def pair_ranks(runs: Sequence[RunData], against: Sequence[RunData]) -> Iterator[
     """
     numbering = KernelNumbering()
     ranks = sorted({rank for run in runs for rank in run.timeline_ranks})
-    others = sorted({rank for run in against for rank in run.timeline_ranks})
-    single = _rank_occurrences(against, others[0], numbering) if len(others) == 1 else None
+    baseline_ranks = sorted({rank for run in against for rank in run.timeline_ranks})
+    single = _rank_occurrences(against, baseline_ranks[0], numbering) if len(baseline_ranks) == 1 else None
     for rank in ranks:
-        if single is not None or rank in others:
+        if single is not None or rank in baseline_ranks:
             candidate = _rank_occurrences(runs, rank, numbering)
             baseline = single or _rank_occurrences(against, rank, numbering)
             yield PairedRank(rank, candidate, baseline, tuple(numbering.kernels))

@@ -379,17 +379,17 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     places = {rank: places_of_rank[0] for rank in ranks if (places_of_rank := _places([rank], ranks))}
     alike = _alike({rank: place_name(frame) for rank, frame in places.items()})
     if not alike:
-        left = tuple(rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING)
-        return Stall(StallKind.NEVER_CAME, left, ()) if 0 < len(left) < len(ranks) else None
+        running = tuple(rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING)
+        return Stall(StallKind.NEVER_CAME, running, ()) if 0 < len(running) < len(ranks) else None
     most = max(alike, key=lambda name: len(alike[name]))
     waiting = alike[most] if len(alike) > 1 else []
-    others = sorted(places.keys() - set(waiting))
+    other_ranks = sorted(places.keys() - set(waiting))
     waited = WaitedFor(most, 0, "", ())
-    if 0 < len(waiting) <= len(others):
+    if 0 < len(waiting) <= len(other_ranks):
         named = {places[ranks_of_place[0]].function: ranks_of_place for ranks_of_place in alike.values()}
         return _apart(named if len(named) == len(alike) else alike, waited, ranks)
-    where = tuple(places[rank] for rank in others)
-    return Stall(StallKind.NEVER_CAME, tuple(others), tuple(waiting), waited if waiting else None, where)
+    where = tuple(places[rank] for rank in other_ranks)
+    return Stall(StallKind.NEVER_CAME, tuple(other_ranks), tuple(waiting), waited if waiting else None, where)
 
 
 def _alike(named: Mapping[int, str]) -> dict[str, list[int]]:

@@ -166,11 +166,11 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.
     share = (1 - 2 / _TRIMMED) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
     cut = n // _TRIMMED if n <= _FEW_VALUES else int(n * (1 - share) / 2)
-    kept = n - 2 * cut
+    count = n - 2 * cut
     level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
-    variance = _winsorized(series, cut).var(axis=-1, ddof=1) * (n - 1) / (kept * (kept - 1))
-    widened = variance_of_mean(kept, correlation)
-    freedom = correlated_freedom(kept - 1, correlation)
+    variance = _winsorized(series, cut).var(axis=-1, ddof=1) * (n - 1) / (count * (count - 1))
+    widened = variance_of_mean(count, correlation)
+    freedom = correlated_freedom(count - 1, correlation)
     half = student_quantile(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
     return level - half, level + half
 

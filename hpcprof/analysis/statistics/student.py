@@ -23,11 +23,11 @@ def student_quantile(freedom: ArrayLike, probability: float) -> Floats:
     An infinite ``freedom`` is the normal distribution, and what is not positive has no quantile. The
     probability is above one half.
     """
-    given = np.asarray(freedom, np.float64)
-    result = np.full(given.shape, NormalDist().inv_cdf(probability))
-    result[~(given > 0)] = math.nan
-    finite = np.isfinite(given) & (given > 0)
-    v = given[finite]
+    degrees = np.asarray(freedom, np.float64)
+    result = np.full(degrees.shape, NormalDist().inv_cdf(probability))
+    result[~(degrees > 0)] = math.nan
+    finite = np.isfinite(degrees) & (degrees > 0)
+    v = degrees[finite]
     parts = [_quantiles(v[at : at + _TOGETHER], probability) for at in range(0, len(v), _TOGETHER)]
     result[finite] = np.concatenate([*parts, np.empty(0)])
     return result
@@ -63,10 +63,10 @@ def _tail(t: Floats, v: Floats) -> Floats:
         _gamma_step(v / 2) - v / 2 * np.log1p(square / v) + np.log(square / (v + square) / math.pi) / 2
     )
     # The series of the smaller part converges quickly.
-    left = v < square
-    a, b = np.where(left, v / 2, 0.5), np.where(left, 0.5, v / 2)
+    is_left_tail = v < square
+    a, b = np.where(is_left_tail, v / 2, 0.5), np.where(is_left_tail, 0.5, v / 2)
     n = np.arange(_TERMS)[:, None]
     terms = np.cumprod(np.minimum(v, square) / (v + square) * (a + b + n) / (a + 1 + n), axis=0)
     part = scale * (1 + terms.sum(axis=0)) / a
-    tail: Floats = np.where(left, part, 1 - part) / 2
+    tail: Floats = np.where(is_left_tail, part, 1 - part) / 2
     return tail

@@ -253,8 +253,8 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     matching = _matching(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))
     if launch in sequence.names and len(marks) > MIN_INSTANCES:
-        kept = _kept(launched, marks)
-        marks = kept if len(kept) else marks
+        regular = _kept(launched, marks)
+        marks = regular if len(regular) else marks
     if every > 1 and len(marks) > every:
         marks = marks[_longest_place(np.diff(launched.front[marks]), every) :: every]
     if len(marks) < 2:

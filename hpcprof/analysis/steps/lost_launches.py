@@ -60,12 +60,12 @@ def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     for key, rows in rows_by_key(calls.process[lost], calls.thread[lost]):
         if tuple(key) not in threads:
             continue
-        others = paired[threads[tuple(key)]]
-        others = others[np.argsort(calls.start[others], kind="stable")]
+        launching_calls = paired[threads[tuple(key)]]
+        launching_calls = launching_calls[np.argsort(calls.start[launching_calls], kind="stable")]
         thread_calls = lost[rows]
-        first = np.searchsorted(calls.start[others], calls.start[thread_calls])
-        inside = np.searchsorted(calls.start[others], calls.end[thread_calls]) > first
-        around = (first > 0) & (calls.end[others[first - 1]] >= calls.end[thread_calls])
+        first = np.searchsorted(calls.start[launching_calls], calls.start[thread_calls])
+        inside = np.searchsorted(calls.start[launching_calls], calls.end[thread_calls]) > first
+        around = (first > 0) & (calls.end[launching_calls[first - 1]] >= calls.end[thread_calls])
         nested[rows] = inside | around
     return nested
 

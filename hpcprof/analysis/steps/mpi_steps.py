@@ -234,8 +234,8 @@ class _Sequence:
         if count.max() > 1:
             odd |= count[number] == 1
         usual = np.flatnonzero(~odd)
-        kept = slice(int(usual[0]), int(usual[-1]) + 2)
-        return _Marks(self.rows[whole[kept]], np.arange(len(whole))[kept])
+        window = slice(int(usual[0]), int(usual[-1]) + 2)
+        return _Marks(self.rows[whole[window]], np.arange(len(whole))[window])
 
     def period(self, chosen: Mask) -> int:
         """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat.
@@ -435,5 +435,5 @@ def sequence_text(timeline: Timeline, name: str) -> str:
             parts[-1][1] = int(parts[-1][1]) + 1
         else:
             parts.append([text or "?", 1])
-    said = [f"{count} x {text}" if count != 1 else str(text) for text, count in parts[:_SAID]]
-    return ", ".join(said) + (", …" if len(parts) > _SAID else "")
+    texts = [f"{count} x {text}" if count != 1 else str(text) for text, count in parts[:_SAID]]
+    return ", ".join(texts) + (", …" if len(parts) > _SAID else "")

@@ -54,16 +54,18 @@ def phases(timeline: Timeline) -> Outcome:
     if children is None:
         return no_rows(_why_none(timeline))
     ranges = timeline.ranges.take(children.rows)
-    rest = len(children.names)
+    rest_id = len(children.names)
     start, end, _ = project(timeline, ranges)
     span = _Lengths.of_unions(children.owner, children.phase, start, end)
-    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, children.segments, steps_of(timeline), rest))
-    shown = children.in_order()
-    spans = [(span_of_rest if p == rest else span).of_phase(p) for p in shown]
+    span_of_rest = _Lengths.of_unions(
+        *_outside_phases(timeline, children.segments, steps_of(timeline), rest_id)
+    )
+    phase_ids = children.in_order()
+    spans = [(span_of_rest if p == rest_id else span).of_phase(p) for p in phase_ids]
     on_gpu = timeline.operation_count > 0
     rows = {
-        "phase": [[*children.names, REST][p] for p in shown],
-        **columns_of([distribution(children.wall.of_phase(p)) for p in shown]),
+        "phase": [[*children.names, REST][p] for p in phase_ids],
+        **columns_of([distribution(children.wall.of_phase(p)) for p in phase_ids]),
         "gpu_span_p50_ns": [round(float(np.median(values))) if on_gpu else None for values in spans],
     }
     file = timeline.origin.path.name
@@ -173,9 +175,9 @@ def _wall_times(timeline: Timeline, segments: Segments, phase: Ints, owner: Ints
 
 
 def _outside_phases(
-    timeline: Timeline, segments: Segments, steps: Steps, rest: int
+    timeline: Timeline, segments: Segments, steps: Steps, rest_id: int
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the step, ``rest`` and the interval of the operations that steps launched outside phases."""
+    """Return the step, ``rest_id`` and the interval of the operations that steps launched outside phases."""
     begun = np.searchsorted(steps.ranges.start, segments.launched, side="right") - 1
     inside = (begun >= 0) & (segments.segment % 2 == 0)
     inside &= segments.launched <= steps.ranges.end[np.maximum(begun, 0)]
@@ -190,7 +192,7 @@ def _outside_phases(
     # A step without such operations has an empty interval.
     none = np.zeros(len(steps), np.int64)
     step = np.concatenate((step, np.arange(len(steps))))
-    return step, np.full(len(step), rest), np.append(first, none), np.append(last, none)
+    return step, np.full(len(step), rest_id), np.append(first, none), np.append(last, none)
 
 
 def distribution(values: Ints) -> dict[str, Any]:
@@ -284,8 +286,8 @@ def _why_none(timeline: Timeline) -> str:
     if not len(steps_of(timeline)):
         return no_steps(timeline)
     reason = f"no phases in {timeline.origin.path.name}: no step directly contains a named range"
-    others = int(np.count_nonzero(timeline.ranges.one_thread == 0))
-    return f"{reason}; another thread ends {counted(others, 'range')}" if others else reason
+    on_two_threads = int(np.count_nonzero(timeline.ranges.one_thread == 0))
+    return f"{reason}; another thread ends {counted(on_two_threads, 'range')}" if on_two_threads else reason
 
 
 def step_times(timeline: Timeline) -> Outcome:

@@ -86,10 +86,10 @@ def range_names(timeline: Timeline) -> RangeNames:
     real |= families == PROFILER_STEP
     executed = np.isin(np.arange(len(families)), family[[bool(_EXECUTION.fullmatch(text)) for text in plain]])
     real |= executed
-    shown = [families[f] if real[f] else text for f, text in zip(family.tolist(), plain, strict=True)]
-    names = sorted(set(shown))
+    labels = [families[f] if real[f] else text for f, text in zip(family.tolist(), plain, strict=True)]
+    names = sorted(set(labels))
     place = {name: i for i, name in enumerate(names)}
-    family_of_text[used] = [place[name] for name in shown]
+    family_of_text[used] = [place[name] for name in labels]
     counted, executions = (np.isin(np.array(names, object), families[of]) for of in (real, executed))
     return RangeNames(tuple(names), family_of_text, counted, number_of_text, executions)
 

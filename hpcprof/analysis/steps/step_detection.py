@@ -251,8 +251,10 @@ def _only_outermost(timeline: Timeline, candidates: list[StepCandidate]) -> list
     # If two lie inside each other, the one with fewer instances is the outer one.
     for outer in sorted(rows, key=lambda name: len(rows[name])):
         if outer not in inner:
-            others = rows.keys() - inner - {outer}
-            inner |= {name for name in others if _mostly_inside(timeline.ranges, rows[name], rows[outer])}
+            unknown_ranges = rows.keys() - inner - {outer}
+            inner |= {
+                name for name in unknown_ranges if _mostly_inside(timeline.ranges, rows[name], rows[outer])
+            }
     return [replace(step, source=REPEATS) if step.name in inner else step for step in candidates]
 
 
@@ -338,10 +340,12 @@ def _source(name: str, ranges: Ranges, covered: float) -> str:
 def step_names(timeline: Timeline) -> tuple[tuple[str, ...], Ints]:
     """Return the distinct names of ranges without counters, and the index of each range's; -1 without one."""
     families = range_names(timeline)
-    shown = [kind.name if (kind := known_range(name)) and kind.name else name for name in families.names]
-    names = tuple(dict.fromkeys(shown))
+    known_names = [
+        kind.name if (kind := known_range(name)) and kind.name else name for name in families.names
+    ]
+    names = tuple(dict.fromkeys(known_names))
     place = {name: i for i, name in enumerate(names)}
-    index = np.array([*(place[name] for name in shown), -1], np.int64)
+    index = np.array([*(place[name] for name in known_names), -1], np.int64)
     return names, index[families.of_text[timeline.ranges.name]]
 
 

@@ -215,8 +215,8 @@ def step_ranges(timeline: Timeline) -> Outcome:
         for item in candidates
     ]
     file = timeline.origin.path.name
-    said = f"a step of {file} is {sequence_text(timeline, steps.name)}" if steps.by_mpi else ""
-    return Outcome(columns_of(rows), said or why_without_steps(timeline))
+    sequence = f"a step of {file} is {sequence_text(timeline, steps.name)}" if steps.by_mpi else ""
+    return Outcome(columns_of(rows), sequence or why_without_steps(timeline))
 
 
 def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:

@@ -40,9 +40,11 @@ def memory_usage(timeline: Timeline) -> Outcome:
         )
     rows = []
     for device in np.unique(table.device).tolist():
-        mine = table.take(table.device == device)
-        row = {"device": "host" if device == HOST else str(device), "count": len(mine)}
-        rows.append(row | _statistics("allocated", mine.allocated) | _statistics("reserved", mine.reserved))
+        events = table.take(table.device == device)
+        row = {"device": "host" if device == HOST else str(device), "count": len(events)}
+        rows.append(
+            row | _statistics("allocated", events.allocated) | _statistics("reserved", events.reserved)
+        )
     return Outcome(columns_of(rows))
 
 

@@ -58,17 +58,19 @@ def range_gpu(timeline: Timeline) -> Outcome:
         parent = parents(ranges)
     projection = on_thread(ranges, launches(recorded))
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
-    shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
+    named_rows = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
     handles = len(own_end) - len(ranges)
     not_projected = f"{counted(handles, 'range')} of {file} not projected, as in nsys: a handle ends them"
-    if not len(shown):
+    if not len(named_rows):
         return no_rows(
             not_projected if handles else f"no GPU operation of {file} was launched inside a range"
         )
-    names, styles, group = number_names_and_styles(timeline, ranges.name[shown], ranges.style[shown])
-    projected = summarize(group, (projection.end - projection.start)[shown])
-    operations = sums(group, projection.launches[shown], len(names))
-    on_host = sums(group, (ranges.end - ranges.start)[shown], len(names))
+    names, styles, group = number_names_and_styles(
+        timeline, ranges.name[named_rows], ranges.style[named_rows]
+    )
+    projected = summarize(group, (projection.end - projection.start)[named_rows])
+    operations = sums(group, projection.launches[named_rows], len(names))
+    on_host = sums(group, (ranges.end - ranges.start)[named_rows], len(names))
     rows = {
         "range": object_array(names),
         "style": object_array(styles),
@@ -78,9 +80,9 @@ def range_gpu(timeline: Timeline) -> Outcome:
         **projected.columns("proj_"),
         "gpu_ops": operations,
         "avg_gpu_ops": round_half_up(operations / projected.count),
-        "avg_range_lvl": _mean_level(group, levels(parent)[shown], len(names)),
+        "avg_range_lvl": _mean_level(group, levels(parent)[named_rows], len(names)),
         "avg_num_child": round_half_up(
-            np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
+            np.bincount(group, weights=children[named_rows], minlength=len(names)) / projected.count
         ),
     }
     return Outcome(rows, not_projected if handles and timeline.origin.kind == NSYS.name else "")

@@ -201,9 +201,9 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
         # As one spike each: a unit has several only where units are long.
         yield _Subject("spikes", np.minimum(long, 1.0), every, first, last)
     calm = np.flatnonzero(long == 0)
-    rest = StepSeries(calm, steps.wall[calm], calm)
-    if len(calm) >= FEWEST_UNITS and drift(rest) is not None:
-        yield _Subject("drift", rest.wall.astype(float), calm, first, last)
+    calm_steps = StepSeries(calm, steps.wall[calm], calm)
+    if len(calm) >= FEWEST_UNITS and drift(calm_steps) is not None:
+        yield _Subject("drift", calm_steps.wall.astype(float), calm, first, last)
 
 
 def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
@@ -233,13 +233,13 @@ def _beside_usual_steps(
     begin, end = long
     before, after = begin - np.append(steps.edges[0], end[:-1]), np.append(begin[1:], steps.edges[-1]) - end
     width = np.minimum.reduce((end - begin, _OF_GAP * before, _OF_GAP * after))
-    kept = width >= _LEAST_BESIDE_S
-    if np.count_nonzero(kept) < _FEWEST_BLOCKS:
+    is_long_enough = width >= _LEAST_BESIDE_S
+    if np.count_nonzero(is_long_enough) < _FEWEST_BLOCKS:
         return
     # Next to a long step, a sample may be of both.
     middles = (begin - _NEXT_TO * before, (begin + end) / 2, end + _NEXT_TO * after)
-    width = width[kept]
-    edges = [middle[kept] + side * width / 2 for middle in middles for side in (-1, 1)]
+    width = width[is_long_enough]
+    edges = [middle[is_long_enough] + side * width / 2 for middle in middles for side in (-1, 1)]
     varied, values = [], []
     for test in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
         thirds = np.append(test.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
@@ -309,9 +309,9 @@ def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Test
                 values = mean_of_samples(series, edges) if metric in _STATES else mean_in(series, kind, edges)
                 yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
         for rank in node.ranks:
-            others = _others_in(node, [rank], edges)
-            if others is not None:
-                yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, others)
+            foreign_cores = _others_in(node, [rank], edges)
+            if foreign_cores is not None:
+                yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, foreign_cores)
 
 
 def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
@@ -331,8 +331,10 @@ def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Fl
     used = np.add.reduce([mean_in(use, "counter", edges) for use in core_use])
     times = core_use[0].times
     beside = [Series(times, np.interp(times, use.times, use.values)) for use in rank_use]
-    others: Floats = np.maximum(0.0, used - np.add.reduce([mean_in(use, "counter", edges) for use in beside]))
-    return others
+    foreign_cores: Floats = np.maximum(
+        0.0, used - np.add.reduce([mean_in(use, "counter", edges) for use in beside])
+    )
+    return foreign_cores
 
 
 def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
@@ -507,15 +509,17 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
             continue
         every = {rank: test.values[finite] for rank, test in ranks.items()}
         for rank, test in ranks.items():
-            others = np.array([values for other, values in every.items() if other != rank])
-            usual, then = float(np.median(others.mean(axis=1))), float(every[rank].mean())
-            several = len(others) >= _FEWEST_OTHERS
+            other_values = np.array([values for other, values in every.items() if other != rank])
+            usual, then = float(np.median(other_values.mean(axis=1))), float(every[rank].mean())
+            several = len(other_values) >= _FEWEST_OTHERS
             least = _MATERIAL if several else _MATERIAL_OF_FEW
             if test.sign * (then - usual) <= 0 or not _differs(then, usual, least):
                 continue
-            if several and not _is_apart(then, others.mean(axis=1)):
+            if several and not _is_apart(then, other_values.mean(axis=1)):
                 continue
-            p_value = min(1.0, looks * _beyond_noise(test.sign * (every[rank] - np.median(others, axis=0))))
+            p_value = min(
+                1.0, looks * _beyond_noise(test.sign * (every[rank] - np.median(other_values, axis=0)))
+            )
             yield _row(test, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
@@ -590,14 +594,14 @@ def _crowded(
     for test in tested:
         if test.metric != "cpu_wait_s" or test.rank is None:
             continue
-        others = alone.get(test.rank)
-        if others is None:
-            others = _others_in(nodes_by_name[test.node], nodes_by_name[test.node].ranks, steps.edges)
-        if others is None or not (np.isfinite(test.values).all() and np.isfinite(others).all()):
+        foreign_cores = alone.get(test.rank)
+        if foreign_cores is None:
+            foreign_cores = _others_in(nodes_by_name[test.node], nodes_by_name[test.node].ranks, steps.edges)
+        if foreign_cores is None or not (np.isfinite(test.values).all() and np.isfinite(foreign_cores).all()):
             continue
         lowest = min(by_itself, default=0.0) if test.rank in alone else 0.0
         waited = np.maximum(0.0, test.values - lowest)
-        cores, share = float(others.mean()), float(np.minimum(waited, others).mean())
+        cores, share = float(foreign_cores.mean()), float(np.minimum(waited, foreign_cores).mean())
         work = max((cpu for rank, cpu in used.items() if rank != test.rank and cpu < _POLLS), default=0.0)
         share = min(share, 1.0 - work)
         if share >= _CROWDED:
@@ -606,10 +610,10 @@ def _crowded(
             yield {**row, "unit": "%"}
 
 
-def _is_apart(value: float, others: Floats) -> bool:
+def _is_apart(value: float, other_values: Floats) -> bool:
     """Return whether a value is farther from the others than these are from each other."""
-    middle = float(np.median(others))
-    return abs(value - middle) > _APART * MAD_TO_DEVIATION * float(np.median(np.abs(others - middle)))
+    middle = float(np.median(other_values))
+    return abs(value - middle) > _APART * MAD_TO_DEVIATION * float(np.median(np.abs(other_values - middle)))
 
 
 def _beyond_noise(differences: Floats) -> float:
@@ -668,9 +672,9 @@ def _units(begin: float, line: Any) -> Iterator[tuple[float, int, int, int, int]
     The median of two steps is the longer one: the mean of all but the long ones tells more.
     """
     long = line.long or ((line.step, line.max_ns),)
-    rest = 1e9 * (line.time - begin) - sum(wall for _, wall in long)
+    remaining_ns = 1e9 * (line.time - begin) - sum(wall for _, wall in long)
     few = line.steps - len(long)
-    usual = int(min(max(1, rest / few), line.wall_ns)) if few else line.wall_ns
+    usual = int(min(max(1, remaining_ns / few), line.wall_ns)) if few else line.wall_ns
     if not line.long:
         yield line.time, line.step, line.steps, usual, line.max_ns
         return

@@ -94,10 +94,10 @@ def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
             table.append(_file_row(name, path or "(unnamed)", kind, module, log, records))
     table.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
     yield from table[:_MOST_FILES]
-    others: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    smaller_files: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in table[_MOST_FILES:]:
-        others[row["module"]].append(row)
-    for module, rows in others.items():
+        smaller_files[row["module"]].append(row)
+    for module, rows in smaller_files.items():
         yield {
             "log": "",
             "file": f"({counted(len(rows), 'other file')})",

@@ -113,8 +113,8 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     }
     why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
     if run.nodes and not any(node.ranks for node in run.nodes):
-        said = {text for node in run.nodes for kind, text in node.missing.items() if "ranks" in kind}
-        why |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(said)]))
+        reasons = {text for node in run.nodes for kind, text in node.missing.items() if "ranks" in kind}
+        why |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(reasons)]))
     tables = {
         name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
         for name, rows in by_table.items()
@@ -339,12 +339,14 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
         if len(times) > 1:
             seconds = np.diff(times)
             used = _sampled(cpu_times, times) / seconds
-            others = np.maximum(0.0, _sampled(busy, times) / seconds - used)
-            yield _neighbour_row(node, f"{counted(len(cores), 'core')} of the ranks", used, others, seconds)
+            foreign_use = np.maximum(0.0, _sampled(busy, times) / seconds - used)
+            yield _neighbour_row(
+                node, f"{counted(len(cores), 'core')} of the ranks", used, foreign_use, seconds
+            )
     for gpu, metrics in _gpus(node):
         if "other_processes" in metrics:
-            others = metrics["other_processes"].values
-            yield _neighbour_row(node, f"gpu{gpu}", None, others, np.ones(len(others)))
+            foreign_use = metrics["other_processes"].values
+            yield _neighbour_row(node, f"gpu{gpu}", None, foreign_use, np.ones(len(foreign_use)))
 
 
 def _sampled(series: Sequence[Series], times: Floats) -> Floats:
@@ -356,15 +358,15 @@ def _sampled(series: Sequence[Series], times: Floats) -> Floats:
 
 
 def _neighbour_row(
-    node: NodeTelemetry, device: str, rank_use: Floats | None, others: Floats, weights: Floats
+    node: NodeTelemetry, device: str, rank_use: Floats | None, foreign_use: Floats, weights: Floats
 ) -> dict[str, Any]:
     return {
         "node": node.node,
         "device": device,
-        "samples": len(others),
+        "samples": len(foreign_use),
         "own_mean": None if rank_use is None else round(float(np.average(rank_use, weights=weights)), 3),
-        "others_mean": round(float(np.average(others, weights=weights)), 3),
-        "others_max": round(float(others.max()), 3),
+        "others_mean": round(float(np.average(foreign_use, weights=weights)), 3),
+        "others_max": round(float(foreign_use.max()), 3),
     }
 
 

@@ -124,7 +124,7 @@ class MemoryHistory:
         snapshot["device_traces"] = [
             [event for event in trace if event.get("time_us", began) >= began] for trace in traces
         ]
-        seen = [*self._optimizers, *self._modules.called()]
+        objects = [*self._optimizers, *self._modules.called()]
         full = (trace for trace in traces if len(trace) >= _MOST_EVENTS)
         snapshot[NOTES] = {
             "version": 1,
@@ -133,7 +133,7 @@ class MemoryHistory:
             "end_us": time.time_ns() // 1000,
             # A ring that is full has lost the events before its oldest one.
             "lost": any(trace[0].get("time_us", 0) > began for trace in full),
-            "tensors": list(itertools.islice(_tensors(self._torch, seen), _MOST_TENSORS)),
+            "tensors": list(itertools.islice(_tensors(self._torch, objects), _MOST_TENSORS)),
             **notes,
         }
         data = pickle.dumps(snapshot, protocol=4)
@@ -199,9 +199,9 @@ def _short(name: str) -> str:
     return "" if name in ("module", "_orig_mod", "_fsdp_wrapped_module") else name
 
 
-def _tensors(torch: Any, seen: list[Any]) -> Iterator[tuple[str, str, int]]:
-    """Yield what the memory of tensors is for, their names and addresses; ``seen`` were seen at work."""
-    objects = {id(item): item for item in seen}
+def _tensors(torch: Any, owners: list[Any]) -> Iterator[tuple[str, str, int]]:
+    """Yield what the memory of tensors is for, their names and addresses; ``owners`` were seen at work."""
+    objects = {id(item): item for item in owners}
     for item in gc.get_objects():
         if issubclass(type(item), (torch.optim.Optimizer, torch.nn.Module)):
             objects[id(item)] = item

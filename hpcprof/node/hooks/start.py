@@ -118,8 +118,8 @@ class _Finder:
         """Return the spec of a package to watch, whose loader also begins that; None for any other module."""
         if name not in self._names:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(name, path, target) for finder in others)
+        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         # A namespace, such as a folder that happens to be called torch, has no loader.
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "__dict__"):

@@ -32,10 +32,10 @@ def spans_of(steps: str) -> Iterator[tuple[int, int]]:
         yield int(first), int(last or first)
 
 
-def span_words(first: int, done: int, last: int, reason: str) -> tuple[str, str]:
+def span_words(first: int, last_done: int, last: int, reason: str) -> tuple[str, str]:
     """Return the recorded steps in words, and the reason why they are fewer than those up to ``last``."""
-    steps = f"step {first}" if done == first else f"steps {first} to {done}"
-    early = f"; {reason} before the end of step {done + 1}" if reason and done < last else ""
+    steps = f"step {first}" if last_done == first else f"steps {first} to {last_done}"
+    early = f"; {reason} before the end of step {last_done + 1}" if reason and last_done < last else ""
     return steps, early
 
 

@@ -70,9 +70,9 @@ def _wanted(left: _Keys, right: _Keys) -> Ints:
     least, width = extent(left)
     if span > _SPAN * len(right) or least < low or least + width > low + span:
         return np.arange(len(right))
-    seen = np.zeros(span, bool)
-    seen[left - low if low else left] = True
-    return np.flatnonzero(seen[right - low if low else right])
+    present = np.zeros(span, bool)
+    present[left - low if low else left] = True
+    return np.flatnonzero(present[right - low if low else right])
 
 
 def _narrow(keys: _Keys) -> _Keys:

@@ -17,9 +17,9 @@ def distinct(values: Ints) -> Ints:
     if span == 1:
         return np.array([low])
     if 0 < span <= SPAN * len(values):
-        seen = np.zeros(span, bool)
-        seen[values - low if low else values] = True
-        return np.flatnonzero(seen) + low
+        present = np.zeros(span, bool)
+        present[values - low if low else values] = True
+        return np.flatnonzero(present) + low
     unique: Ints = np.unique(values)
     return unique
 
@@ -35,9 +35,9 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
         return np.array([low]), np.zeros(len(values), np.int64)
     if 0 < span <= SPAN * len(values):
         place = values - low if low else values
-        seen = np.zeros(span, bool)
-        seen[place] = True
-        return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[place]
+        present = np.zeros(span, bool)
+        present[place] = True
+        return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[place]
     # Imported here, because pandas takes long to import and most columns do not need it.
     import pandas as pd
 

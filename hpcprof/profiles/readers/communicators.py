@@ -87,7 +87,7 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
     ``sent`` and ``received`` are as the profiler counts, ``ranks`` is the size of the communicator and
     ``rank`` the own rank in it, -1 if unknown; all have the shape (n,).
     """
-    single, others = np.ones_like(ranks), ranks - 1
+    single, other_ranks = np.ones_like(ranks), ranks - 1
     to, by = {
         "AllReduce": (ranks, ranks),
         "AllGather": (ranks, single),
@@ -96,24 +96,24 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
         "Reduce": (single, ranks),
         "ReduceScatter": (single, ranks),
         "Scan": (ranks - rank, rank + 1),
-        "Exscan": (others - rank, rank),
+        "Exscan": (other_ranks - rank, rank),
     }.get(operation, (single, single))
     gives, gets = sent != NULL, received != NULL
-    given = np.where(gives, sent, 0)
+    passed = np.where(gives, sent, 0)
     got = np.where(gets, received, 0)
     if operation == "AllReduce":
         # Sizes count whole elements; that reveals most operations in place.
-        in_place = (given % np.maximum(ranks, 1) != 0) & (given % np.maximum(others, 1) == 0)
-        to = by = np.where(in_place, others, ranks)
+        in_place = (passed % np.maximum(ranks, 1) != 0) & (passed % np.maximum(other_ranks, 1) == 0)
+        to = by = np.where(in_place, other_ranks, ranks)
     elif operation == "Broadcast":
         got = np.where(gives, 0, got)
     elif operation == "Reduce":
         in_place = gets & ~gives
-        by = np.where(in_place, others, ranks)
-        given = np.where(in_place, got // np.maximum(others, 1), given)
+        by = np.where(in_place, other_ranks, ranks)
+        passed = np.where(in_place, got // np.maximum(other_ranks, 1), passed)
     valid = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
     return (
-        np.where(valid, given // np.maximum(to, 1), NO_BYTES),
+        np.where(valid, passed // np.maximum(to, 1), NO_BYTES),
         np.where(valid, got // np.maximum(by, 1), NO_BYTES),
     )
 

@@ -44,8 +44,8 @@ def reader_of(path: Path) -> Reader | None:
     built_in = takers[0] if takers else None
     if len(takers) > 1 and takers[0].is_unclear(path.name):
         clear = (taker for taker in takers if not taker.is_unclear(path.name))
-        seen = (taker for taker in takers if path.is_file() and load(taker.recognize)(path))
-        built_in = next(clear, None) or next(seen, built_in)
+        recognized = (taker for taker in takers if path.is_file() and load(taker.recognize)(path))
+        built_in = next(clear, None) or next(recognized, built_in)
     return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
 
 
@@ -83,11 +83,11 @@ def read_profile(
     name, or the file cannot be read.
     """
     with _known_reader(path) as reader:
-        given: dict[str, object] = {"threads": threads} if reader.threaded else {}
+        options: dict[str, object] = {"threads": threads} if reader.threaded else {}
         itself = part is not None and reader.reads_parts and not part.merged
         if itself:
-            given["part"] = part
-        profile = cast("Timeline | KernelReport", load(reader.read)(path, **given))
+            options["part"] = part
+        profile = cast("Timeline | KernelReport", load(reader.read)(path, **options))
         if captured:
             profile = replace(profile, origin=replace(profile.origin, captured=captured))
         if reader.content is not ProfileContent.TIMELINE:

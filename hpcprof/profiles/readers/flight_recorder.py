@@ -165,8 +165,8 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     for entry in values.get("entries", []):
         try:
             # Fields that are None have their defaults.
-            given = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
-            operation = msgspec.convert(given, Entered)
+            fields = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
+            operation = msgspec.convert(fields, Entered)
         except msgspec.ValidationError:
             damaged += 1
             continue
@@ -180,9 +180,9 @@ def parse_flight_record(data: bytes) -> FlightRecord:
 
 def _check_size(values: Any) -> None:
     """Refuse values that nest too deeply or, since a pickle can repeat parts of itself, become too many."""
-    level, seen, depth = [values], 0, 0
+    level, count, depth = [values], 0, 0
     while level:
-        seen, depth = seen + len(level), depth + 1
+        count, depth = count + len(level), depth + 1
         if depth > _DEEPEST:
             raise ValueError("it nests too deeply")
         following: list[Any] = []
@@ -192,7 +192,7 @@ def _check_size(values: Any) -> None:
                 following.extend(value.values())
             elif isinstance(value, (list, tuple)):
                 following.extend(value)
-            if seen + len(following) > _MOST_VALUES:
+            if count + len(following) > _MOST_VALUES:
                 raise ValueError("it has too many values")
         level = following
 

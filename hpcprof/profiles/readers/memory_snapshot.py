@@ -144,8 +144,8 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
     try:
         return _Reading().read(values)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgspec.ValidationError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise DamagedInput(f"{path} is not a snapshot of PyTorch's memory: {said}.") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedInput(f"{path} is not a snapshot of PyTorch's memory: {reason}.") from None
 
 
 class _Reading:

@@ -58,11 +58,11 @@ def load_plain(data: bytes, most_values: int) -> Any:
 def _refuse_deep_tuples(data: bytes) -> None:
     """Raise ValueError for tuples that nest more than `_DEEPEST` times; a list and a dict are no keys."""
     stack: list[int | None] = []  # The depth of each value, None for a mark.
-    kept: dict[int, int | None] = {}
+    memo: dict[int, int | None] = {}
     for instruction, argument, _ in pickletools.genops(data):
         name, before = instruction.name, instruction.stack_before
         if name.endswith("PUT") or name == "MEMOIZE":
-            kept[len(kept) if name == "MEMOIZE" else int(argument or 0)] = stack[-1]
+            memo[len(memo) if name == "MEMOIZE" else int(argument or 0)] = stack[-1]
             continue
         taken: list[int | None] = []
         count = len(before)
@@ -79,5 +79,5 @@ def _refuse_deep_tuples(data: bytes) -> None:
         elif name == "MARK":
             made = None
         elif name.endswith("GET"):
-            made = kept[int(argument or 0)]
+            made = memo[int(argument or 0)]
         stack += [made] * len(instruction.stack_after)

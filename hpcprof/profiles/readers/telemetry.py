@@ -113,9 +113,11 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
     for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
         reading = _Reading(path.stem)
         with suppress(OSError), path.open("rb") as file:
-            left = _MOST_BYTES
-            while left > 0 and reading.damaged < _MOST_DAMAGED and (line := file.readline(_LONGEST_LINE)):
-                left -= len(line)
+            free_bytes = _MOST_BYTES
+            while (
+                free_bytes > 0 and reading.damaged < _MOST_DAMAGED and (line := file.readline(_LONGEST_LINE))
+            ):
+                free_bytes -= len(line)
                 reading.take(line)
         yield reading
 
@@ -243,8 +245,8 @@ def growth(series: Series) -> tuple[Floats, Floats, Floats]:
     import numpy as np
 
     amounts = np.diff(series.values)
-    kept = (amounts >= 0) & (np.diff(series.times) > 0)
-    return series.times[:-1][kept], series.times[1:][kept], amounts[kept]
+    is_growth = (amounts >= 0) & (np.diff(series.times) > 0)
+    return series.times[:-1][is_growth], series.times[1:][is_growth], amounts[is_growth]
 
 
 class _Counter(msgspec.Struct):

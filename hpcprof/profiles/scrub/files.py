@@ -54,7 +54,7 @@ def scrub_files(
     """
     paths = list(files)
     scrubbers = _scrubbers(paths, folder)
-    done, names = Scrubbed(), Names()
+    result, names = Scrubbed(), Names()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, scrubber in zip(paths, scrubbers, strict=True):
@@ -64,17 +64,17 @@ def scrub_files(
                 with replacing(target) as temporary, reading_profile(path):
                     left_out = load(scrubber.function)(path, temporary, names)
             except DamagedInput as error:
-                done.skipped.append(str(error))
+                result.skipped.append(str(error))
                 continue
             if names.with_secrets:
                 left_out = [*left_out, f"secrets in {counted(len(names.with_secrets), 'name')}"]
                 names.with_secrets.clear()
-            done.written.append((target, left_out))
+            result.written.append((target, left_out))
             if words := _private_words(target, names):
-                done.in_names[target] = words
+                result.in_names[target] = words
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
-    return done
+    return result
 
 
 def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:

@@ -25,8 +25,8 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     cleaning = _Cleaning(names)
     copy = {key: cleaning.cleaned(value) for key, value in values.items() if key in _KEPT}
     target.write_bytes(pickle.dumps(copy, protocol=4))
-    left = sorted(str(key) for key, value in values.items() if key not in _KEPT and value)
-    return [*(["paths, hosts and users"] if cleaning.changed else []), *left]
+    left_out = sorted(str(key) for key, value in values.items() if key not in _KEPT and value)
+    return [*(["paths, hosts and users"] if cleaning.changed else []), *left_out]
 
 
 class _Cleaning:

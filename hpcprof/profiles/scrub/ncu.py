@@ -33,11 +33,11 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         place = header.index(_HOST)
         names.know(hosts_and_users({row[place] for row in table if len(row) > place}, ()))
     left_out: Counter[str] = Counter()
-    kept = [name if _LABEL.fullmatch(name) else "" for name in header]
-    copied = [_cleaner(name, names) for name in kept]
+    safe_names = [name if _LABEL.fullmatch(name) else "" for name in header]
+    copied = [_cleaner(name, names) for name in safe_names]
     written = io.StringIO()
     writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(kept)
+    writer.writerow(safe_names)
     for number, row in enumerate(table):
         # On the raw page the first row has the units.
         units = number == 0 and row[:1] == [""]

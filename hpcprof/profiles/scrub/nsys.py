@@ -174,19 +174,19 @@ def _pairs(export: NsysExport, table: str) -> Pairs:
 
 
 def _kept(table: str, pairs: Pairs) -> Pairs:
-    kept: Pairs = []
+    safe_pairs: Pairs = []
     for name, value in pairs:
         if table == "META_DATA_CAPTURE" and name.endswith("ENVIRONMENT_VARIABLE"):
-            kept += [("PROCESS_0:ENVIRONMENT_VARIABLE", item) for item in _variables([value])]
+            safe_pairs += [("PROCESS_0:ENVIRONMENT_VARIABLE", item) for item in _variables([value])]
         elif name == "DeviceEnvironment":
-            kept.append((name, ";".join(_variables(value.split(";")))))
+            safe_pairs.append((name, ";".join(_variables(value.split(";")))))
         elif (
             is_option(name, value)
             if table == "META_DATA_CAPTURE"
             else (name in _SYSTEM_ROWS or _EXPORT_ROWS.fullmatch(name)) and _PLAIN.fullmatch(value)
         ):
-            kept.append((name, value))
-    return kept
+            safe_pairs.append((name, value))
+    return safe_pairs
 
 
 def _variables(items: Iterable[str]) -> list[str]:

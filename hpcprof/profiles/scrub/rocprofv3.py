@@ -29,18 +29,18 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         for message in process.strings.marker_api:
             message.value = names.cleaned(message.value)
         sections = process.buffer_records
-        kept = {}
+        fields = {}
         for name, written in sections.items():
             if name not in SECTIONS:
                 left_out |= {} if bytes(written) == b"[]" else {name: None}
                 continue
             try:
-                kept[name] = msgspec.Raw(
+                fields[name] = msgspec.Raw(
                     msgspec.json.encode(msgspec.json.decode(written, type=list[SECTIONS[name]]))  # type: ignore[valid-type]
                 )
             except msgspec.ValidationError as error:
                 raise DamagedInput(f"{path} cannot be copied: {error} in {name}.") from None
-        process.buffer_records = kept
+        process.buffer_records = fields
     text = msgspec.json.encode(results)
     target.write_bytes(gzip.compress(text) if path.name.lower().endswith(".gz") else text)
     return [*left_out]

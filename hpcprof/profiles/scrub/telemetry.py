@@ -27,11 +27,11 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     names.know(hosts_and_users([path.stem], []))
     with reading(path):
         lines = path.read_bytes().splitlines()
-    kept = [clean for line in lines if (clean := _cleaned(line, names))]
-    if not kept:
+    clean_lines = [clean for line in lines if (clean := _cleaned(line, names))]
+    if not clean_lines:
         raise DamagedInput(f"{path} has no samples.")
-    target.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    lost = [f"{len(lines) - len(kept)} damaged lines"] if len(kept) < len(lines) else []
+    target.write_text("".join(f"{line}\n" for line in clean_lines), encoding="utf-8")
+    lost = [f"{len(lines) - len(clean_lines)} damaged lines"] if len(clean_lines) < len(lines) else []
     return ["hosts and mount points", *lost]
 
 

@@ -171,20 +171,20 @@ def _arguments(written: Raw, names: Names, *, convolution: bool) -> dict[str, An
         return UNSET
     if not isinstance(arguments, dict):
         return UNSET
-    kept = _numeric(arguments, _NUMERIC_ARGUMENTS)
+    fields = _numeric(arguments, _NUMERIC_ARGUMENTS)
     types = arguments.get("Input type")
     if isinstance(types, list) and all(map(_is_type, types)):
-        kept["Input type"] = types
+        fields["Input type"] = types
     values = arguments.get("Concrete Inputs")
     if convolution and isinstance(values, list):
-        kept["Concrete Inputs"] = [v if isinstance(v, str) and _SIZES.fullmatch(v) else "" for v in values]
+        fields["Concrete Inputs"] = [v if isinstance(v, str) and _SIZES.fullmatch(v) else "" for v in values]
     if _is_type(arguments.get("dtype")):
-        kept["dtype"] = arguments["dtype"]
+        fields["dtype"] = arguments["dtype"]
     if kind := operation(str(arguments.get("Collective name", ""))):
-        kept["Collective name"] = kind
+        fields["Collective name"] = kind
     if "Process Group Name" in arguments:
-        kept["Process Group Name"] = _group_name(arguments["Process Group Name"], names)
-    return kept or UNSET
+        fields["Process Group Name"] = _group_name(arguments["Process Group Name"], names)
+    return fields or UNSET
 
 
 def _is_type(value: object) -> bool:

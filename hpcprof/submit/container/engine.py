@@ -62,9 +62,9 @@ def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = (
             "enroot builds no images: build and push one with docker or podman, then get it with "
             f"enroot import --output FILE.sqsh docker://{image}."
         )
-    given = [word for argument in arguments for word in ("--build-arg", argument)]
+    build_arguments = [word for argument in arguments for word in ("--build-arg", argument)]
     file = str(found_in(folder, DOCKERFILE))
-    return [engine.value, "build", "--tag", image, "--file", file, *given, str(folder)]
+    return [engine.value, "build", "--tag", image, "--file", file, *build_arguments, str(folder)]
 
 
 def push(engine: Engine, image: str, destination: str = "") -> list[str]:

@@ -35,14 +35,14 @@ def uses_container(job: Job) -> bool:
 def check_container(site: Site, job: Job) -> None:
     """Check that the options about a container fit each other, the launcher and the job's paths."""
     if not uses_container(job):
-        if given := [key for key in (MOUNTS, NAME, ARGUMENTS) if job.options.get(key)]:
-            sentence = f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE."
-            raise UsageError(sentence, f"options.{given[0]}")
+        if keys := [key for key in (MOUNTS, NAME, ARGUMENTS) if job.options.get(key)]:
+            sentence = f"-o {keys[0]} needs a container: give -o {IMAGE}=IMAGE."
+            raise UsageError(sentence, f"options.{keys[0]}")
         return
     engine, launcher = job.options[ENGINE], site.launcher.name
     if engine == PYXIS and launcher is not LauncherName.SRUN:
-        others = f"the launcher of site {site.name} is {launcher.value}"
-        raise UsageError(f"-o {ENGINE}={PYXIS}: Pyxis is a part of srun; {others}.", f"options.{ENGINE}")
+        reason = f"the launcher of site {site.name} is {launcher.value}"
+        raise UsageError(f"-o {ENGINE}={PYXIS}: Pyxis is a part of srun; {reason}.", f"options.{ENGINE}")
     if job.options.get(NAME) and engine != PYXIS:
         raise UsageError(f"-o {NAME}: {engine} keeps no container by name; leave it out.", f"options.{NAME}")
     if job.stage_env:
@@ -62,8 +62,8 @@ def container_words(site: Site, job: Job, run_directory: Path) -> list[str]:
     mounts = [f"{folder}:{folder}" for folder in folders]
     if job.profiled_ranks and find_profiler(job.profiler).command:
         mounts.append(f"{PROFILER_ROOT}:{PROFILER_FOLDER}")
-    given = [mount for mount in job.options.get(MOUNTS, "").split(",") if mount]
-    mounts += [mount if ":" in mount else f"{mount}:{mount}" for mount in given]
+    user_mounts = [mount for mount in job.options.get(MOUNTS, "").split(",") if mount]
+    mounts += [mount if ":" in mount else f"{mount}:{mount}" for mount in user_mounts]
     further = shlex.split(job.options.get(ARGUMENTS, ""))
     if engine == PYXIS:
         name = job.options.get(NAME)

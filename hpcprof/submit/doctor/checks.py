@@ -73,9 +73,9 @@ def stalls(machine: Inspected) -> CheckResult:
 def tmpdir(machine: Inspected) -> CheckResult:
     """Check that TMPDIR is short, writable and has space."""
     path = os.path.expandvars(machine.site.tmpdir) or machine.environment.get("TMPDIR") or "/tmp"
-    left = SOCKET_PATH - len(path.encode()) - len(_SCRATCH)
-    if left < _PROFILERS_OWN:
-        judge = broken if left < 0 else warning
+    spare = SOCKET_PATH - len(path.encode()) - len(_SCRATCH)
+    if spare < _PROFILERS_OWN:
+        judge = broken if spare < 0 else warning
         return judge(
             f"{path} is too long: the path of a profiler's socket in it has at most {SOCKET_PATH} bytes.",
             "Set TMPDIR to a short path on the node, such as /tmp.",
@@ -150,8 +150,8 @@ def scheduler(machine: Inspected) -> CheckResult:
 
 
 def _listed(commands: Sequence[str]) -> str:
-    *others, last = commands
-    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    *first_commands, last = commands
+    return f"{', '.join(first_commands)} and {last} are" if first_commands else f"{last} is"
 
 
 def gpus(machine: Inspected) -> CheckResult:
@@ -183,23 +183,23 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
     """Say which profilers record calls of MPI here."""
     if machine.scheduler.runs_in_image:
         return absent("The profilers are in the image that the jobs run in.")
-    said = []
+    sentences = []
     if machine.which("nsys"):
-        said.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
+        sentences.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
     if machine.which("unitrace"):
-        said.append("unitrace records those of the MPI that it was built with")
+        sentences.append("unitrace records those of the MPI that it was built with")
     if modules := _eztrace_modules(machine):
-        said.append(f"EZTrace records those of {' and '.join(modules)} as they are")
+        sentences.append(f"EZTrace records those of {' and '.join(modules)} as they are")
     if machine.which("scorep"):
         preloads = " or, by scorep-preload, as they are" if machine.which("scorep-preload-init") else ""
-        said.append(f"Score-P records those that are built with it{preloads}")
-    if not said:
+        sentences.append(f"Score-P records those that are built with it{preloads}")
+    if not sentences:
         return absent(
             "None of nsys, unitrace, eztrace and scorep is on the PATH.",
             "Install EZTrace (apt-get install eztrace), or load a module of Nsight Systems, which needs no "
             "GPU for this, or of Score-P.",
         )
-    observation = f"{'; '.join(said)}."
+    observation = f"{'; '.join(sentences)}."
     if (machine.which("scorep") or modules) and find_spec("otf2") is None:
         observation += " Archives of EZTrace and Score-P cannot be read here."
         return warning(observation, "Install hpcprof[otf2].")
@@ -230,8 +230,8 @@ def _loses_mpi4py(machine: Inspected) -> bool:
 
 def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
     if not machine.which(command):
-        others = f"install {product}, or build an image that has it (hpcprof container)"
-        return absent(f"{command} is not on the PATH.", f"Load the CUDA module, {others}.")
+        alternatives = f"install {product}, or build an image that has it (hpcprof container)"
+        return absent(f"{command} is not on the PATH.", f"Load the CUDA module, {alternatives}.")
     answer = machine.run([command, "--version"])
     version = _version(answer.stdout)
     if not answer.ok or version is None:
@@ -305,13 +305,13 @@ def examine(
     A check that starts ranks in a batch system runs in this thread, so that Ctrl-C gives their node back, and
     each of its commands has a time limit of its own.
     """
-    done: dict[str, CheckResult] = {}
+    results: dict[str, CheckResult] = {}
 
     def run(name: str) -> None:
         try:
-            done[name] = checks[name](machine)
+            results[name] = checks[name](machine)
         except Exception as error:
-            done[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
+            results[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
 
     in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
     beside = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
@@ -325,5 +325,7 @@ def examine(
     for name in checks:
         if name in threads:
             threads[name].join(max(0.0, deadline - time.monotonic()))
-        finding = done.get(name) or broken(late, "Look for a file system or a server that does not respond.")
+        finding = results.get(name) or broken(
+            late, "Look for a file system or a server that does not respond."
+        )
         yield replace(finding, name=name)

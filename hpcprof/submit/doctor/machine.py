@@ -68,10 +68,10 @@ def ask(
     """Run a command with additional environment variables; one that cannot run is an answer too."""
     limit = COMMAND_SECONDS if seconds is None else seconds
     try:
-        done = run_command(command, timeout=limit, environment={**os.environ, **(environment or {})})
+        result = run_command(command, timeout=limit, environment={**os.environ, **(environment or {})})
     except (CommandNotStarted, CommandTimedOut) as error:
         return Answer(None, stderr=str(error))
-    return Answer(done.exit_code, done.stdout, done.stderr)
+    return Answer(result.exit_code, result.stdout, result.stderr)
 
 
 def read_text(path: Path) -> str | None:

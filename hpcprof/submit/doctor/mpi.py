@@ -49,8 +49,8 @@ def mpi(machine: Inspected) -> CheckResult:
     """Check that two ranks are of one job; on a batch system only inside a job, or with ``probe``."""
     launcher = machine.site.launcher.name
     if machine.scheduler.runs_in_image:
-        said = "The image that the jobs run in has an MPI of its own."
-        return absent(said, "Run hpcprof container test IMAGE.")
+        observation = "The image that the jobs run in has an MPI of its own."
+        return absent(observation, "Run hpcprof container test IMAGE.")
     if launcher in (LauncherName.TORCHRUN, LauncherName.NONE):
         return ok(f"The site starts its ranks without MPI (launcher {launcher.value}).")
     if launcher in (LauncherName.FLUX, LauncherName.IBRUN, LauncherName.JSRUN):
@@ -125,17 +125,17 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
         with trial_job(machine, program, 2, "--probe") as (run, status):
             launcher = run.state_file("launcher") or program[0]
             files = sorted(run.path.glob("logs/rank*.out"))
-            said = sorted(
+            lines = sorted(
                 re.findall(r"rank \d+ of \d+", "".join(file.read_text(errors="replace") for file in files))
             )
             why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
     except HpcprofError as error:
         remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."
         return warning(f"No ranks were started: {error}", remedy)
-    if said == ["rank 0 of 2", "rank 1 of 2"]:
+    if lines == ["rank 0 of 2", "rank 1 of 2"]:
         return ok(f"Jobs run {launcher}, which starts 2 ranks of one job.")
     remedy = "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
-    if said == ["rank 0 of 1", "rank 0 of 1"]:
+    if lines == ["rank 0 of 1", "rank 0 of 1"]:
         observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
         return broken(observation, remedy)
     return broken(f"Jobs run {launcher}, which fails: {why}.", remedy)

@@ -52,25 +52,25 @@ _HERE = ("/bin/sh", "-c", _SCRIPT)
 def node_evidence(machine: Inspected) -> list[CheckResult]:
     """Return what evidence can be kept on a node: one finding for each kind."""
     if machine.scheduler.runs_here:
-        said = machine.run(_HERE).stdout
+        output = machine.run(_HERE).stdout
     else:
         try:
             with trial_job(machine, _HERE, 1, "--node") as (run, status):
-                said = "".join(
+                output = "".join(
                     path.read_text(errors="replace") for path in run.path.glob("logs/rank00000.out")
                 )
-                if not said:
+                if not output:
                     raise HpcprofError(f"the job ended without an answer: {status}.")
         except HpcprofError as error:
-            said = f"Nothing was tried: {error}"
-            return [warning(said, "Try it with hpcprof submit.", "evidence on a node")]
-    return judge_node(said)
+            output = f"Nothing was tried: {error}"
+            return [warning(output, "Try it with hpcprof submit.", "evidence on a node")]
+    return judge_node(output)
 
 
-def judge_node(said: str) -> list[CheckResult]:
+def judge_node(output: str) -> list[CheckResult]:
     """Return the findings from what the script printed: a key, a tab and a value on each line."""
     facts: dict[str, list[str]] = {}
-    for line in said.splitlines():
+    for line in output.splitlines():
         key, tab, value = line.partition("\t")
         if tab:
             facts.setdefault(key, []).append(value)

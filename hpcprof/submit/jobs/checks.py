@@ -28,9 +28,9 @@ _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
 
-def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
+def site_options(site: Site, options: Mapping[str, str]) -> dict[str, str]:
     """Return the site's options with their values, defaults filled in; those that it lacks are refused."""
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in site.options:
             raise unknown(
                 "option", key, site.options, f" of site {site.name}", fields=[f"options.{key}", "site"]
@@ -43,7 +43,7 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
                 raise UsageError(f"{place}: {option.retired[part]}{valid}.", *fields)
             if option.valid and part not in option.valid:
                 raise unknown("value", part, option.valid, f" in {place}", fields=fields)
-    return {key: given.get(key, option.default) for key, option in site.options.items()}
+    return {key: options.get(key, option.default) for key, option in site.options.items()}
 
 
 def stack_options(profiler: Profiler) -> Mapping[str, str]:
@@ -195,9 +195,9 @@ def second_hand(site: Site) -> str:
 def remarks(job: Job, site: Site) -> list[str]:
     """Return what a user should know before submitting a checked job, as sentences without a full stop."""
     sentences = []
-    shown = find_scheduler(site.scheduler).job_name(job.name)
-    if shown != job.name:
-        sentences.append(f"the scheduler shows the job {job.name!r} as {shown}")
+    job_name = find_scheduler(site.scheduler).job_name(job.name)
+    if job_name != job.name:
+        sentences.append(f"the scheduler shows the job {job.name!r} as {job_name}")
     behind = execution_queue(job, site)
     if behind != job.queue:
         sentences.append(f"queue {job.queue} routes this job to {behind}")
@@ -347,8 +347,8 @@ def _longest(job: Job, queue: Queue) -> tuple[str, str]:
     return (queue.walltime_by_nodes[size], f" for up to {size} nodes") if size else (queue.max_walltime, "")
 
 
-def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
-    """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave."""
+def check_resources(job: Job, site: Site, options: Mapping[str, str]) -> None:
+    """Check what a job asks of its nodes; ``options`` are the options of the site that the user gave."""
     scheduler = find_scheduler(site.scheduler)
     for field, option in OPTIONS.items():
         value, has_it = getattr(job, field, None), field in scheduler.resources
@@ -358,7 +358,7 @@ def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     _check_node(job, site)
     for argument in job.scheduler_args:
         _check_passed_on(argument, site, scheduler)
-    claims = _claims(job, site, scheduler, given)
+    claims = _claims(job, site, scheduler, options)
     for (first, field, sets), (second, other_field, other_sets) in combinations(claims, 2):
         if both := " and ".join(sorted(sets & other_sets)):
             sentence = f"{first} and {second} both set {both}; give one of them."
@@ -394,7 +394,7 @@ def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
 
 
 def _claims(
-    job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]
+    job: Job, site: Site, scheduler: Scheduler, options: Mapping[str, str]
 ) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield the values of the user that set something in the script, with their fields and what they set."""
 
@@ -406,11 +406,11 @@ def _claims(
     for field, key in scheduler.resource_options.items():
         if getattr(job, field) not in (None, ""):
             yield claim(field, [key])
-        if given.get(key):
-            yield f"-o {key}={given[key]}", f"options.{key}", frozenset({key})
+        if options.get(key):
+            yield f"-o {key}={options[key]}", f"options.{key}", frozenset({key})
     if job.gpus_per_rank is not None:
         yield claim("gpus_per_rank", [GPUS])
-    for key, value in given.items():
+    for key, value in options.items():
         if value and site.options[key].directive:
             sets = scheduler.settings(site.options[key].directive.replace("{}", value))
             yield f"-o {key}={value}", f"options.{key}", sets

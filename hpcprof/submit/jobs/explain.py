@@ -25,11 +25,11 @@ def origins_named(spec: JobSpec) -> Iterator[None]:
         origins = {origin: field for field in error.fields if (origin := spec.origins.get(field))}
         if not origins:
             raise
-        shown = ", ".join(
+        places = ", ".join(
             f"{origin.key} = {_text(spec, field)} in {origin.place}" for origin, field in origins.items()
         )
         kind = "a personal default: " if any(origin.personal for origin in origins) else ""
-        raise UsageError(f"{str(error).rstrip('.')} ({kind}{shown}).") from None
+        raise UsageError(f"{str(error).rstrip('.')} ({kind}{places}).") from None
 
 
 def _text(spec: JobSpec, key: str) -> str:
@@ -40,28 +40,28 @@ def _text(spec: JobSpec, key: str) -> str:
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def origins(given: JobSpec, spec: JobSpec, site: Site, job: Job) -> Iterator[ConfigValue]:
-    """Yield the chosen values of a job with their origins, from the request as ``given`` and as merged."""
+def origins(typed_spec: JobSpec, spec: JobSpec, site: Site, job: Job) -> Iterator[ConfigValue]:
+    """Yield the chosen values of a job with their origins, from a request as ``typed_spec`` and as merged."""
     site_place = f"site {site.name}"
     special = {"site": site.name, "walltime": format_walltime(job.walltime), "job_name": job.name}
     for name, option in OPTIONS.items():
         value = special.get(name, getattr(job, name, None))
         if isinstance(value, dict):
             for key, text in value.items():
-                place = _place(given, spec, f"{name}.{key}") or (site_place if name == "options" else "")
+                place = _place(typed_spec, spec, f"{name}.{key}") or (site_place if name == "options" else "")
                 if text and place:
                     yield ConfigValue(f"{name.removesuffix('s').replace('_', ' ')} {key}", text, place)
             continue
-        place = _place(given, spec, name) or (site_place if option.of_site else "")
+        place = _place(typed_spec, spec, name) or (site_place if option.of_site else "")
         if name == "site":
-            place = COMMAND_LINE if given.site_file else place or BUILT_IN
+            place = COMMAND_LINE if typed_spec.site_file else place or BUILT_IN
         if place and value not in (None, "", []):
             yield ConfigValue(name, " ".join(value) if isinstance(value, list) else str(value), place)
-    yield ConfigValue("runs_dir", str(given.runs_dir), _place_of_runs(given.runs_dir))
+    yield ConfigValue("runs_dir", str(typed_spec.runs_dir), _place_of_runs(typed_spec.runs_dir))
 
 
-def _place(given: JobSpec, spec: JobSpec, key: str) -> str:
-    if not given.lacks(key):
+def _place(typed_spec: JobSpec, spec: JobSpec, key: str) -> str:
+    if not typed_spec.lacks(key):
         return COMMAND_LINE
     origin = spec.origins.get(key)
     if origin is None:

@@ -107,9 +107,9 @@ class ValueOrigin:
     """True if it is a personal default, which gives way to whatever else sets the same."""
 
 
-def _option(help: str, empty: Callable[[], object] | None = None, **given: Any) -> Any:
+def _option(help: str, empty: Callable[[], object] | None = None, **fields: Any) -> Any:
     """Return a field of `JobSpec` that declares an option; not given it is None, or what ``empty`` makes."""
-    metadata = {"option": Option(help, **given)}
+    metadata = {"option": Option(help, **fields)}
     return (
         field(default_factory=empty, metadata=metadata) if empty else field(default=None, metadata=metadata)
     )

@@ -72,9 +72,11 @@ def read_spec(data: Mapping[str, object], where: str, lines: Mapping[str, int] |
 
 def dump_job_file(spec: JobSpec) -> str:
     """Return the text of a job file for a merged request, with hpcprof's defaults but not the site's."""
-    given = {"site": "local", **{name: option.default_value for name, option in _keys().items()}}
-    given |= {name: getattr(spec, name) for name in ("program", *_keys()) if not spec.lacks(name)}
-    return msgspec.yaml.encode({name: value for name, value in given.items() if value or value == 0}).decode()
+    values = {"site": "local", **{name: option.default_value for name, option in _keys().items()}}
+    values |= {name: getattr(spec, name) for name in ("program", *_keys()) if not spec.lacks(name)}
+    return msgspec.yaml.encode(
+        {name: value for name, value in values.items() if value or value == 0}
+    ).decode()
 
 
 def _keys() -> dict[str, Option]:
@@ -87,7 +89,11 @@ def _with_profiler(spec: JobSpec, config: ProfilerConfig, where: str) -> JobSpec
     if not config.should_enable_profiler:
         return replace(spec, profiler=NONE.name)
     # YAML has booleans and numbers where options are text.
-    given = {key: str(value) for key, value in config.profiler_args.items()}
-    given = {key: text.lower() if text in ("True", "False") else text for key, text in given.items()}
-    options = {**_GIGL_DEFAULTS, **given, **({"log_dir": log} if (log := config.profiler_log_dir) else {})}
+    arguments = {key: str(value) for key, value in config.profiler_args.items()}
+    arguments = {key: text.lower() if text in ("True", "False") else text for key, text in arguments.items()}
+    options = {
+        **_GIGL_DEFAULTS,
+        **arguments,
+        **({"log_dir": log} if (log := config.profiler_log_dir) else {}),
+    }
     return replace(spec, profiler=TORCH.name, profiler_options=options)

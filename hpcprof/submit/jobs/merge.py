@@ -65,16 +65,16 @@ def site_of(spec: JobSpec) -> Site:
     return _with_host(site, spec.host)
 
 
-def _with_host(site: Site, given: str | None) -> Site:
+def _with_host(site: Site, host: str | None) -> Site:
     settings = read_settings()
     personal = {key: setting for key in HOST_KEYS if (setting := settings.get(f"sites.{site.name}.{key}"))}
     site = msgspec.structs.replace(site, **{key: item.value for key, item in personal.items()})
     where = (
         f"{personal['host'].source}: {personal['host'].key}" if "host" in personal else f"{site.name}: host"
     )
-    if given is not None:
-        parse_host(given)  # an empty one is a variable that is not set, and not this machine
-        site, where = msgspec.structs.replace(site, host=given), "--host"
+    if host is not None:
+        parse_host(host)  # an empty one is a variable that is not set, and not this machine
+        site, where = msgspec.structs.replace(site, host=host), "--host"
     if not site.host:
         if key := next((key for key in ("user", "runs_dir") if getattr(site, key)), ""):
             raise UsageError(f"site {site.name}: {key} belongs to host, which is missing.")

@@ -73,14 +73,14 @@ def profiler_at(
         return name
     if site.profiler:
         return site.profiler
-    others = [other for other in able() if other != NONE.name]
+    other_names = [other for other in able() if other != NONE.name]
     if not _is_here(site):
-        advice = f"write profiler in its site file, or give --profiler {' or '.join(others)}"
+        advice = f"write profiler in its site file, or give --profiler {' or '.join(other_names)}"
         sentence = f"--profiler auto: site {site.name} names no profiler; {advice}."
         raise UsageError(sentence, "profiler", "site")
     in_python = runs_python(program)
     fitting = [tool for tool in OF_PROGRAMS_AS_THEY_ARE if tool.runs_python or not in_python]
-    tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in others}
+    tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in other_names}
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
     if present is None:

@@ -73,7 +73,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
         with about(f"profiler_options.{key}", "profiler"):
             tool.resolve({key: value})
     personal = {key for key, origin in spec.origins.items() if origin.personal}
-    given = {key: value for key, value in spec.options.items() if f"options.{key}" not in personal}
+    user_options = {key: value for key, value in spec.options.items() if f"options.{key}" not in personal}
     job = Job(
         **{
             **values,
@@ -106,7 +106,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if lacks and not draft:
         raise UsageError(lacks[0], "site")
     check_job(job, site)
-    check_resources(job, site, given)
+    check_resources(job, site, user_options)
     if program is not None:
         program.check(job.arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
@@ -120,7 +120,7 @@ def _with_workers(site: Site, job: Job) -> Job:
     node = {"gpus_per_rank": site.node.gpus, "cpus_per_rank": site.node.cores}
     workers = workers_of(job.arguments, job.directory, job.nodes, job.gpus_per_rank or site.node.gpus)
     if workers is not None:
-        shares = {key: given // workers.on_node or None for key in node if (given := getattr(job, key))}
+        shares = {key: amount // workers.on_node or None for key in node if (amount := getattr(job, key))}
         launch = {"workers": workers.launcher, "ranks_per_node": workers.on_node}
         return msgspec.structs.replace(job, **shares, **launch, arguments=workers.program)
     if not any(name in WORKER_LAUNCHERS for name, _ in within_program(job)):

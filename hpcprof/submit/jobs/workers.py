@@ -59,30 +59,32 @@ def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | N
 
 
 def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
-    rest = command.words[1:]
-    rest = module_of(rest)[1:] if PYTHON.fullmatch(command.name) else rest
-    rest = rest[1:] if name == "accelerate" and rest[:1] == ["launch"] else rest
-    start = command.words[: len(command.words) - len(rest)]
-    options, left = launcher_options(rest)
-    if not left:
+    arguments = command.words[1:]
+    arguments = module_of(arguments)[1:] if PYTHON.fullmatch(command.name) else arguments
+    arguments = arguments[1:] if name == "accelerate" and arguments[:1] == ["launch"] else arguments
+    start = command.words[: len(command.words) - len(arguments)]
+    options, remaining = launcher_options(arguments)
+    if not remaining:
         return None
-    given = options.get("--nnodes") or options.get("--num-machines") or str(nodes)
-    if given.isdigit() and int(given) != nodes:
-        raise UsageError(f"{name} is told of {given} nodes, and the job has --nodes {nodes}.", "nodes")
+    node_count = options.get("--nnodes") or options.get("--num-machines") or str(nodes)
+    if node_count.isdigit() and int(node_count) != nodes:
+        raise UsageError(f"{name} is told of {node_count} nodes, and the job has --nodes {nodes}.", "nodes")
     count = _count(name, options, nodes, gpus)
-    if count is None or not given.isdigit():
+    if count is None or not node_count.isdigit():
         return None
-    kept = []
+    accelerate_options = []
     for option, value in options.items():
         if option not in _OF_HPCPROF:
             # accelerate knows underscores alone, and torchrun both.
-            kept += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
+            accelerate_options += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
     if name == "accelerate":
         if count * nodes > 1 and not options.keys() & _STRATEGIES:
-            kept.append("--multi_gpu")
+            accelerate_options.append("--multi_gpu")
         if nodes > 1 and "--use-deepspeed" in options and "--deepspeed-multinode-launcher" not in options:
-            kept += ["--deepspeed_multinode_launcher", "standard"]
-    return Workers([*command.before, *start, *kept], count, _program(command, name, options, left))
+            accelerate_options += ["--deepspeed_multinode_launcher", "standard"]
+    return Workers(
+        [*command.before, *start, *accelerate_options], count, _program(command, name, options, remaining)
+    )
 
 
 def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:
@@ -95,9 +97,9 @@ def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> 
     return int(each) if each.isdigit() and int(each) else None
 
 
-def _program(command: Command, name: str, options: dict[str, str], left: list[str]) -> list[str]:
+def _program(command: Command, name: str, options: dict[str, str], words: list[str]) -> list[str]:
     if "--no-python" in options:
-        return left
+        return words
     file = PurePath(command.words[0])
     python = "python"
     if PYTHON.fullmatch(file.name):
@@ -105,7 +107,7 @@ def _program(command: Command, name: str, options: dict[str, str], left: list[st
     elif len(file.parts) > 1:
         python = str(file.with_name("python"))
     module = ["-m"] if options.keys() & {"-m", "--module"} else []
-    return [python, *(["-u"] if name == "torchrun" else []), *module, *left]
+    return [python, *(["-u"] if name == "torchrun" else []), *module, *words]
 
 
 def within_program(job: Job) -> Iterator[tuple[str, Command]]:
@@ -149,8 +151,8 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
         name = next(filter(None, names))
         sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
     within = list(within_program(job))
-    others = (*WORKER_LAUNCHERS, *_SUBMITTERS)
-    starters = [(name, command) for name, command in within if name not in others]
+    launcher_names = (*WORKER_LAUNCHERS, *_SUBMITTERS)
+    starters = [(name, command) for name, command in within if name not in launcher_names]
     several = len(starters) > 1 or any(command.repeated for _, command in starters)
     for name, command in within:
         if name == "dask-mpi":
@@ -220,17 +222,17 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
         return f"{does}: name it after -- with the number of its workers, and the job starts each as a rank"
     if name == "deepspeed" and nodes > 1 and "--hostfile" in words and "--no-ssh" not in words:
         does += f", and each of the {nodes} nodes starts those of all hosts"
-    given = "RANK, LOCAL_RANK and WORLD_SIZE"
-    given += " in place of --local_rank" if name == "deepspeed" else ""
-    return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have {given}"
+    variables = "RANK, LOCAL_RANK and WORLD_SIZE"
+    variables += " in place of --local_rank" if name == "deepspeed" else ""
+    return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have {variables}"
 
 
 def _launched(name: str, command: Command, nodes: int) -> str:
     """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
-    options, left = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
+    options, words = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
     count = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
     on = int(count) if count.isdigit() and int(count) else nodes
     total = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "")
     each = str(int(total) // on) if total.isdigit() and int(total) % on == 0 else "N"
-    program = masked_command([*command.before, *left]) if left else "PROGRAM"
+    program = masked_command([*command.before, *words]) if words else "PROGRAM"
     return f"{f'--nodes {on} ' if on != nodes else ''}--ranks-per-node {each} -- {program}"

@@ -27,10 +27,10 @@ _UNKNOWN = (
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    others = [name for key, names in _MODULES.items() if settings[key] == "true" for name in names]
+    more_modules = [name for key, names in _MODULES.items() if settings[key] == "true" for name in names]
 
     def modules(mpi: str) -> tuple[str, ...]:
-        return "-t", " ".join([mpi, *others])
+        return "-t", " ".join([mpi, *more_modules])
 
     output = ("-o", FOLDER)
     if settings["mpi"] != "auto":

@@ -110,8 +110,8 @@ def complaint(text: str) -> str:
             ": the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM); ask yours to load "
             "it with NVreg_RestrictProfilingToAdminUsers=0"
         )
-    said = re.search(r"^==ERROR==\s*(\S.*?)\.?\s*$", text, re.MULTILINE)
-    return f": ncu says {said[1]!r}" if said else ""
+    error_line = re.search(r"^==ERROR==\s*(\S.*?)\.?\s*$", text, re.MULTILINE)
+    return f": ncu says {error_line[1]!r}" if error_line else ""
 
 
 NCU = Profiler(

@@ -71,15 +71,15 @@ def _traced(target: Target, settings: Settings) -> tuple[Word, ...]:
     elif "mpi" in trace:
         chosen += [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
         trace, end = [name for name in trace if name != "mpi"] or ["nvtx"], WITH_MPI
-    others = ",".join(name for name in trace if name != "cuda")
+    libraries = ",".join(name for name in trace if name != "cuda")
     graphs = settings["cuda-graph-trace"]
     if graphs == "auto":
         # XLA runs most of a step as CUDA graphs.
         graphs = "node" if target.uses_jax else "graph"
     with_gpu = (f"--trace={','.join(trace)}{end}", f"--cuda-graph-trace={graphs}")
-    if "cuda" not in trace or not others:
+    if "cuda" not in trace or not libraries:
         return (*with_gpu, *chosen)
-    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={others}{end}",), "no GPU: CUDA is not traced"), *chosen)
+    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={libraries}{end}",), "no GPU: CUDA is not traced"), *chosen)
 
 
 _MPI = ("openmpi", "mpich")

@@ -34,13 +34,13 @@ def _check(target: Target, settings: Settings) -> None:
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:
-    given = {"SCOREP_FILTERING_FILE": settings["filter"], "SCOREP_METRIC_PAPI": settings["papi"]}
+    variables = {"SCOREP_FILTERING_FILE": settings["filter"], "SCOREP_METRIC_PAPI": settings["papi"]}
     return {
         "SCOREP_ENABLE_TRACING": "true",
         "SCOREP_ENABLE_PROFILING": "false",
         "SCOREP_EXPERIMENT_DIRECTORY": f"{FOLDER}/scorep",
         "SCOREP_TOTAL_MEMORY": settings["total-memory"],
-        **{name: value for name, value in given.items() if value},
+        **{name: value for name, value in variables.items() if value},
     }
 
 

@@ -32,8 +32,8 @@ def _check(target: Target, settings: Settings) -> None:
         advice = "wait and warmup precede active steps; give --profiler-option active=N"
         raise UsageError(f"the schedule of the torch profiler records nothing: {advice}.")
     if "://" in settings["log_dir"]:
-        given, advice = settings["log_dir"], "leave it out, and copy the run's profiles afterwards"
-        sentence = f"--profiler-option log_dir={given}: the ranks copy to folders only; {advice}."
+        folder, advice = settings["log_dir"], "leave it out, and copy the run's profiles afterwards"
+        sentence = f"--profiler-option log_dir={folder}: the ranks copy to folders only; {advice}."
         raise UsageError(sentence, "profiler_options.log_dir")
     if active and target.captures:
         sentence = "--capture-steps and a schedule (active=N) both choose steps: give one of them."

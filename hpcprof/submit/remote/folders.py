@@ -111,8 +111,8 @@ def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
         yield archive
     host.check(running)
     if running.exit_code != 0:
-        said = masked(" ".join(running.stderr.split())).rstrip(".")
-        raise HpcprofError(f"cannot write {folder} on {host.name}: {said}.")
+        complaint = masked(" ".join(running.stderr.split())).rstrip(".")
+        raise HpcprofError(f"cannot write {folder} on {host.name}: {complaint}.")
 
 
 def list_files(
@@ -218,10 +218,10 @@ def _write(host: Host, stream: IO[bytes], target: Path, member: tarfile.TarInfo,
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             with temporary.open("xb") as file:
-                left = member.size
-                while left:
-                    part = _exactly(host, stream, min(left, _PART))
+                remaining = member.size
+                while remaining:
+                    part = _exactly(host, stream, min(remaining, _PART))
                     file.write(part)
-                    left -= len(part)
+                    remaining -= len(part)
             _exactly(host, stream, -member.size % _BLOCK)
             os.utime(temporary, ns=(modified, modified))

@@ -123,10 +123,10 @@ class Host:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             # Messages of ssh in a terminal can be read there.
-            said = masked(" ".join(ended.stderr.split())).rstrip(".")
-            unanswered = any(text in said for text in _UNANSWERED) and not _can_ask()
+            complaint = masked(" ".join(ended.stderr.split())).rstrip(".")
+            unanswered = any(text in complaint for text in _UNANSWERED) and not _can_ask()
             advice = _ADVICE if unanswered else ""
-            raise HostUnreachable(f"{self.name} cannot be reached{said and ': '}{said}{advice}.")
+            raise HostUnreachable(f"{self.name} cannot be reached{complaint and ': '}{complaint}{advice}.")
 
 
 def _can_ask() -> bool:
@@ -141,8 +141,8 @@ def _can_ask() -> bool:
 def _ssh(name: str, user: str) -> tuple[str, ...]:
     """Return ssh with options that share one connection, unless the user's configuration does that."""
     words = ("ssh", *_OPTIONS, *(("-l", user) if user else ()))
-    shown = run_command([*words, "-G", "--", name], timeout=_LOCAL_SECONDS).stdout.splitlines()
-    path = next((line.partition(" ")[2] for line in shown if line.startswith("controlpath ")), "none")
+    settings = run_command([*words, "-G", "--", name], timeout=_LOCAL_SECONDS).stdout.splitlines()
+    path = next((line.partition(" ")[2] for line in settings if line.startswith("controlpath ")), "none")
     return words if path != "none" else (*words, *_SHARED)
 
 

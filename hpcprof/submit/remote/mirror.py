@@ -31,14 +31,14 @@ def host_of(run: Run) -> Host | None:
 
 def connect(runs: Sequence[Run]) -> list[str]:
     """Connect to the hosts of runs, and return a sentence for each that cannot be reached."""
-    said = []
+    errors = []
     for host in dict.fromkeys(map(host_of, runs)):
         try:
             if host is not None:
                 host.connect()
         except HpcprofError as error:
-            said.append(str(error))
-    return said
+            errors.append(str(error))
+    return errors
 
 
 def refresh(run: Run) -> list[str]:
@@ -69,11 +69,11 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
 
 def bring_profiles(run: Run) -> list[str]:
     """Fetch all that is new of a run on a host, its profiles too; return sentences as `refresh` does."""
-    said = refresh(run)
+    sentences = refresh(run)
     host = host_of(run)
-    if host is not None and not said:
+    if host is not None and not sentences:
         fetch_all(run, host, [_PROFILES, "attempts"])
-    return said
+    return sentences
 
 
 def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> list[str]:

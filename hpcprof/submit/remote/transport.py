@@ -36,9 +36,9 @@ class Transport(msgspec.Struct, frozen=True):
         # Slurm's options for logs double the per cent sign.
         pairs = [(here, remote), (here.replace("%", "%%"), remote.replace("%", "%%"))]
         words = [_replaced(word, pairs) for word in words]
-        done = self.host.run(words, str(directory or ""), environment, prelude, seconds)
+        result = self.host.run(words, str(directory or ""), environment, prelude, seconds)
         back = [(remote, here)]
-        return replace(done, stdout=_replaced(done.stdout, back), stderr=_replaced(done.stderr, back))
+        return replace(result, stdout=_replaced(result.stdout, back), stderr=_replaced(result.stderr, back))
 
 
 def _replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:

@@ -50,8 +50,8 @@ def render_masked(
 ) -> dict[str, str]:
     """Return job.sh and the file that is submitted as they may be shown: with secrets masked."""
     words = masked_words(job.words)
-    shown = msgspec.structs.replace(job, arguments=words[1:] if job.workload else words)
-    texts = render_scripts(site, shown, run_directory, masked_words(command_line), **templates)
+    public_job = msgspec.structs.replace(job, arguments=words[1:] if job.workload else words)
+    texts = render_scripts(site, public_job, run_directory, masked_words(command_line), **templates)
     shown_files = {JOB_SCRIPT, find_scheduler(site.scheduler).submitted_file}
     return {name: "".join(map(masked, texts[name].splitlines(keepends=True))) for name in shown_files}
 

@@ -349,8 +349,10 @@ def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
         devices = [devices[rank * len(devices) // ranks] for rank in range(ranks if devices else 0)]
     elif count is not None:
         whole = gpus_per_node(job) >= (site.node.gpus or len(devices))
-        left = devices if count and (whole or not scheduler.masks_gpus) else []
-        devices = [",".join(left[i : i + count]) for i in range(0, len(left) - count + 1, count or 1)]
+        remaining = devices if count and (whole or not scheduler.masks_gpus) else []
+        devices = [
+            ",".join(remaining[i : i + count]) for i in range(0, len(remaining) - count + 1, count or 1)
+        ]
     affinity = msgspec.structs.replace(site.affinity, devices=devices)
     return msgspec.structs.replace(site, affinity=affinity)
 
@@ -421,9 +423,9 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
         if not line:
             where, line = _place(error)
         where = where or name
-        said = str(getattr(error, "message", None) or error).rstrip(".")
-        said = re.sub(r"'(?:\w+\.)*(\w+) object'", r"\1", said)
-        raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
+        message = str(getattr(error, "message", None) or error).rstrip(".")
+        message = re.sub(r"'(?:\w+\.)*(\w+) object'", r"\1", message)
+        raise UsageError(f"template {where}{f', line {line}' if line else ''}: {message}.") from None
 
 
 def _place(error: Exception) -> tuple[str, int | None]:

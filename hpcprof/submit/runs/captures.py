@@ -93,9 +93,9 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
 
 def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
     script = 'printf %s "$2" >"$1.part" && mv -f -- "$1.part" "$1"'
-    done = host.run(["sh", "-c", script, "sh", str(path), text])
-    if done.exit_code != 0:
-        raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(done.stderr.split())}.")
+    result = host.run(["sh", "-c", script, "sh", str(path), text])
+    if result.exit_code != 0:
+        raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(result.stderr.split())}.")
 
 
 def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, CaptureAnswer]:
@@ -121,8 +121,8 @@ def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, Cap
             for reason in dict.fromkeys(failed.values())
         )
         recorded = len(ranks) - len(failed) - len(silent)
-        rest = f" ({counted(recorded, 'other rank')} recorded)" if recorded else ""
-        raise HpcprofError(f"not all ranks of {run.id} recorded: {reasons}{rest}.")
+        remainder = f" ({counted(recorded, 'other rank')} recorded)" if recorded else ""
+        raise HpcprofError(f"not all ranks of {run.id} recorded: {reasons}{remainder}.")
     return answers
 
 

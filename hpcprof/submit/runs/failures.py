@@ -133,9 +133,9 @@ class RankFailure:
     def _reason(self) -> str:
         """Return why, in brackets, if the rank has noted it or the exit code or the last lines tell."""
         if self.exception is not None:
-            said = self.exception.type if self.cause else str(self.exception)
+            message = self.exception.type if self.cause else str(self.exception)
             place = f", at {self.exception.where}" if self.exception.where else ""
-            return f" ({said}{place}{f': {self.cause.meaning}' if self.cause else ''})"
+            return f" ({message}{place}{f': {self.cause.meaning}' if self.cause else ''})"
         name = signal_name(self.exit_code)
         if self.cause is not None and self.cause.name not in _ABORTS:
             return f" ({name}: {self.cause.meaning})" if name else f" ({self.cause.meaning})"
@@ -173,7 +173,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         unknown = code is None and not (lost and rank in started)
         return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNALLED, rank
 
-    others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
+    other_ranks = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
     full = disk_was_full(run)
 
@@ -201,7 +201,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             _failure(run, rank, codes.get(rank), how=how(rank))
             if rank in noted
             else RankFailure(rank, None, [], how=how(rank))
-            for rank in others
+            for rank in other_ranks
         ),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
@@ -233,8 +233,8 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
     if not culprits:
         return [_after_others_ended(run, failures[0]), *failures[1:]]
     culprit = min(culprits, key=lambda failure: failure.exception.time if failure.exception else 0.0)
-    others = [replace(failure, first=False) for failure in failures if failure is not culprit]
-    return [replace(culprit, first=failures[0].noticed_another), *others]
+    consequences = [replace(failure, first=False) for failure in failures if failure is not culprit]
+    return [replace(culprit, first=failures[0].noticed_another), *consequences]
 
 
 def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
@@ -243,9 +243,9 @@ def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
     moment = next(filter(None, (_written(run, name) for name in names)), float("inf"))
     codes = run.rank_exit_codes().items()
     ended = [rank for rank, code in codes if code == 0 and _written(run, f"rank{rank:05d}.exit") < moment]
-    said = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
+    sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
     killed = failure.how == _KILLED or failure.exit_code in _KILLED_CODES
-    return replace(failure, before=said) if failure.noticed_another or killed else failure
+    return replace(failure, before=sentence) if failure.noticed_another or killed else failure
 
 
 def _written(run: Run, name: str) -> float:
@@ -391,8 +391,8 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.ENDED:
-        said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
-        parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
+        printed = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
+        parts.append(f"it last printed {printed[-1]!r}" if printed else "it left no output")
     parts.append(ranks_apart(run))
     return "; ".join(part for part in parts if part)
 
@@ -400,19 +400,21 @@ def describe_status(run: Run, status: JobStatus) -> str:
 def _waits_for_leftovers(run: Run) -> str:
     """Return which processes a program has left, if its profiler still waits for them."""
     codes = run.rank_exit_codes()
-    for rank, left in run.rank_notes("left").items():
+    for rank, leftovers in run.rank_notes("left").items():
         if rank not in codes:
             code = run.state_file(f"rank{rank:05d}.code")
-            return f"rank {rank} has ended (exit code {code}); its profiler waits for what it left: {left}"
+            return (
+                f"rank {rank} has ended (exit code {code}); its profiler waits for what it left: {leftovers}"
+            )
     return ""
 
 
 def _held_up(run: Run) -> str:
     """Return which ranks had held up the others, if the run had stalled before."""
     with suppress(msgspec.MsgspecError):
-        kept = from_json(run.state_file("stall.json") or "", _Stall)
-        if kept.ranks:
-            return f"the run had stalled: {named_ranks(kept.ranks)} held the others up"
+        stall = from_json(run.state_file("stall.json") or "", _Stall)
+        if stall.ranks:
+            return f"the run had stalled: {named_ranks(stall.ranks)} held the others up"
     return ""
 
 

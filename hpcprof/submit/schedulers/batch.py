@@ -116,9 +116,11 @@ class BatchClient(SchedulerClient):
             if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
-        left = [job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted]
-        self.scheduler.check_awaited(left)
-        return left
+        awaited = [
+            job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted
+        ]
+        self.scheduler.check_awaited(awaited)
+        return awaited
 
     def largest_array(self) -> int | None:
         """Ask for the most members that a job array may have, None if the scheduler does not say."""

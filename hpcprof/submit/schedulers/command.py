@@ -69,10 +69,10 @@ def seconds_left(program: str, seconds: float) -> float:
     limit = _limit.get()
     if limit is None:
         return seconds
-    left = limit[1] - time.monotonic()
-    if left <= 0:
+    remaining = limit[1] - time.monotonic()
+    if remaining <= 0:
         raise Unreachable(f"{program} was not asked: the {limit[0]:.0f} s for all answers are over.")
-    return min(seconds, left)
+    return min(seconds, remaining)
 
 
 def run_scheduler_command(

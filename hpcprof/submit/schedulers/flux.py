@@ -120,8 +120,8 @@ class FluxScheduler(BatchScheduler):
     ) -> str:
         """Submit by ``flux batch``, to the instance that the shell is in."""
         depends = [f"--dependency=afterok:{job_id.partition(';')[0]}" for job_id in after]
-        done = run_submission(["flux", "batch", *depends, *options, str(script)], directory)
-        job_id = parse_batch(*done.answer)
+        submission = run_submission(["flux", "batch", *depends, *options, str(script)], directory)
+        job_id = parse_batch(*submission.answer)
         nested = self.job_id_variable in os.environ and transport() is None
         return f"{job_id};{os.environ.get('FLUX_URI', '')}" if nested else job_id
 
@@ -141,10 +141,10 @@ class FluxScheduler(BatchScheduler):
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""
-        done = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
-        for job in _jobs(*done.answer):
-            shown = run_scheduler_command(["flux", "job", "info", _plain(job["jobid"]), "jobspec"])
-            if f"{json.dumps(str(script.parent))[1:-1]}/" in shown.stdout:
+        listing = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
+        for job in _jobs(*listing.answer):
+            jobspec = run_scheduler_command(["flux", "job", "info", _plain(job["jobid"]), "jobspec"])
+            if f"{json.dumps(str(script.parent))[1:-1]}/" in jobspec.stdout:
                 return _plain(job["jobid"])
         return ""
 

@@ -123,8 +123,8 @@ class LsfScheduler(BatchScheduler):
         """Submit by ``bsub``."""
         depends = ["-w", " && ".join(f"done({job_id})" for job_id in after)] if after else []
         command = ["sh", "-c", 'exec bsub "$@" <"$0"', str(script), *depends, *options]
-        done = run_submission(command, directory)
-        return parse_bsub(*done.answer)
+        submission = run_submission(command, directory)
+        return parse_bsub(*submission.answer)
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for all jobs at once by ``bjobs -json``, which also lists those that have ended lately."""
@@ -138,9 +138,9 @@ class LsfScheduler(BatchScheduler):
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the file of the run's output among the user's jobs."""
-        done = run_scheduler_command(["bjobs", "-a", "-u", owner, "-json", "-o", "jobid output_file"])
+        listing = run_scheduler_command(["bjobs", "-a", "-u", owner, "-json", "-o", "jobid output_file"])
         out = str(script.parent / "logs" / "job.out")
-        jobs = _jobs(*done.answer)
+        jobs = _jobs(*listing.answer)
         return next((str(job["JOBID"]) for job in reversed(jobs) if job.get("OUTPUT_FILE") == out), "")
 
     def question(self, site: Site) -> list[str]:

@@ -208,8 +208,8 @@ class PbsScheduler(BatchScheduler):
     ) -> str:
         """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        done = run_submission(["qsub", *depends, *options, str(script)], directory)
-        return parse_qsub(*done.answer)
+        submission = run_submission(["qsub", *depends, *options, str(script)], directory)
+        return parse_qsub(*submission.answer)
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``-o`` and ``-e``."""
@@ -241,9 +241,11 @@ class PbsScheduler(BatchScheduler):
             name = parse_job_name(script.read_text(encoding="utf-8", errors="replace")) or script.name
         except OSError:
             return ""
-        done = run_scheduler_command(["qselect", "-u", owner, "-N", name])
-        jobs = ((job_id, run_scheduler_command([*QSTAT, job_id])) for job_id in parse_qselect(*done.answer))
-        return next((job_id for job_id, shown in jobs if was_submitted_from(script, shown.stdout)), "")
+        listing = run_scheduler_command(["qselect", "-u", owner, "-N", name])
+        jobs = (
+            (job_id, run_scheduler_command([*QSTAT, job_id])) for job_id in parse_qselect(*listing.answer)
+        )
+        return next((job_id for job_id, record in jobs if was_submitted_from(script, record.stdout)), "")
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Delete the jobs; they remain listed as running for some seconds."""
@@ -252,9 +254,9 @@ class PbsScheduler(BatchScheduler):
     def _qstat(self, job_id: str) -> Mapping[str, Record]:
         members = ["-t"] if "[" in job_id else []
         if PbsScheduler.keeps_history:
-            done = run_scheduler_command([*QSTAT_HISTORY, *members, job_id])
-            if not has_no_history(done.stderr):
-                return parse_qstat(*done.answer)
+            listing = run_scheduler_command([*QSTAT_HISTORY, *members, job_id])
+            if not has_no_history(listing.stderr):
+                return parse_qstat(*listing.answer)
             PbsScheduler.keeps_history = False
         return parse_qstat(*run_scheduler_command([*QSTAT, *members, job_id]).answer)
 
@@ -308,9 +310,12 @@ def _chunk(site: Site, job: Job, select: str) -> list[str]:
         extra.pop("ngpus", None)
     elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or extra):
         whole = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
-    given = dict(_pair(part) for part in select.split(":") if part)
+    resources = dict(_pair(part) for part in select.split(":") if part)
     node = {key: str(count) for key, count in whole.items() if count}
-    return [f"{key}={value}" if value else key for key, value in {**given, **node, **given, **extra}.items()]
+    return [
+        f"{key}={value}" if value else key
+        for key, value in {**resources, **node, **resources, **extra}.items()
+    ]
 
 
 def _asked_resources(job: Job) -> dict[str, str]:

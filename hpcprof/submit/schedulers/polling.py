@@ -62,15 +62,15 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     try:
         _check_silence(name)
         with all_answers_within(LISTING_SECONDS):
-            done = run_scheduler_command(question)
+            result = run_scheduler_command(question)
     except Unreachable as error:
         _silent[name] = time.monotonic(), str(error)
         why = str(error).rstrip(".")
     else:
-        if done.exit_code == 0:
+        if result.exit_code == 0:
             return
-        said = masked(done.stderr.strip() or done.stdout.partition("\n")[0])
-        why = f"{scheduler.title} did not answer: {complaint(said)}"
+        output = masked(result.stderr.strip() or result.stdout.partition("\n")[0])
+        why = f"{scheduler.title} did not answer: {complaint(output)}"
     raise Unreachable(f"{why}; {otherwise}.")
 
 

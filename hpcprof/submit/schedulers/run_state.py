@@ -46,8 +46,8 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
 def _failed_dependencies(run: Run) -> str:
     """Return the runs that did not succeed, with their states, of those that a waiting job depends on."""
     names = [] if run.state_file("started") is not None else run.submission.job.after
-    others = [Run(name, run.path.parent / name) for name in names]
-    states = {other.id: read_verdict(other) or status_by_finished_file(other) for other in others}
+    dependencies = [Run(name, run.path.parent / name) for name in names]
+    states = {other.id: read_verdict(other) or status_by_finished_file(other) for other in dependencies}
     failed = [(name, end) for name, end in states.items() if end and end.state is not JobState.COMPLETED]
     return "; ".join(f"{name} is {end}" for name, end in failed)
 
@@ -241,9 +241,9 @@ _FINISHED = "finished"
 def read_verdict(run: Run) -> JobStatus | None:
     """Return the status that a run ended with, which may be provisional; None if none was kept."""
     try:
-        kept = from_json(run.state_file(_FILE) or "")
-        state, reason, provisional = JobState(kept["state"]), str(kept["reason"]), "provisional" in kept
-        return JobStatus(state, reason, kept["exit_code"], provisional)
+        fields = from_json(run.state_file(_FILE) or "")
+        state, reason, provisional = JobState(fields["state"]), str(fields["reason"]), "provisional" in fields
+        return JobStatus(state, reason, fields["exit_code"], provisional)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -262,9 +262,9 @@ def keep_verdict(run: Run, status: JobStatus) -> None:
         if not status.state.ended:
             (run.path / "state" / _FILE).unlink(missing_ok=True)
             return
-        kept = {"state": status.state.value, "reason": status.reason, "exit_code": status.exit_code}
-        kept |= {"provisional": True} if status.provisional else {}
-        write_atomically(run.path / "state" / _FILE, json.dumps(kept) + "\n")
+        fields = {"state": status.state.value, "reason": status.reason, "exit_code": status.exit_code}
+        fields |= {"provisional": True} if status.provisional else {}
+        write_atomically(run.path / "state" / _FILE, json.dumps(fields) + "\n")
 
 
 def status_now(run: Run, answer: JobStatus) -> JobStatus:

@@ -243,8 +243,8 @@ class SlurmScheduler(BatchScheduler):
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
             # Without the second option a job whose dependency fails stays in the queue.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
-        done = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
-        return parse_sbatch(*done.answer)
+        submission = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
+        return parse_sbatch(*submission.answer)
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``--output`` and ``--error``, in which % would begin a pattern."""
@@ -268,10 +268,10 @@ class SlurmScheduler(BatchScheduler):
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs; ended ones are listed for a while."""
-        done = run_scheduler_command(
+        listing = run_scheduler_command(
             ["squeue", "--noheader", "--states=all", f"--user={owner}", f"--format={SCRIPTS_FORMAT}"]
         )
-        return parse_scripts(*done.answer).get(str(script), "")
+        return parse_scripts(*listing.answer).get(str(script), "")
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel the jobs; scancel succeeds even for unknown jobs."""
@@ -343,8 +343,8 @@ def fit_gpus(options: Iterable[str], job: Job) -> list[str]:
         count = job.gpus_per_rank if match["option"] == "--gpus-per-task" else gpus_per_node(job)
         return f"{match['option']}={match['kind'] or ''}{count}"
 
-    kept = [option for option in options if job.gpus_per_rank or not _counts_gpus(option)]
-    return [_GPU_COUNT.sub(fitted, option) for option in kept]
+    usable = [option for option in options if job.gpus_per_rank or not _counts_gpus(option)]
+    return [_GPU_COUNT.sub(fitted, option) for option in usable]
 
 
 def _counts_gpus(option: str) -> bool:
@@ -355,8 +355,8 @@ def _counts_gpus(option: str) -> bool:
 def _gpu_request(site: Site, job: Job, directives: Iterable[str]) -> list[str]:
     requests_gpus = job.gpus_per_rank is not None
     count = gpus_per_node(job) if requests_gpus else site.node.gpus
-    others = [*directives, *site.launcher.arguments]
-    if not count or any(_counts_gpus(other) if requests_gpus else "gpu" in other for other in others):
+    options = [*directives, *site.launcher.arguments]
+    if not count or any(_counts_gpus(other) if requests_gpus else "gpu" in other for other in options):
         return []
     if site.node_request is NodeRequest.GRES:
         return [f"--gres=gpu:{count}"]
@@ -376,8 +376,8 @@ def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[st
     """Return the records of jobs; a member without one has that of its array, or of component +0."""
     by_number = {}
     for number in numbers:
-        others = (number, number.partition("_")[0], f"{number}+0")
-        record = next((records[other] for other in others if other in records), None)
+        aliases = (number, number.partition("_")[0], f"{number}+0")
+        record = next((records[other] for other in aliases if other in records), None)
         if record is not None:
             by_number[number] = record
     return by_number
@@ -387,8 +387,8 @@ def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
     # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
     options = ["--states=all", "--array", _whole(numbers), f"--Format={SQUEUE_FORMAT}", *_of_cluster(cluster)]
-    done = run_scheduler_command(["squeue", "--noheader", *options])
-    return of_members(parse_squeue(*done.answer, time.time()), numbers)
+    listing = run_scheduler_command(["squeue", "--noheader", *options])
+    return of_members(parse_squeue(*listing.answer, time.time()), numbers)
 
 
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, Record]:
@@ -397,8 +397,8 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
     # The default window starts at midnight, and sacct takes local time.
     start = since.astimezone().strftime("--starttime=%Y-%m-%dT%H:%M:%S")
     options = [_whole(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
-    done = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
-    return of_members(parse_sacct(*done.answer, time.time()), numbers)
+    listing = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
+    return of_members(parse_sacct(*listing.answer, time.time()), numbers)
 
 
 def _of_cluster(cluster: str) -> list[str]:

@@ -57,11 +57,11 @@ def unused_options(scheduler: Scheduler, job: Job, environment: Mapping[str, str
         if not value:
             sentences.append(f"{setting}; give {flag} {environment[name]}")
         elif value != environment[name]:
-            given = format_walltime(value) if field == "walltime" else value
-            sentences.append(f"{setting}: the job has {flag} {given}")
-    if others := [name for name in names if name not in scheduler.shell_options]:
-        verb = "does" if len(others) == 1 else "do"
-        sentences.append(f"{', '.join(others)} of this shell {verb} not apply")
+            job_value = format_walltime(value) if field == "walltime" else value
+            sentences.append(f"{setting}: the job has {flag} {job_value}")
+    if unknown_names := [name for name in names if name not in scheduler.shell_options]:
+        verb = "does" if len(unknown_names) == 1 else "do"
+        sentences.append(f"{', '.join(unknown_names)} of this shell {verb} not apply")
     return sentences
 
 

@@ -90,11 +90,11 @@ def _all_files() -> dict[str, Path]:
 
 
 def _chain(path: Path) -> Iterator[dict[str, Any]]:
-    seen: list[Path] = []
+    ancestors: list[Path] = []
     while True:
-        if path in seen:
-            raise UsageError(f"{path}: 'extends' leads back to itself: {' -> '.join(map(str, seen))}.")
-        seen.append(path)
+        if path in ancestors:
+            raise UsageError(f"{path}: 'extends' leads back to itself: {' -> '.join(map(str, ancestors))}.")
+        ancestors.append(path)
         data = read_mapping(path, "site file")
         if "name" in data:
             raise UsageError(

@@ -37,10 +37,10 @@ def ask_machine(command: list[str]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = run_command(command, timeout=30, environment=without_options(os.environ))
+        result = run_command(command, timeout=30, environment=without_options(os.environ))
     except (CommandNotStarted, CommandTimedOut):
         return ""
-    return done.stdout if done.exit_code == 0 else ""
+    return result.stdout if result.exit_code == 0 else ""
 
 
 def generic_site() -> str:
@@ -129,13 +129,13 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
 def add_mpi(path: Path, machine: doctor.Inspected) -> str:
     """Add to a new site the MPI type that connected two ranks in the doctor, and return its sentence."""
     probe = probe_srun(machine) if machine.site.launcher.name is LauncherName.SRUN else Probe(mpi(machine))
-    seen = f"{probe.finding.observation} {probe.finding.remedy}".rstrip()
-    lines = [f"# MPI: {seen}"]
+    sentence = f"{probe.finding.observation} {probe.finding.remedy}".rstrip()
+    lines = [f"# MPI: {sentence}"]
     if probe.type is not None and OPTION in machine.site.options:
         lines += ["options:", f"  {OPTION}: {_flow({'default': probe.type})}"]
     with writing(path):
         write_atomically(path, path.read_text(encoding="utf-8") + "\n".join(lines) + "\n")
-    return seen
+    return sentence
 
 
 def parse_nvidia_smi(text: str) -> Node:

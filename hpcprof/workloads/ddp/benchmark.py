@@ -191,7 +191,7 @@ class _Benchmark:
         if parameters.replicas_differ:
             notes.append("the parameters of the ranks are not compared: their gradients are not summed.")
         named = {"step": times.step_ns, **times.phase_ns}
-        given = {key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
+        options = {key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
         return RankResult(
             schema_version=schema.SCHEMA_VERSION,
             workload="ddp",
@@ -202,7 +202,7 @@ class _Benchmark:
             host=world.host,
             device=world.device_name,
             backend=world.backend,
-            parameters={**given, "measured_steps": len(times.step_ns)},
+            parameters={**options, "measured_steps": len(times.step_ns)},
             versions=world.versions(),
             profiler=self._environment.profiler.value,
             step_ns=times.step_ns,

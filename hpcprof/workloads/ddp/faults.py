@@ -94,12 +94,12 @@ class InjectedFault:
 
 def parse_fault(text: str) -> InjectedFault:
     """Parse ``CAUSE[:KEY=VALUE[,KEY=VALUE]…]``; keys that are not given have their defaults."""
-    name, colon, rest = text.partition(":")
+    name, colon, settings = text.partition(":")
     if name not in FAULTS:
         raise unknown("fault", name, FAULTS)
     fault = FAULTS[name]
     values = dict(fault.keys)
-    for part in rest.split(",") if colon else ():
+    for part in settings.split(",") if colon else ():
         key, _, value = part.partition("=")
         if key not in fault.keys:
             raise unknown("key", key, fault.keys, f" of fault {name}")

@@ -28,11 +28,11 @@ def check_model_file(path: Path) -> None:
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     if any(alias.name == "*" for node in imports for alias in node.names):
         return
-    others = _assigned(tree)
+    assigned = _assigned(tree)
     for name, parameters in FUNCTIONS.items():
         if name in defined:
             _check_parameters(path, defined[name], parameters)
-        elif name not in others:
+        elif name not in assigned:
             functions = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
             raise UsageError(
                 f"{path} does not define {name}({', '.join(parameters)}); it defines "
@@ -41,11 +41,13 @@ def check_model_file(path: Path) -> None:
 
 
 def _check_parameters(path: Path, function: ast.FunctionDef, parameters: tuple[str, ...]) -> None:
-    given = function.args
-    positional = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-    required = len(positional) - len(given.defaults)
-    keywords = [a.arg for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default]
-    enough = given.vararg is not None or len(positional) >= len(parameters)
+    signature = function.args
+    positional = [argument.arg for argument in (*signature.posonlyargs, *signature.args)]
+    required = len(positional) - len(signature.defaults)
+    keywords = [
+        a.arg for a, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True) if not default
+    ]
+    enough = signature.vararg is not None or len(positional) >= len(parameters)
     if required > len(parameters) or keywords or not enough:
         raise UsageError(
             f"{path}, line {function.lineno}: {function.name} takes ({', '.join(positional + keywords)}), "

@@ -156,13 +156,13 @@ def _parser() -> WorkloadParser:
 
 def parse(arguments: Sequence[str]) -> TrainingParameters:
     """Parse the arguments and the settings files of ``--input``; `InformationRequested` for ``--help``."""
-    given = _parser().given(arguments)
-    folder = given.pop("input", None)
+    values = _parser().given(arguments)
+    folder = values.pop("input", None)
     if folder is not None:
-        given = {**read_settings(folder), **given}
-    if "fault" in given:
-        given["fault"] = " ".join(injected.text for injected in given["fault"])
-    parameters = TrainingParameters(**given)
+        values = {**read_settings(folder), **values}
+    if "fault" in values:
+        values["fault"] = " ".join(injected.text for injected in values["fault"])
+    parameters = TrainingParameters(**values)
     if parameters.warmup >= parameters.epochs:
         raise UsageError(
             f"--warmup-epochs {parameters.warmup} leaves none of the {parameters.epochs} epochs to measure."
@@ -189,9 +189,9 @@ def _check_faults(parameters: TrainingParameters) -> None:
             "--fault slow_math changes nothing with --precision fp32: add --precision tf32 or bf16."
         )
     if "exposed_communication" in names and (parameters.replicas_differ or parameters.comm_hook == "builtin"):
-        given = "--no-sync" if parameters.no_sync else f"--comm-hook {parameters.comm_hook}"
+        option = "--no-sync" if parameters.no_sync else f"--comm-hook {parameters.comm_hook}"
         raise UsageError(
-            f"--fault exposed_communication does not work with {given}: use --comm-hook allreduce or bf16."
+            f"--fault exposed_communication does not work with {option}: use --comm-hook allreduce or bf16."
         )
     if parameters.fault_blocks:
         if not names:

@@ -69,14 +69,19 @@ def configured_ddp(parameters: TrainingParameters, device: torch.device) -> type
 
     class ConfiguredDDP(DistributedDataParallel):
         def __init__(
-            self, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **options: Any
+            self,
+            module: Any,
+            device_ids: Any = None,
+            output_device: Any = None,
+            *positional: Any,
+            **options: Any,
         ) -> None:
             for name in ("gradient_as_bucket_view", "static_graph"):
                 if getattr(parameters, name):
                     options[name] = True
             if device.type == "cpu":
                 device_ids = output_device = None
-            super().__init__(module, device_ids, output_device, *rest, **options)
+            super().__init__(module, device_ids, output_device, *positional, **options)
 
     return ConfiguredDDP
 

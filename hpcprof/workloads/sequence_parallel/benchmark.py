@@ -131,16 +131,16 @@ def _make(
     if copies > 1:
         notes.append(f"the steps rotate through {copies} copies of the weights, more than the cache holds.")
     for name in parameters.modes:
-        kept = buffers if parameters.forward or not steps else _apart(buffers, parameters)
+        mode_buffers = buffers if parameters.forward or not steps else _apart(buffers, parameters)
         try:
-            mode = MODES[name](parameters, world, kept)
+            mode = MODES[name](parameters, world, mode_buffers)
         except Unavailable as why:
             notes.append(f"{name} is left out: {why}.")
             continue
         if mode.note:
             notes.append(mode.note)
         modes.append(mode)
-        step = Step(parameters, kept, mode)
+        step = Step(parameters, mode_buffers, mode)
         if parameters.cuda_graph and mode.phases:
             # The phases of a graph cannot be timed, and the bound needs them.
             steps[f"{name}{EAGER}"] = step
@@ -196,7 +196,10 @@ def _result(
     everyone = {name: world.comm.allgather(times.step_ns) for name, times in measured.times.items()}
     # A step ends when its last rank finishes.
     latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
-    marked = {name: slowest_rank_ns(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
+    marked = {
+        name: slowest_rank_ns(world.comm.allgather(durations))
+        for name, durations in measured.marked_ns.items()
+    }
     parts = _parts(world, measured)
     alone = efficiency.alone_bound_ns(parts) if parts and len(measured.times) > 1 else None
     bound = None if alone is None else _bound(parameters, world, measured, alone, parts)
@@ -260,7 +263,7 @@ def _unseen(modes: dict[str, ModeResult]) -> list[str]:
     """Return a note for each mode that should overlap but does not, or that is faster than the bound."""
     measured = {name: mode.figures for name, mode in modes.items() if mode.figures is not None}
     checks = (efficiency.no_overlap, efficiency.beyond_bound)
-    notes = [said(name, figures) for said in checks for name, figures in measured.items()]
+    notes = [check(name, figures) for check in checks for name, figures in measured.items()]
     return [note for note in notes if note]
 
 
@@ -280,8 +283,8 @@ def _parts(world: World, measured: Measured) -> dict[str, int]:
     """Return the median of each phase of the serial mode, over the maxima of the ranks."""
     times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
     return {
-        name: summarize(slowest_rank_ns(world.comm.allgather(mine))).p50_ns
-        for name, mine in (times.phase_ns.items() if times else ())
+        name: summarize(slowest_rank_ns(world.comm.allgather(durations))).p50_ns
+        for name, durations in (times.phase_ns.items() if times else ())
     }
 
 

@@ -106,8 +106,8 @@ class _Reference:
             relative_error(found_2[inner][:, hidden].double().cpu(), self._summed(second)),
         ]
 
-    def _everyones(self, mine: torch.Tensor) -> torch.Tensor:
-        sent = mine.contiguous().cpu()
+    def _everyones(self, tensor: torch.Tensor) -> torch.Tensor:
+        sent = tensor.contiguous().cpu()
         everyone = torch.empty(self._comm.size, *sent.shape, dtype=torch.float64)
         self._comm.Allgather(sent, everyone)
         return everyone.to(self._device)
@@ -151,5 +151,5 @@ def error_message(checks: list[Correctness]) -> str | None:
     reason = f"relative error {first.relative_error:.2e} is not below {first.bound:.0e}"
     if math.isnan(first.relative_error):
         reason = "the output contains NaN or infinity"
-    others = f" ({len(failed)} of {len(checks)} ranks fail)" if len(checks) > 1 else ""
-    return f"rank {failed[0]}: the results are wrong: {reason}{others}."
+    failures_note = f" ({len(failed)} of {len(checks)} ranks fail)" if len(checks) > 1 else ""
+    return f"rank {failed[0]}: the results are wrong: {reason}{failures_note}."

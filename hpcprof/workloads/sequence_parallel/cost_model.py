@@ -70,8 +70,8 @@ def memory(parameters: PointParameters, ranks: int, rotation: Rotation) -> dict[
         parts["gradients"] = (rotation.inputs * shard + whole + middle + shard + weights) * size
     if not parameters.forward:
         # The results of the one forward; each mode keeps its own, in its own order.
-        kept = middle + whole * parameters.keep_gathered
-        parts["kept by further modes"] = (len(parameters.modes) - 1) * kept * size
+        elements = middle + whole * parameters.keep_gathered
+        parts["kept by further modes"] = (len(parameters.modes) - 1) * elements * size
     if "copy-engine" in parameters.modes:
         parts["received (copy-engine)"] = whole * result
     if "symmetric" in parameters.modes:

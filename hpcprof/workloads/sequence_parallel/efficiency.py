@@ -59,11 +59,11 @@ def step_bound(
         if not groupings:
             continue
         matmuls = min(groupings, key=lambda times: summarize(times).p50_ns)
-        mine = [name for name in names if name in moved]
-        links = sum(parts[name] for name in mine)
+        transferred = [name for name in names if name in moved]
+        links = sum(parts[name] for name in transferred)
         if LINKS in probes:
             rate = summarize(probes[LINKS]).p50_ns / moved[copied]
-            links = min(links, round(rate * sum(moved[name] for name in mine)))
+            links = min(links, round(rate * sum(moved[name] for name in transferred)))
         medians |= {MATMULS[direction]: summarize(matmuls).p50_ns, f"{LINKS} {direction}": links}
         bounds.append([max(time, links) for time in matmuls])
     return Bound([sum(times) for times in zip(*bounds, strict=True)], medians)

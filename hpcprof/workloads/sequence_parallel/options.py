@@ -68,33 +68,33 @@ def _parser() -> WorkloadParser:
 
 def parse(arguments: Sequence[str]) -> Sweep:
     """Parse the arguments of the workload; `InformationRequested` for ``--help`` and ``--plan``."""
-    given = _parser().given(arguments)
-    ranks, swept = given.pop("plan", None), parse_parameters(given.pop("sweep", []), "--sweep")
+    values = _parser().given(arguments)
+    ranks, swept = values.pop("plan", None), parse_parameters(values.pop("sweep", []), "--sweep")
     for key in swept:
         if key.replace("_", "-") not in SWEPT:
             raise unknown("parameter", key, SWEPT, " of --sweep")
-        if key.replace("-", "_") in given:
+        if key.replace("-", "_") in values:
             raise UsageError(f"--{key.replace('_', '-')} is both given and swept: remove one of them.")
     wanted: dict[str, PointParameters] = {}
-    seen: dict[PointParameters, str] = {}
+    shapes: dict[PointParameters, str] = {}
     for point in points(swept):
-        name, parameters = label(point), _at(point, given)
+        name, parameters = label(point), _at(point, values)
         shape = replace(parameters, ffn_size=parameters.inner_size, ffn_multiplier=1)
-        if shape in seen:
+        if shape in shapes:
             raise UsageError(
-                f"--sweep: {seen[shape]} and {name} are the same point: a value is repeated, or --model or "
+                f"--sweep: {shapes[shape]} and {name} are the same point: a value is repeated, or --model or "
                 "--ffn-size overrides it."
             )
-        wanted[name], seen[shape] = parameters, name
+        wanted[name], shapes[shape] = parameters, name
     sweep = Sweep(wanted)
     if ranks is not None:
         raise InformationRequested(sweep_plan(sweep, ranks))
     return sweep
 
 
-def _at(point: Point, given: Mapping[str, Any]) -> PointParameters:
-    """Return the parameters at a point of the sweep; ``given`` holds the other options."""
-    values = {**given, **_parser().given(program_at(point, [], _PROGRAM))}
+def _at(point: Point, options: Mapping[str, Any]) -> PointParameters:
+    """Return the parameters at a point of the sweep; ``options`` holds the other options."""
+    values = {**options, **_parser().given(program_at(point, [], _PROGRAM))}
     model = values.pop("model", None)
     if model:
         values["hidden_size"], values["ffn_size"] = MODELS[model]

@@ -212,7 +212,7 @@ def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
     # JAX keeps 32 bits of a number.
     parts = np.array([divmod(moment, _SECOND) for moment in times], np.int32)
     everyone = np.asarray(multihost_utils.process_allgather(parts)).reshape(size, -1, 2)
-    return [[seconds * _SECOND + rest for seconds, rest in rank] for rank in everyone.tolist()]
+    return [[seconds * _SECOND + remainder for seconds, remainder in rank] for rank in everyone.tolist()]
 
 
 def _text(result: RankResult, parameters: Parameters) -> str:

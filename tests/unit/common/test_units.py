@@ -35,7 +35,7 @@ def test_times_share_the_unit_of_the_longest() -> None:
 
 
 def test_many_ranks_are_named_as_spans_and_those_of_further_spans_counted() -> None:
-    assert [named_ranks([3]), named_ranks([0, 2]), named_ranks([0, 1, 2, 4, 6, 7, 9], shown=2)] == [
+    assert [named_ranks([3]), named_ranks([0, 2]), named_ranks([0, 1, 2, 4, 6, 7, 9], most=2)] == [
         "rank 3",
         "ranks 0, 2",
         "ranks 0-2, 4 and 3 more",

@@ -245,15 +245,15 @@ class Recorder(Window):
         assert self._span is not None
         recording.stop()
         first, last = self._span
-        done = min(self._steps - 1, last)
-        if done < first:
+        last_done = min(self._steps - 1, last)
+        if last_done < first:
             return
         cycle = f"cycle{self._cycles}" if self._cycles else ""
         recording.write(self._profile.parent / cycle / self._profile.name)
         self._cycles += 1
         self._written, self._spare = recording, None
         self._windows.clear()
-        steps, early = span_words(first, done, last, reason)
+        steps, early = span_words(first, last_done, last, reason)
         say(f"recorded optimizer {steps} of {self._optimizer}, counted from 0{early}.")
 
     def _stop_window(self) -> None:
@@ -273,10 +273,10 @@ class Recorder(Window):
 
     def _is_worth_writing(self, window: Recording) -> bool:
         """Return whether a window shows work, and neither the program nor another process writes a trace."""
-        others = self._claim.exists() and not self._owns_claim
+        is_claimed = self._claim.exists() and not self._owns_claim
         if self._written is not None and window.seconds < _WINDOW_S / 2 and not window.steps:
             return False  # The program ended when it had just begun: the one before shows more.
-        return not others and not self._left_alone() and window.has_operations()
+        return not is_claimed and not self._left_alone() and window.has_operations()
 
     def _write_window(self, window: Recording) -> None:
         window.write(self._profile)

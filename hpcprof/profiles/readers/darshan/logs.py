@@ -112,15 +112,15 @@ def read_darshan_log(path: Path) -> DarshanLog:
     if importlib.util.find_spec("darshan") is None:
         raise DamagedInput(f"{path} needs the package darshan: pip install 'hpcprof[darshan]'.")
     try:
-        done = run_command([sys.executable, dump_script.__file__, str(path)], timeout=_READ_SECONDS)
+        result = run_command([sys.executable, dump_script.__file__, str(path)], timeout=_READ_SECONDS)
     except (CommandNotStarted, CommandTimedOut) as error:
         raise DamagedInput(f"{path} cannot be read: {error}") from None
-    if done.exit_code != 0:
-        crashed = done.exit_code != dump_script.NO_LOG
-        why = f": its reader ended with exit code {done.exit_code}" if crashed else ""
+    if result.exit_code != 0:
+        crashed = result.exit_code != dump_script.NO_LOG
+        why = f": its reader ended with exit code {result.exit_code}" if crashed else ""
         raise DamagedInput(f"{path} is not a log of Darshan that can be read{why}.")
     try:
-        log = msgspec.json.decode(done.stdout, type=DarshanLog)
+        log = msgspec.json.decode(result.stdout, type=DarshanLog)
     except msgspec.MsgspecError as error:
         raise DamagedInput(f"{path} is not a log of Darshan that can be read: {error}.") from None
-    return msgspec.structs.replace(log, unread=sorted(set(_UNREAD.findall(done.stderr))))
+    return msgspec.structs.replace(log, unread=sorted(set(_UNREAD.findall(result.stderr))))

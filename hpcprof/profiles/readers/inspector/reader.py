@@ -99,12 +99,12 @@ class _Line(msgspec.Struct):
     @property
     def is_valid(self) -> bool:
         """True if the line has an operation with possible numbers."""
-        done = self.done
-        if done is None or operation(done.name) is None or self.header.n_ranks < 1:
+        completed = self.done
+        if completed is None or operation(completed.name) is None or self.header.n_ranks < 1:
             return False
-        stops = [event.kernel_stop_ts for event in (done.event_trace_ts or _EventTrace()).kernel_events]
-        in_time = 0 <= done.exec_time_us < _LONGEST_US and 0 <= max(stops, default=0) < _LATEST_US
-        return in_time and 0 <= done.msg_size_bytes < 1 << 62
+        stops = [event.kernel_stop_ts for event in (completed.event_trace_ts or _EventTrace()).kernel_events]
+        in_time = 0 <= completed.exec_time_us < _LONGEST_US and 0 <= max(stops, default=0) < _LATEST_US
+        return in_time and 0 <= completed.msg_size_bytes < 1 << 62
 
     @property
     def ended_us(self) -> int:
@@ -192,8 +192,8 @@ def _losses(lines: Sequence[_Line], without_time: int) -> list[Loss]:
         if line.coll_perf is not None:
             numbers[line.header.id, line.coll_perf.name].append(line.coll_perf.sn)
     # The Inspector counts from 0; what it has written last need not be the last.
-    expected = sum(max(seen) + 1 for seen in numbers.values())
-    missing = sum(max(seen) + 1 - len(set(seen)) for seen in numbers.values())
+    expected = sum(max(sequence) + 1 for sequence in numbers.values())
+    missing = sum(max(sequence) + 1 - len(set(sequence)) for sequence in numbers.values())
     by_cpu = sum(bool(line.done and line.done.timing_source not in ("", _ON_GPU)) for line in lines)
     fields = {"time": without_time, "duration from the GPU": by_cpu}
     return [
@@ -204,16 +204,16 @@ def _losses(lines: Sequence[_Line], without_time: int) -> list[Loss]:
 
 def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -> Timeline:
     strings, count = StringTable(), len(lines)
-    done = [call for line in lines if (call := line.done) is not None]
+    completed = [call for line in lines if (call := line.done) is not None]
     numbers = np.arange(count)
     process = np.array([line.metadata.pid for line in lines], np.int64)
     streams: dict[str, int] = {}
     stream = np.array([streams.setdefault(line.header.id, len(streams)) for line in lines], np.int64)
-    start = end - np.array([record.exec_time_us * 1000 for record in done], np.int64)
+    start = end - np.array([record.exec_time_us * 1000 for record in completed], np.int64)
     # Each has a call of its own, at a moment of its own.
     called = np.maximum.accumulate(start - numbers) + numbers
     host_columns = {"start": called, "end": called, "process": process, "thread": np.zeros(count, np.int64)}
-    name = strings.add_all(f"nccl{record.name}" for record in done)
+    name = strings.add_all(f"nccl{record.name}" for record in completed)
     first = lines[0].metadata
     return Timeline(
         origin=Origin(
@@ -241,11 +241,11 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
         ranges=Ranges.empty(),
         collectives=Collectives(
             **host_columns,
-            operation=strings.add_all(operation(record.name) for record in done),
+            operation=strings.add_all(operation(record.name) for record in completed),
             communicator=strings.add_all(line.header.id for line in lines),
-            bytes=np.array([record.msg_size_bytes for record in done], np.int64),
+            bytes=np.array([record.msg_size_bytes for record in completed], np.int64),
             ranks=np.array([line.header.n_ranks for line in lines], np.int64),
-            comm_peer=np.array([getattr(record, "peer", NO_PEER) for record in done], np.int64),
+            comm_peer=np.array([getattr(record, "peer", NO_PEER) for record in completed], np.int64),
         ),
         strings=strings.array(),
     )

@@ -320,11 +320,11 @@ class TraceEvents:
 
     def _count(self, subject: Subject, checks: ValidRows) -> None:
         """Count the rows that are left out, each with the first field that is not valid."""
-        left = np.ones(len(next(iter(checks.values()))), bool)
+        is_valid = np.ones(len(next(iter(checks.values()))), bool)
         for name, valid in checks.items():
-            if lost := int(np.count_nonzero(left & ~valid)):
+            if lost := int(np.count_nonzero(is_valid & ~valid)):
                 self._lost[LossKind.ROW, subject, name] += lost
-            left &= valid
+            is_valid &= valid
 
     def _timed(self, events: list[Event]) -> Built:
         name = self.strings.add_all([event.name for event in events])
@@ -393,8 +393,8 @@ class TraceEvents:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        kept = np.flatnonzero(_passed(checks)).tolist()
-        for number, row in enumerate(kept, self.kernels.count):
+        valid_rows = np.flatnonzero(_passed(checks)).tolist()
+        for number, row in enumerate(valid_rows, self.kernels.count):
             if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record._replace(start=int(columns["start"][row])))
                 self.communicating.append(number)

@@ -77,10 +77,10 @@ class TraceStream:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the events, some ten thousand at a time."""
-        rest: bytes | None = self._begin()
+        tail: bytes | None = self._begin()
         first = True
-        while rest is not None:
-            events, rest = self._next(rest, first)
+        while tail is not None:
+            events, tail = self._next(tail, first)
             first = False
             yield from events
 
@@ -115,19 +115,19 @@ class TraceStream:
             text += more
             ended = not more
             until, after = _end_of_list(text) if ended else _last_event(text)
-            events, rest = self._decoded(text[:until]), text[after:]
+            events, tail = self._decoded(text[:until]), text[after:]
             if not any(events) and not (events and first and ended):
-                batch, rest, ended = _scan(text, first, ended, self._kind)
+                batch, tail, ended = _scan(text, first, ended, self._kind)
                 if batch.count(None) > _MOST_OTHER_VALUES:
                     raise NotATrace(
                         "is not a PyTorch profiler trace: it has countless values that are no events."
                     )
                 events = [batch]
             if ended:
-                self._finish(rest)
+                self._finish(tail)
                 return events, None
             if any(events):
-                return events, rest
+                return events, tail
             if len(text) > _LARGEST:
                 size = f"{_LARGEST >> 20} MiB"
                 raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")

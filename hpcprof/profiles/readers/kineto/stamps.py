@@ -42,9 +42,9 @@ def _have_three_decimals(text: bytes, count: int) -> bool:
     letters = np.frombuffer(text, np.uint8)
     commas = np.flatnonzero(letters == _COMMA)
     # Digits come after the point and the comma; as unsigned numbers all others are larger.
-    others = np.count_nonzero(letters - np.uint8(ord("0")) >= _DIGITS)
+    letter_count = np.count_nonzero(letters - np.uint8(ord("0")) >= _DIGITS)
     whole = np.diff(commas, prepend=-1) - len(".000,")
-    if len(commas) != count or others != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
+    if len(commas) != count or letter_count != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
         return False
     longest = commas[whole == _MOST_DIGITS] - len(".000") - _MOST_DIGITS
     return bool(np.all(letters[commas - len(".000")] == _POINT) and np.all(letters[longest] < ord("9")))

@@ -164,11 +164,13 @@ def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED, *_METRIC))
     kernel_rows = [row for row in rows if _is_kernel(row)]
-    kept = [row for row in kernel_rows if len(row) > last]
-    rows.cut += len(kernel_rows) - len(kept)
-    decimal_comma = uses_decimal_comma(row[at["Metric Value"]] for row in kept if row[at["Metric Unit"]])
+    whole_rows = [row for row in kernel_rows if len(row) > last]
+    rows.cut += len(kernel_rows) - len(whole_rows)
+    decimal_comma = uses_decimal_comma(
+        row[at["Metric Value"]] for row in whole_rows if row[at["Metric Unit"]]
+    )
     kernels: dict[tuple[str, str], tuple[list[str], dict[str, float]]] = {}
-    for row in kept:
+    for row in whole_rows:
         section, metric, unit, text = (row[at[name]] for name in _METRIC)
         _, metrics = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}))
         name = _metric_name(section, metric)

@@ -108,10 +108,10 @@ def _candidates() -> Iterator[Path]:
 def _by_module(folder: Path, path: Path) -> Printed | None:
     """Read by ncu's Python module; None if it cannot."""
     script = dump_script.__file__
-    done = _run(path, sys.executable, script, str(folder), str(path))
-    if done.exit_code != 0:
+    result = _run(path, sys.executable, script, str(folder), str(path))
+    if result.exit_code != 0:
         return None
-    loads = json.loads(done.stdout)
+    loads = json.loads(result.stdout)
     kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(loads)]
     device = next(
         (kernel["metrics"][DEVICE_NAME][0] for kernel in loads if DEVICE_NAME in kernel["metrics"]), None
@@ -134,10 +134,10 @@ def _dimensions(kind: str, values: dict[str, float]) -> str:
 
 
 def _by_command(command: str, path: Path) -> Printed:
-    done = _run(path, command, "--import", str(path), "--csv", "--page", "raw")
-    if done.exit_code != 0:
-        raise DamagedInput(f"ncu cannot read {path}{complaint(done.stdout + done.stderr)}.")
-    return parse(done.stdout, path)
+    result = _run(path, command, "--import", str(path), "--csv", "--page", "raw")
+    if result.exit_code != 0:
+        raise DamagedInput(f"ncu cannot read {path}{complaint(result.stdout + result.stderr)}.")
+    return parse(result.stdout, path)
 
 
 def _run(report: Path, *command: str) -> Completed:

@@ -64,17 +64,17 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     valued = (read["value"] != MISSING) & (read["value"] != UNREADABLE)
     wrong = {source.metric[-1]: np.count_nonzero(~named), "value": np.count_nonzero(named & ~valued)}
     lost = losses(LossKind.ROW, Subject.SAMPLE, wrong, len(named))
-    kept: Mask = named & valued
-    metric = metric[kept]
-    devices, device = numbered(read[source.device][kept])
+    is_valid: Mask = named & valued
+    metric = metric[is_valid]
+    devices, device = numbered(read[source.device][is_valid])
     return (
         DeviceSamples(
-            start=read[source.start][kept],
-            end=read[source.end][kept],
+            start=read[source.start][is_valid],
+            end=read[source.end][is_valid],
             source=strings.add_all(source.devices(export, devices))[device],
             metric=strings.add_all(name or None for name, _ in names_and_units)[metric],
             unit=strings.add_all(unit for _, unit in names_and_units)[metric],
-            value=read["value"][kept].astype(float),
+            value=read["value"][is_valid].astype(float),
         ),
         lost,
     )

@@ -92,11 +92,11 @@ class ExportTable(msgspec.Struct, frozen=True):
     decode: Callable[[Wanted], TableColumns | None] | None
 
     def rows(
-        self, expressions: Sequence[str], rest: str = "", parameters: Sequence[str | int] = ()
+        self, expressions: Sequence[str], clauses: str = "", parameters: Sequence[str | int] = ()
     ) -> Iterator[Sequence[Any]]:
-        """Select columns or other expressions; ``rest`` is what follows the name of the table."""
+        """Select columns or other expressions; ``clauses`` is what follows the name of the table."""
         selected = ", ".join(quoted(name) if name in self.columns else name for name in expressions)
-        return self._execute(f"SELECT {selected} FROM {quoted(self.name)} {rest}", parameters)
+        return self._execute(f"SELECT {selected} FROM {quoted(self.name)} {clauses}", parameters)
 
     def _execute(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
         if self.export.parquet:
@@ -164,7 +164,7 @@ class ExportTable(msgspec.Struct, frozen=True):
             return None
         nulls = {name: _null(default) for name, default in integers.items() if name in self.columns}
         binary = dict.fromkeys(texts, True) | dict.fromkeys(blobs, False)
-        present = {name: kept for name, kept in binary.items() if name in self.columns}
+        present = {name: kind for name, kind in binary.items() if name in self.columns}
         return self.decode(Wanted(nulls, present))
 
     def _require_keys(self, integers: Mapping[str, int | None]) -> None:
@@ -263,9 +263,13 @@ class NsysExport(msgspec.Struct, frozen=True):
     def unread(self) -> list[str]:
         """Return the tables of events that have rows and nobody asked for, sorted."""
         read = {table.name for table in self._found_tables.values() if table}
-        others = (self.table(name) for name in sorted(self.tables - read) if not name.startswith(_DESCRIBING))
+        unread_tables = (
+            self.table(name) for name in sorted(self.tables - read) if not name.startswith(_DESCRIBING)
+        )
         return [
-            table.name for table in others if table and table.columns & {"start", "timestamp", "rawTimestamp"}
+            table.name
+            for table in unread_tables
+            if table and table.columns & {"start", "timestamp", "rawTimestamp"}
         ]
 
     def begin_bulk(self, tables: Mapping[str, Mapping[str, int | None]]) -> None:
@@ -307,10 +311,12 @@ class NsysExport(msgspec.Struct, frozen=True):
 
     def rows(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
         """Execute a query; raise DamagedInput once its rows are more than the file can hold."""
-        left = most_selected(self.path) if not self.parquet else math.inf
+        free_bytes = most_selected(self.path) if not self.parquet else math.inf
         for row in self.connection.execute(query, parameters):
-            left -= ROW_BYTES + sum(len(value) if isinstance(value, (str, bytes)) else 1 for value in row)
-            if left < 0:
+            free_bytes -= ROW_BYTES + sum(
+                len(value) if isinstance(value, (str, bytes)) else 1 for value in row
+            )
+            if free_bytes < 0:
                 raise DamagedInput(f"{self.path} is damaged: a table has more rows than the file can hold.")
             yield row
 

@@ -90,8 +90,8 @@ def read_events(export: NsysExport) -> NvtxEvents | None:
     if table is None:
         return None
     table.require("start", "end", "eventType")
-    columns, others, odd = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
-    text, payload = others["text"], others["binaryData"]
+    columns, contents, odd = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
+    text, payload = contents["text"], contents["binaryData"]
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
     untyped = int(np.count_nonzero(columns["eventType"] <= UNREADABLE))
@@ -224,10 +224,10 @@ def parse_operator(text: str) -> Operator | None:
     appended = _APPENDED.search(text)
     if appended is None:
         return None
-    name, rest = text[: appended.start()], text[appended.start() :]
-    if _LIBRARY.match(name) or not (_OPERATOR.match(name) or rest.startswith(_SEQUENCE)):
+    name, suffix = text[: appended.start()], text[appended.start() :]
+    if _LIBRARY.match(name) or not (_OPERATOR.match(name) or suffix.startswith(_SEQUENCE)):
         return None
-    sizes = _SIZES.search(rest)
+    sizes = _SIZES.search(suffix)
     return Operator(name, sizes[1].replace(", ", ",") if sizes else None)
 
 
@@ -302,8 +302,8 @@ def layouts(export: NsysExport) -> dict[SchemaId, PayloadLayout]:
     if table is None or not {"domainId", "schemaId", "idx", "type", "name"} <= table.columns:
         return {}
     wanted = {"domainId": NO_ID, "schemaId": NO_ID, "idx": 0, "type": 0, "flags": 0, "offset": NO_ID}
-    columns, others = table.read(wanted, texts=["name"])
-    texts = others["name"].texts()
+    columns, contents = table.read(wanted, texts=["name"])
+    texts = contents["name"].texts()
     enums = _enums(export)
     fields: dict[SchemaId, dict[str, PayloadField]] = {}
     ends: dict[SchemaId, int | None] = {}

@@ -190,8 +190,8 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
             pattern.search(text) and (started or not needs_start) for pattern, needs_start in _HARMLESS
         )
         # One line, without secrets, and of the paths only the names of the files.
-        shown = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
-        counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, shown] += 1
+        sentence = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
+        counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, sentence] += 1
     return [Loss(kind, Subject.CAPTURE, count, None, text) for (kind, text), count in counts.items()]
 
 

@@ -63,11 +63,11 @@ def _make(report: Path, export: Path, why: str) -> None:
             # 2023 exports blobs without being asked, and does not know the option.
             stdout = run_command([nsys, "export", "--help"], timeout=_EXPORT_SECONDS).stdout
             blobs = ["--include-blobs=true"] if "--include-blobs" in stdout else []
-            done = run_command(
+            result = run_command(
                 [nsys, "export", "--type=sqlite", *blobs, output, str(report)], timeout=_EXPORT_SECONDS
             )
-            if done.exit_code != 0 or not temporary.is_file():
-                raise DamagedInput(f"nsys cannot export {report}: {_said(done.stdout + done.stderr)}.")
+            if result.exit_code != 0 or not temporary.is_file():
+                raise DamagedInput(f"nsys cannot export {report}: {_said(result.stdout + result.stderr)}.")
             # A journal left by an export that was stopped would be rolled back into the new one.
             export.with_name(f"{export.name}-journal").unlink(missing_ok=True)
     except (CommandNotStarted, CommandTimedOut) as error:

@@ -246,12 +246,12 @@ class TablePages:
         local = local if local <= most else least
         if length > self._pages * self._size:
             raise _Unusual
-        parts, left = [content[begin : begin + local].tobytes()], length - local
+        parts, remaining = [content[begin : begin + local].tobytes()], length - local
         following = int.from_bytes(content[begin + local : begin + local + 4].tobytes(), "big")
-        while left > 0:
+        while remaining > 0:
             page = self._content(np.array([following])).tobytes()
-            parts.append(page[4 : min(self._usable, 4 + left)])
-            left -= len(parts[-1])
+            parts.append(page[4 : min(self._usable, 4 + remaining)])
+            remaining -= len(parts[-1])
             following = int.from_bytes(page[:4], "big")
         return b"".join(parts)
 

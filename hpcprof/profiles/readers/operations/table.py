@@ -177,14 +177,14 @@ def _checked(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
         rows[name] = rows[name].astype(object).where(rows[name].notna(), "").astype(str)
     valid = rows["kind"].isin(KINDS) & rows[numbers].abs().lt(LATEST).all(axis=1)
     valid &= (rows["duration_ns"] >= 0) & (rows["duration_ns"] < LONGEST) & (rows["rank"] >= 0)
-    kept = rows.loc[valid, [*REQUIRED, *OPTIONAL]]
-    if not len(kept):
+    valid_rows = rows.loc[valid, [*REQUIRED, *OPTIONAL]]
+    if not len(valid_rows):
         raise DamagedInput(
             f"{path} has no valid operation: a row needs numbers, a duration of at least 0, and a kind of "
             f"{listed(KINDS, len(KINDS))}."
         )
-    kept = kept.astype(dict.fromkeys(numbers, np.int64))
-    return kept, int((~valid).sum())
+    valid_rows = valid_rows.astype(dict.fromkeys(numbers, np.int64))
+    return valid_rows, int((~valid).sum())
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.Series:

@@ -100,9 +100,9 @@ class ArchiveClock:
         """Return ticks as nanoseconds since the first, shape (n,)."""
         since: Ints = (ticks - np.uint64(self.offset)).view(np.int64)
         if self.resolution != _NANOSECONDS:
-            seconds, rest = np.divmod(since, self.resolution)
+            seconds, remainder = np.divmod(since, self.resolution)
             # The rest is less than a second, so that a float holds its nanoseconds exactly.
-            parts: Ints = np.rint(rest * (_NANOSECONDS / self.resolution)).astype(np.int64)
+            parts: Ints = np.rint(remainder * (_NANOSECONDS / self.resolution)).astype(np.int64)
             since = seconds * _NANOSECONDS + parts
         since[ticks > _LAST_TICK] = LATEST
         return since
@@ -231,9 +231,9 @@ class Archive:
         with self.damage("its definitions"):
             self.creator = handle.creator
             handle.read_definitions(defs.callbacks())
-        given = defs.clock or ArchiveClock(0, 0, LATEST)
-        self.has_resolution = given.resolution > 0
-        self.clock = given if self.has_resolution else replace(given, resolution=_NANOSECONDS)
+        recorded = defs.clock or ArchiveClock(0, 0, LATEST)
+        self.has_resolution = recorded.resolution > 0
+        self.clock = recorded if self.has_resolution else replace(recorded, resolution=_NANOSECONDS)
         in_programs = {key for key, group in defs.location_groups.items() if group[1] != _ACCELERATOR}
         used = {location[3] for location in defs.locations.values()} & in_programs
         only = next(iter(used)) if len(used) == 1 else NO_PROCESS

@@ -104,17 +104,19 @@ class _Pending:
             self._operations[request] = place
 
     def complete(self, event: int, place: int) -> None:
-        done: list[int] = []
+        completed: list[int] = []
         if event == MpiKind.WAIT_ALL:
-            done = [*self._operations]
+            completed = [*self._operations]
         elif event in (MpiKind.WAIT, MpiKind.WAIT_SOME) and self._operations:
-            done = [min(self._operations, key=lambda handle: self._turn(event, self._operations[handle]))]
+            completed = [
+                min(self._operations, key=lambda handle: self._turn(event, self._operations[handle]))
+            ]
         elif event == MpiKind.TEST:
             self.testing_since = place if self.testing_since < 0 else self.testing_since
             for operation in self._operations.values():
                 if self._tested.get(operation, place) >= self.testing_since:
                     self._tested[operation] = place
-        for request in done:
+        for request in completed:
             self._completed_by[self._operations.pop(request)] = place
         self._latest = place
 

@@ -341,25 +341,25 @@ def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[V
     last = np.ones(len(region), bool)
     last[first[slot[first] == slot[second]]] = False
     pair &= region[first] == region[second]
-    left = np.full(len(region), -1)
-    left[first[pair]] = second[pair]
+    leaves = np.full(len(region), -1)
+    leaves[first[pair]] = second[pair]
     if nested:
-        _pair_crossed(region, enters, left)
-    entered = np.flatnonzero(enters & (last | (left >= 0)))
-    left = left[entered]
-    end = np.where(left >= 0, time[left], time.max())
-    unmatched = len(region) - len(entered) - np.count_nonzero(left >= 0)
-    return Visits(region[entered], time[entered], end, entered, left), int(unmatched)
+        _pair_crossed(region, enters, leaves)
+    entered = np.flatnonzero(enters & (last | (leaves >= 0)))
+    leaves = leaves[entered]
+    end = np.where(leaves >= 0, time[leaves], time.max())
+    unmatched = len(region) - len(entered) - np.count_nonzero(leaves >= 0)
+    return Visits(region[entered], time[entered], end, entered, leaves), int(unmatched)
 
 
-def _pair_crossed(region: Ints, enters: Mask, left: Ints) -> None:
+def _pair_crossed(region: Ints, enters: Mask, leaves: Ints) -> None:
     """Add the leaves of regions that cross others: each ends the last open enter of its region."""
-    paired = left >= 0
-    paired[left[paired]] = True
+    paired = leaves >= 0
+    paired[leaves[paired]] = True
     opened: dict[int, list[int]] = {}
     for place in np.flatnonzero(~paired).tolist():
         open_enters = opened.setdefault(int(region[place]), [])
         if enters[place]:
             open_enters.append(place)
         elif open_enters:
-            left[open_enters.pop()] = place
+            leaves[open_enters.pop()] = place

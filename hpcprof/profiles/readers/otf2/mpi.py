@@ -142,10 +142,10 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
     the same for all ranks. In one between two groups, partners are ranks of the other group.
     """
     joined, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
-    for reference, (given, groups) in sorted(archive.communicators().items()):
+    for reference, (name, groups) in sorted(archive.communicators().items()):
         sides = [np.array(group, np.int64) for group in groups or [[rank]]]
         side_of_rank = next((side for side in sides if rank in side), sides[0])
-        others = next((side for side in sides if side is not side_of_rank), side_of_rank)
+        other_side = next((side for side in sides if side is not side_of_rank), side_of_rank)
         text = " to ".join(map(ranks_in_short, sides))
         # Each rank has its own communicator of itself.
         number = 0 if groups is None else alike[text]
@@ -154,10 +154,10 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
         place[reference] = len(joined)
         joined.append(
             Communicator(
-                WORLD if given == WORLD else numbered_text(text, number),
+                WORLD if name == WORLD else numbered_text(text, number),
                 int(at[0]) if len(at) else UNKNOWN.rank,
                 sum(map(len, sides)),
-                others,
+                other_side,
             )
         )
     every = Communicator(WORLD, rank, len(archive.world), np.arange(len(archive.world)))
@@ -191,9 +191,9 @@ def operations(
     names = np.array([strings.add(comm.name) for comm in comms], np.int64)
     within = np.where(about.peer < _NO_RANKS, about.peer, NO_PEER)
     if archive.of_eztrace:
-        given, got = _argument_sizes(about, kind, message, size, rank_in == within, strings)
+        passed, received = _argument_sizes(about, kind, message, size, rank_in == within, strings)
     else:
-        given, got = _sizes(about, kind, message, size, rank_in, strings)
+        passed, received = _sizes(about, kind, message, size, rank_in, strings)
     # Those of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
         "communicator": np.count_nonzero((number == len(comms) - 1) & (about.kind != MpiKind.BEGIN_RECEIVE))
@@ -212,8 +212,8 @@ def operations(
         comm_peer=peer,
         root=np.where(message, NO_ROOT, within),
         tag=np.where(message & (about.tag < UNDEFINED), about.tag, NO_TAG),
-        bytes=given,
-        received_bytes=got,
+        bytes=passed,
+        received_bytes=received,
         begin_ns=np.maximum(events.end[begin] - events.start[begin], 0),
         wait_ns=np.where(has_end, np.maximum(events.end[last] - events.start[last], 0), NO_WAIT),
     ), lost
@@ -240,8 +240,8 @@ def _with_calls(
         possible = (
             (events.peer < len(archive.world)) & (events.received < _MAX_BYTES) & (events.received >= 0)
         )
-        kept = (events.kind != MpiKind.END_RECEIVE) | (np.isin(call, waits) & possible)
-        events, recorded, call = events.take(kept), recorded[kept], call[kept]
+        has_call = (events.kind != MpiKind.END_RECEIVE) | (np.isin(call, waits) & possible)
+        events, recorded, call = events.take(has_call), recorded[has_call], call[has_call]
     described = np.isin(call, call[recorded])
     finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_OF])])
     kind = events.kind.copy()
@@ -266,8 +266,12 @@ def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[Called
     numbers = np.array([strings.add(item.operation if item else None) for item in functions], np.int64)
     in_call = events.communicator == UNDEFINED
     collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE)) & ~in_call
-    kept = ~collective | (events.tag < len(numbers))
-    events, in_call, collective = events.take(kept), in_call[kept], collective[kept]
+    has_operation = ~collective | (events.tag < len(numbers))
+    events, in_call, collective = (
+        events.take(has_operation),
+        in_call[has_operation],
+        collective[has_operation],
+    )
     sends = np.isin(events.kind, _SENDS)
     operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
     operation[collective] = numbers[events.tag[collective]]
@@ -318,12 +322,12 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
         inferred = completions(events.kind, events.request, begins[dropped | (end_of >= 0)].tolist())[begins]
         end_of = np.where(dropped | (end_of >= 0), end_of, inferred)
     sends = events.kind[begins] == MpiKind.BEGIN_SEND
-    kept = ~dropped & (sends | (end_of >= 0))
-    unfinished = {"completion": np.count_nonzero(~dropped & ~kept)}
+    has_end = ~dropped & (sends | (end_of >= 0))
+    unfinished = {"completion": np.count_nonzero(~dropped & ~has_end)}
     alone = ends[(at < 0) & (events.kind[ends] != MpiKind.END_SEND)]
     whole = np.concatenate((np.flatnonzero(np.isin(events.kind, _BLOCKING)), alone))
     lost = losses(LossKind.ROW, Subject.MPI_OPERATION, unfinished, len(whole) + len(begins))
-    return np.concatenate((whole, begins[kept])), np.concatenate((whole, end_of[kept])), lost
+    return np.concatenate((whole, begins[has_end])), np.concatenate((whole, end_of[has_end])), lost
 
 
 def _sizes(
@@ -331,18 +335,20 @@ def _sizes(
 ) -> tuple[Ints, Ints]:
     """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
     unknown = about.kind == MpiKind.BEGIN_RECEIVE
-    given, got = np.where(message & ~unknown, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
+    passed, obtained = np.where(message & ~unknown, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
     texts = strings.array()
     sent = np.where(about.sent == 0, NULL, about.sent)
     received = np.where(about.received == 0, NULL, about.received)
     for key in distinct(operation[~message]).tolist():
         rows = np.flatnonzero((operation == key) & ~message)
-        given[rows], got[rows] = own_sizes(texts[key], sent[rows], received[rows], ranks[rows], rank_in[rows])
+        passed[rows], obtained[rows] = own_sizes(
+            texts[key], sent[rows], received[rows], ranks[rows], rank_in[rows]
+        )
         if texts[key] != "Barrier":
             empty = (about.sent[rows] == 0) & (about.received[rows] == 0)
             empty = rows[empty & (about.communicator[rows] < UNDEFINED)]
-            given[empty] = got[empty] = 0
-    return given, got
+            passed[empty] = obtained[empty] = 0
+    return passed, obtained
 
 
 def _argument_sizes(
@@ -353,7 +359,7 @@ def _argument_sizes(
     ``root`` is True where the rank is the root.
     """
     has_ranks = (about.communicator < UNDEFINED) & (ranks > 0)
-    given, got = (
+    passed, obtained = (
         np.where(has_ranks, about.sent, NO_BYTES),
         np.where(has_ranks & ~message, about.received, NO_BYTES),
     )
@@ -362,16 +368,16 @@ def _argument_sizes(
         rows = np.flatnonzero((operation == key) & ~message & has_ranks)
         name, is_root = texts[key], root[rows]
         if name == "Barrier":
-            given[rows] = got[rows] = NO_BYTES
-        given[rows] *= np.where(name in ("AlltoAll", "Scatter"), ranks[rows], 1)
-        got[rows] *= np.where(name in ("AlltoAll", "AllGather", "Gather"), ranks[rows], 1)
+            passed[rows] = obtained[rows] = NO_BYTES
+        passed[rows] *= np.where(name in ("AlltoAll", "Scatter"), ranks[rows], 1)
+        obtained[rows] *= np.where(name in ("AlltoAll", "AllGather", "Gather"), ranks[rows], 1)
         if name in FROM_ROOT:
-            given[rows[~is_root]] = 0
+            passed[rows[~is_root]] = 0
         if name in TO_ROOT or name == "Broadcast":
-            got[rows[is_root == (name == "Broadcast")]] = 0
+            obtained[rows[is_root == (name == "Broadcast")]] = 0
         if name == "ReduceScatter":
-            got[rows] //= ranks[rows]
-    return given, got
+            obtained[rows] //= ranks[rows]
+    return passed, obtained
 
 
 def _translated(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:

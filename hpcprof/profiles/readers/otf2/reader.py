@@ -155,8 +155,8 @@ class _Building:
         self._add(self._calls(MpiCalls, mpi, location))
         on_gpu = np.isin(paradigm, _OF_GPUS)
         self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
-        others = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
-        self._add(self._calls(Ranges, others, location))
+        ranges = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
+        self._add(self._calls(Ranges, ranges, location))
         for name, readings in events.counters.items():
             rows = max(len(readings.time) - 1, 0)
             self._add(

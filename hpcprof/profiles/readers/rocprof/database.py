@@ -268,7 +268,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         passes = columns["event_id"], np.argsort(np.argsort(first))[row]
         columns = {name: values[np.sort(first)] for name, values in columns.items()}
         symbols = self.rows("info_kernel_symbol", "id", "display_name", "kernel_name")
-        names = {number: str(shown or name) for number, shown, name in symbols if shown or name}
+        names = {number: str(label or name) for number, label, name in symbols if label or name}
         numbers = {
             key: strings.add(names[key]) for key in distinct(columns["kernel_id"]).tolist() if key in names
         }
@@ -293,9 +293,9 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         row, place = row[first], passes[1][match[first]]
         names = {number: str(name) for number, name in self.rows("info_pmc", "id", "name") if name}
         counter = strings.add_all(names.get(number, str(number)) for _, number, _ in rows)
-        kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
+        fields = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
         value = np.array([np.nan if value is None else float(value) for _, _, value in rows])
-        return {**kept, "counter": counter[row], "value": value[row]}
+        return {**fields, "counter": counter[row], "value": value[row]}
 
     def _copies(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]

@@ -41,10 +41,10 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     same = (record + b",") * (_BLOCK // len(record) + 1)
     while text:
         without = text.translate(None, _DIGITS)
-        count, rest = divmod(len(without) + 1, len(record) + 1)
+        count, remainder = divmod(len(without) + 1, len(record) + 1)
         # Each number stands after a colon; digits before one are of a name.
         numbers = text.translate(_COLON_TO_SPACE, _NO_NUMBERS)
-        if rest or not same.startswith(without) or b"0 " in numbers.translate(_ZEROS):
+        if remainder or not same.startswith(without) or b"0 " in numbers.translate(_ZEROS):
             return None
         columns_of_fields.append(np.fromstring(numbers, np.int64, sep=","))
         if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _LARGEST:

@@ -316,8 +316,8 @@ class _ProcessReader:
             counters += [names.get(number) or str(number) for number in sums]
             values += sums.values()
         place = np.array(rows, np.int64)
-        kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
-        return {**kept, "counter": self._strings.add_all(counters), "value": np.array(values, np.float64)}
+        fields = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
+        return {**fields, "counter": self._strings.add_all(counters), "value": np.array(values, np.float64)}
 
     def _dispatched(self, rows: _Fields) -> IntColumns:
         if not rows:
@@ -365,8 +365,8 @@ class _ProcessReader:
         text = self._strings.add_all(function or None for _, function in used)[row]
         messages = {marker_api.key: marker_api.value for marker_api in self._process.strings.marker_api}
         marked = np.flatnonzero(kind == CallCategory.MARKER)
-        said = self._named(placed["stack"][marked], messages)
-        text[marked] = np.where(said == NO_NAME, text[marked], said)
+        message = self._named(placed["stack"][marked], messages)
+        text[marked] = np.where(message == NO_NAME, text[marked], message)
         return {**placed, "thread": rows.column("thread_id"), "name": text, "kind": kind, "style": style}
 
     def _placed(self, rows: _Fields) -> IntColumns:

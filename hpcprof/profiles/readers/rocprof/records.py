@@ -196,9 +196,9 @@ def _without_marks(calls: IntColumns, lost: list[Loss]) -> IntColumns:
 def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
     whole = {key: np.asarray(values, np.int64) for key, values in columns.items() if key != "value"}
     value = np.asarray(columns["value"], np.float64)
-    kept = np.isfinite(value)
-    lost += losses(LossKind.ROW, Subject.COUNTER, {"value": np.count_nonzero(~kept)}, len(kept))
-    return KernelCounters(**{key: values[kept] for key, values in whole.items()}, value=value[kept])
+    is_finite = np.isfinite(value)
+    lost += losses(LossKind.ROW, Subject.COUNTER, {"value": np.count_nonzero(~is_finite)}, len(is_finite))
+    return KernelCounters(**{key: values[is_finite] for key, values in whole.items()}, value=value[is_finite])
 
 
 def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints, bool]:
@@ -223,8 +223,8 @@ def _correlation(stack: Ints) -> Ints:
 
 
 def _operations(columns: IntColumns, stream: Ints) -> IntColumns:
-    kept = {key: columns[key] for key in ("start", "end", "process", "device", "name")}
-    return {**kept, "stream": stream, "correlation": _correlation(columns["stack"])}
+    fields = {key: columns[key] for key in ("start", "end", "process", "device", "name")}
+    return {**fields, "stream": stream, "correlation": _correlation(columns["stack"])}
 
 
 def _shape(columns: IntColumns, names: Sequence[str]) -> Ints:

@@ -232,8 +232,8 @@ class _Builder:
         is_api = np.array([bool(_API.fullmatch(text)) for text in self._texts(calls["name"])], bool)
         is_mpi = np.array([text.startswith("MPI_") for text in self._texts(calls["name"])], bool)
         api = {key: values[is_api] for key, values in calls.items()}
-        others = {key: values[~is_api & ~is_mpi] for key, values in calls.items()}
-        placed = [others[key] for key in ("process", "thread", "start", "end")]
+        ranges = {key: values[~is_api & ~is_mpi] for key, values in calls.items()}
+        placed = [ranges[key] for key in ("process", "thread", "start", "end")]
         api["correlation"] = np.arange(1, len(api["start"]) + 1)
         launches = self._launches(api)
         operations, gpus = self._operations(process, launches)
@@ -254,7 +254,7 @@ class _Builder:
             ),
             calls=ApiCalls(**api),
             # Ranges of SYCL, oneCCL and the program; on one thread they nest, or are started and ended.
-            ranges=Ranges(**others, style=styles_of_threads(*placed)),
+            ranges=Ranges(**ranges, style=styles_of_threads(*placed)),
             gpu_marks=GpuMarks(**{key: operations[key][rows[_Kind.MARK]] for key in GpuMarks.__match_args__}),
             mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),
             counters=counters,
@@ -277,8 +277,8 @@ class _Builder:
             field = next(name for name, count in first.items() if count)
             self._lost += losses(LossKind.ROW, subject, {field: np.count_nonzero(~valid)}, len(events))
         columns = {"start": start, "end": start + length, "process": pid, "thread": tid}
-        kept = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
-        return kept, {key: values[valid] for key, values in columns.items()}
+        valid_events = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
+        return valid_events, {key: values[valid] for key, values in columns.items()}
 
     def _closed(self) -> list[Event]:
         open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)

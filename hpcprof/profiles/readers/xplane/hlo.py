@@ -291,8 +291,8 @@ def _flops(
 def _product(operation: HloOperation) -> int:
     if not operation.inputs or not operation.inputs[0].arrays or not operation.shape.arrays:
         return 0
-    left = operation.inputs[0].arrays[0][2]
-    inner = prod(left[axis] for axis in operation.contracted if axis < len(left))
+    left_shape = operation.inputs[0].arrays[0][2]
+    inner = prod(left_shape[axis] for axis in operation.contracted if axis < len(left_shape))
     # Beside the product, a call of cuBLAS returns the memory that it works in.
     return 2 * inner * prod(operation.shape.arrays[0][2]) if operation.contracted else 0
 

@@ -305,8 +305,10 @@ class _Threads:
         result = np.full(len(plane.start), NOT_GIVEN)
         run_id = plane.numbers("run_id")
         devices = plane.numbers("num_replicas") * plane.numbers("num_partitions")
-        others = plane.has("num_addressable_devices") & (devices > plane.numbers("num_addressable_devices"))
-        calls = np.flatnonzero(others & plane.has("run_id"))
+        is_foreign = plane.has("num_addressable_devices") & (
+            devices > plane.numbers("num_addressable_devices")
+        )
+        calls = np.flatnonzero(is_foreign & plane.has("run_id"))
         for (line,), group in rows_by_key(plane.line[calls]) if len(calls) else ():
             rows = calls[group[np.argsort(plane.start[calls[group]], kind="stable")]]
             marks = np.flatnonzero(module & (plane.line == line))
@@ -391,17 +393,17 @@ class _Threads:
             local |= {*executed.device.tolist()}
         local.discard(NOT_GIVEN)
         pairs, pair = numbered_rows(collectives.operation, collectives.device)
-        described, chosen, seen = [], [], set[tuple[int, str | None]]()
+        described, chosen, recorded = [], [], set[tuple[int, str | None]]()
         for number, device in pairs.tolist():
             program = collectives.operations[number].program
             # A program on as many devices as the process has uses these.
             alone = {*program.devices} if program and len(program.devices) == self._gpus else set()
             entry = _Described.of(collectives.operations[number], device, local or alone, self._process)
             described.append(entry)
-            chosen.append(entry.local or (number, entry.communicator) not in seen)
-            seen.add((number, entry.communicator))
-        kept = np.array([*chosen, False], bool)[pair]
-        collectives, pair = collectives.take(kept), pair[kept]
+            chosen.append(entry.local or (number, entry.communicator) not in recorded)
+            recorded.add((number, entry.communicator))
+        is_counted = np.array([*chosen, False], bool)[pair]
+        collectives, pair = collectives.take(is_counted), pair[is_counted]
         values = np.array(
             [
                 (self._strings.add(row.operation), self._strings.add(row.communicator), row.bytes, row.ranks)
@@ -442,8 +444,10 @@ class _Described(msgspec.Struct, frozen=True):
             return cls(name, None, NO_BYTES, UNKNOWN_RANKS)
         inside = sorted(local_ids & {*group})
         text = ranks_in_short(np.array(sorted(group))).replace("ranks", "devices", 1)
-        given = sum(shape.bytes for shape in operation.inputs)
-        size = given // len(group) if name in ("ReduceScatter", "AlltoAll", "AlltoAllV") else given
+        input_bytes = sum(shape.bytes for shape in operation.inputs)
+        size = (
+            input_bytes // len(group) if name in ("ReduceScatter", "AlltoAll", "AlltoAllV") else input_bytes
+        )
         if len(inside) == len(group):
             return cls(name, of_one_process(text, process), size or NO_BYTES, len(group), True)
         return cls(name, text, size or NO_BYTES, len(group) // max(len(inside), 1))

@@ -106,9 +106,9 @@ def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable)
         kinds = [
             host_memory(map(str.title, names.groups())) if names else HostMemory.UNKNOWN for names in sides
         ]
-        given = position[rows] != NOT_GIVEN
-        size[given] = np.array(sizes, np.int64)[position[rows][given]]
-        kind[given] = np.array(kinds, np.int64)[position[rows][given]]
+        has_size = position[rows] != NOT_GIVEN
+        size[has_size] = np.array(sizes, np.int64)[position[rows][has_size]]
+        kind[has_size] = np.array(kinds, np.int64)[position[rows][has_size]]
     return MemoryOperations(
         **{key: values[rows] for key, values in columns.items()},
         name=name,
@@ -181,14 +181,14 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     programs, damaged = programs_of(planes[_METADATA].metadata.values() if _METADATA in planes else ())
     lost += losses(LossKind.ROW, Subject.MODULE, {"HLO": damaged}, len(programs) + damaged)
     devices: dict[str, dict[int, Plane]] = {"GPU": {}, "TPU": {}}
-    others = {}
+    unread = {}
     for name, plane in planes.items():
         if match := _DEVICE.fullmatch(name):
             devices[match[1]][int(match[2])] = plane
         elif name.startswith("/device:"):
-            others[name] = len(plane.start)
+            unread[name] = len(plane.start)
     gpus, tpus = devices["GPU"], devices["TPU"]
-    lost += losses(LossKind.CATEGORY, Subject.EVENT, others)
+    lost += losses(LossKind.CATEGORY, Subject.EVENT, unread)
     hosts = [plane for name, plane in planes.items() if name.startswith(_HOST) and name != _METADATA]
     for subject, read in ((Subject.KERNEL, [*gpus.values(), *tpus.values()]), (Subject.EVENT, hosts)):
         untimed = sum(plane.untimed for plane in read)

@@ -137,8 +137,8 @@ def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
         if np.any(at > end) or not np.isin(kind, (_VARINT, _FIXED_64, _PART, _FIXED_32)).all():
             raise Damage
         fields.append((row, (tag >> 3) & (1 << 61) - 1, value, part_end))
-        left = at < end
-        row, at, end = row[left], at[left], end[left]
+        unfinished = at < end
+        row, at, end = row[unfinished], at[unfinished], end[unfinished]
         if len(fields) > _MOST_FIELDS:
             raise Damage
     return Fields(*(np.concatenate(column) for column in zip(*fields, strict=True)))

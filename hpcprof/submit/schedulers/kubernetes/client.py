@@ -49,13 +49,13 @@ class KubernetesClient(SchedulerClient):
             manifest = read_text(run.path / MPIJOB_FILE)
         except OSError as error:
             raise SchedulerError(f"cannot read {run.path / MPIJOB_FILE}: {error.strerror}.") from None
-        done = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
-        name = parse_created(done.stdout) if done.exit_code == 0 else None
+        result = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
+        name = parse_created(result.stdout) if result.exit_code == 0 else None
         if name is None:
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
-            refused = done.exit_code != 0 and "timeout" not in done.stderr.lower()
-            raise unaccepted("kubectl", last_line(done.stderr).rstrip("."), refused=refused)
+            refused = result.exit_code != 0 and "timeout" not in result.stderr.lower()
+            raise unaccepted("kubectl", last_line(result.stderr).rstrip("."), refused=refused)
         return name
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -89,10 +89,10 @@ class KubernetesClient(SchedulerClient):
         mark = mark_cancelled(run)
         name, wait = _name(run), f"--timeout={_DELETE_SECONDS:.0f}s"
         objects = (f"mpijobs.kubeflow.org/{name}", f"configmap/{name}")
-        done = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
-        if done.exit_code != 0:
+        result = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
+        if result.exit_code != 0:
             mark.unlink()
-            raise SchedulerError(f"{run.id} was not cancelled: {last_line(done.stderr)}")
+            raise SchedulerError(f"{run.id} was not cancelled: {last_line(result.stderr)}")
 
 
 def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
@@ -224,8 +224,8 @@ class Objects(msgspec.Struct, frozen=True):
             return JobStatus(JobState.FAILED, f"evicted: {condition.message}", code)
         if code:
             return JobStatus(JobState.FAILED, f"exit code {code}", code)
-        said = f"{condition.reason}: {condition.message}".strip(": ")
-        return JobStatus(JobState.FAILED, said or "failed", code)
+        reason = f"{condition.reason}: {condition.message}".strip(": ")
+        return JobStatus(JobState.FAILED, reason or "failed", code)
 
 
 def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:

@@ -124,8 +124,8 @@ class KubernetesScheduler(Scheduler):
 
     def question(self, site: Site) -> list[str]:
         """Return the command that lists the MPIJobs in the site's context and namespace."""
-        given = {key: site.options.get(key) for key in ("context", "namespace")}
-        place = [f"--{key}={option.default}" for key, option in given.items() if option and option.default]
+        options = {key: site.options.get(key) for key in ("context", "namespace")}
+        place = [f"--{key}={option.default}" for key, option in options.items() if option and option.default]
         return ["kubectl", "get", "mpijobs.kubeflow.org", "--output=name", *place]
 
     def localize(self, site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:

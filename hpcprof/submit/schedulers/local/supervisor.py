@@ -126,8 +126,8 @@ def processes_of(run: Path) -> list[int]:
 def end_processes(run: Path) -> None:
     """Kill every process of the run's job, including those that are started meanwhile."""
     deadline = time.monotonic() + GRACE_SECONDS
-    while (left := processes_of(run)) and time.monotonic() < deadline:
-        for pid in left:
+    while (alive := processes_of(run)) and time.monotonic() < deadline:
+        for pid in alive:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)

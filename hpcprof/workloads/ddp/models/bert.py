@@ -23,8 +23,8 @@ def batch(parameters: TrainingParameters, device: Any) -> Any:
     text = tokens(parameters, "cpu", _VOCABULARY)
     masked = torch.rand(text.shape) < _MASKED_SHARE
     masked[:, 0] = True
-    shown, labels = text.masked_fill(masked, _MASK), text.masked_fill(~masked, _IGNORED)
-    return [{"tokens": shown.to(device), "labels": labels.to(device)}]
+    masked_tokens, labels = text.masked_fill(masked, _MASK), text.masked_fill(~masked, _IGNORED)
+    return [{"tokens": masked_tokens.to(device), "labels": labels.to(device)}]
 
 
 def loss(model: Any, inputs: Any) -> Any:

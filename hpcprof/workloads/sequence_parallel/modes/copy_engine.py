@@ -65,8 +65,8 @@ class CopyEngine(Mode):
         self._copies = torch.cuda.Stream(priority=-1)
         self._sum = _fastest_sum()
         self._schedule = self._best_schedule(world, self._run_forward)
-        rest = (rows - self._schedule.head,) * (self._schedule.head < rows)
-        first = (self._schedule.head, *self._schedule.first, *rest)
+        remainder = (rows - self._schedule.head,) * (self._schedule.head < rows)
+        first = (self._schedule.head, *self._schedule.first, *remainder)
         self.row_groups = (first, (*self._schedule.second, rows))
         self.adds = self._schedule.add
         self.note = f"copy-engine multiplies the rows of its peers in groups of {self._schedule}"

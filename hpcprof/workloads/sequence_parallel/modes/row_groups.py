@@ -75,14 +75,14 @@ def tile_cuts(rows: int) -> list[int]:
 def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]:
     """Return matmuls in order, as 0 (first) or 1 (second) and rows; each second one as early as possible."""
     matmuls: list[tuple[int, slice]] = []
-    ready, done = 0, 0
-    left = list(second)
+    ready, finished = 0, 0
+    remaining = list(second)
     for count in first:
         matmuls.append((0, slice(ready, ready + count)))
         ready += count
-        while left and done + left[0] <= ready:
-            matmuls.append((1, slice(done, done + left[0])))
-            done += left.pop(0)
+        while remaining and finished + remaining[0] <= ready:
+            matmuls.append((1, slice(finished, finished + remaining[0])))
+            finished += remaining.pop(0)
     return matmuls
 
 

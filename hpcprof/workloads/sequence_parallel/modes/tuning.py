@@ -28,16 +28,16 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     ``index``, or enqueues it. There is at least one variant, the same on every rank, and those to prefer come
     first.
     """
-    left = list(variants)
-    times = [0.0] * len(left)
+    candidates = list(variants)
+    times = [0.0] * len(candidates)
     for trials, warm in zip(_TRIALS, _WARM, strict=True):
-        if len(left) > 1:
-            times = _slowest(world, run, left, trials, warm)
-            allowed = max(sorted(times)[math.ceil(len(left) / _KEPT) - 1], (1 + _NOISE) * min(times))
-            kept = [which for which, time in enumerate(times) if time <= allowed]
-            left, times = [left[which] for which in kept], [times[which] for which in kept]
+        if len(candidates) > 1:
+            times = _slowest(world, run, candidates, trials, warm)
+            allowed = max(sorted(times)[math.ceil(len(candidates) / _KEPT) - 1], (1 + _NOISE) * min(times))
+            close = [which for which, time in enumerate(times) if time <= allowed]
+            candidates, times = [candidates[which] for which in close], [times[which] for which in close]
     limit = (1 + _NOISE) * min(times)
-    return next(candidate for candidate, time in zip(left, times, strict=True) if time <= limit)
+    return next(candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit)
 
 
 def _slowest(
@@ -54,5 +54,5 @@ def _slowest(
         run(sum(map(len, times)), variants[which])
         times[which].append((start, clock.mark()))
     synchronize()
-    medians = [statistics.median(clock.elapsed_ns(a, b) for a, b in mine[warm:]) for mine in times]
+    medians = [statistics.median(clock.elapsed_ns(a, b) for a, b in marks[warm:]) for marks in times]
     return [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]
