@@ -184,8 +184,8 @@ class CauseDeclaration:
         The name in a sentence.
     meaning : str
         One clause.
-    about, advice : str
-        The meaning and the remedy in the table of ``docs/explain.md``, in Markdown.
+    about : str
+        The meaning in the table of ``docs/explain.md``, in Markdown.
     remedy : str
         One or two sentences; ``{where}`` and ``{ranks}`` stand for the place and the ranks.
     remedies : mapping of str to str
@@ -222,7 +222,6 @@ class CauseDeclaration:
     meaning: str
     remedy: str
     about: str = ""
-    advice: str = ""
     remedies: Mapping[str, str] = field(default_factory=dict)
     place_remedies: tuple[PlaceRemedy, ...] = ()
     remedy_in_turn: str = ""

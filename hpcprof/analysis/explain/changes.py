@@ -39,6 +39,7 @@ _ONE_RANK = (*_NAMED, "copy")
 _SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
 _ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)
 _IDEAL = re.compile(r"ideal(?:(?P<but>[@!])(?P<which>(?:rank|stage|replica):\d+|name:.+))?", re.DOTALL)
+_MEDIAN = re.compile(r"rank:(\d+)=median")
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -101,18 +102,15 @@ def parse_changes(texts: Sequence[str]) -> list[Change]:
 
 def _parsed(text: str) -> Change:
     kind = _kind(text)
-    if kind == "ideal":
-        match = _IDEAL.fullmatch(text)
-        if match is None:
-            raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
-        return Change(kind, match["which"] or "", float(match["but"] == "!"))
-    if kind == "rank":
-        return _like_the_others(text)
-    if (added := _ADDED.fullmatch(text)) and kind in _RANGES:
+    if kind == "ideal" and (ideal := _IDEAL.fullmatch(text)):
+        return Change(kind, ideal["which"] or "", float(ideal["but"] == "!"))
+    if kind == "rank" and (like := _MEDIAN.fullmatch(text)):
+        return Change(kind, "", 1.0, rank=int(like[1]), median=True)
+    if kind in _RANGES and (added := _ADDED.fullmatch(text)):
         name, rank = _name(text, kind, added["target"]), added["rank"]
         return Change(kind, name, 1.0, _nanoseconds(text, added), _number(rank))
     scaled = _SCALED.fullmatch(text)
-    if scaled is None:
+    if scaled is None or kind in ("ideal", "rank"):
         raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
     if scaled["rank"] and kind not in _ONE_RANK:
         raise UsageError(f"{text!r}: {kind} changes on all ranks, so leave out @{scaled['rank']}.")
@@ -126,13 +124,6 @@ def _kind(text: str) -> ChangeKind:
         if word == kind:
             return kind
     raise unknown("change", word, _KINDS, f" in {text!r}" if word != text else "")
-
-
-def _like_the_others(text: str) -> Change:
-    match = re.fullmatch(r"rank:(\d+)=median", text)
-    if match is None:
-        raise UsageError(f"{text!r} does not say what changes: write it as in rank:2=median.")
-    return Change("rank", "", 1.0, rank=int(match[1]), median=True)
 
 
 def _name(text: str, kind: ChangeKind, target: str) -> str:

@@ -134,29 +134,24 @@ def explain_noted(
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
-    wall, elapsed, kinds, counted_steps = _measured(inputs)
-    numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if kinds else []
+    summary = _measured(inputs, len(series.wall))
+    elapsed, once = summary.elapsed_ns, summary.once
+    numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if summary.kinds else []
     kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = replayable(inputs, timelines)
     in_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
     findings = [*in_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
-    once = once_steps(inputs.tables["step_account"])
-    summary = StepSummary(
-        *(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds),
-        once=once,
-        counted_steps=counted_steps,
-    )
     if isinstance(built, str):
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [
                 item for item in on_host if not (inputs.coverage and is_a(item.cause, Trait.LIKE_WAITING))
             ]
-        if len(series.wall):
-            summary = replace(summary, source=steps_of(timelines[inputs.ranks[0]]).source)
-        unjudged = (NotJudged("causes", built), *pauses)
+        source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
+        summary = replace(summary, source=source, compute_pct=None)
         findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
+        unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
@@ -175,7 +170,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     search = Search(replay, judged, call_cost, weights)
     causes, hidden, slow = search.findings()
     causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
-    wall, recorded_elapsed = wall or round(search.wall), elapsed or round(search.wall)
+    recorded_elapsed = elapsed or round(search.wall)
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
     usual = trust(inputs, built, error)
@@ -193,7 +188,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     hiding = tuple(finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden)
     summary = replace(
         summary,
-        wall_p50_ns=wall,
+        wall_p50_ns=summary.wall_p50_ns or round(search.wall),
         steps=max(len(series.wall), built.steps),
         explained_steps=built.graph.steps,
         replay_error_pct=round(error, 3),
@@ -201,7 +196,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         alone_ns=share.alone,
         recorded_elapsed_ns=recorded_elapsed,
         profiler_cost=share.costs,
-        compute_pct=_compute_pct(inputs),
         source=built.source,
         kernel=_main_kernel(scene, recorded_elapsed, built.profiler),
     )
@@ -263,23 +257,19 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     return MainKernel(kernel, round(min(share, 100.0), 3), where, counted)
 
 
-def _compute_pct(inputs: ExplainInputs) -> float | None:
-    rows = inputs.tables["step_kinds"]
-    if not len(rows) or not rows["elapsed_ns"].iloc[0]:
-        return None
-    return round(min(100.0, 100 * float(rows["compute_ns"].iloc[0]) / float(rows["elapsed_ns"].iloc[0])), 3)
-
-
-def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...], int | None]:
-    """Return the median and the elapsed time of the steps, and their kinds if there are several.
-
-    Last is the number of steps of which the elapsed time is the mean; None if unknown.
-    """
-    rows = inputs.tables["step_kinds"]
+def _measured(inputs: ExplainInputs, steps: int) -> StepSummary:
+    """Return what is known of the ``steps`` steps before a replay."""
+    account, rows = inputs.tables["step_account"], inputs.tables["step_kinds"]
+    summary = StepSummary(None, steps, len(inputs.ranks), 0, None, once=once_steps(account))
     if not len(rows):
-        return None, None, (), None
+        return summary
     every, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
-    rates = [StepKind(int(kind), float(share), int(p50), int(steps)) for kind, share, p50, steps in kinds]
-    number = rows["counted_steps"].iloc[0]
-    counted_steps = None if pd.isna(number) else int(number)
-    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(rates), counted_steps
+    elapsed, number, compute = rows[["elapsed_ns", "counted_steps", "compute_ns"]].iloc[0]
+    return replace(
+        summary,
+        wall_p50_ns=int(every.wall_p50_ns),
+        elapsed_ns=int(elapsed),
+        kinds=tuple(StepKind(int(kind), float(share), int(p50), int(of)) for kind, share, p50, of in kinds),
+        counted_steps=None if pd.isna(number) else int(number),
+        compute_pct=round(min(100.0, 100 * float(compute) / float(elapsed)), 3) if elapsed else None,
+    )

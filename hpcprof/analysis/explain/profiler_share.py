@@ -13,7 +13,7 @@ it gains in any case.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -160,9 +160,7 @@ def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None
 
 
 def _without(removals: Removals, cost_ns: int) -> Replay:
-    replay, graph, times = removals.replay, removals.graph, _quicker(removals, cost_ns)
-    edges = replace(graph.edges, lag=times.lag)
-    return Replay(replace(graph, edges=edges, observed=replay.moments(times)), replay)
+    return removals.replay.without_profiler(_quicker(removals, cost_ns))
 
 
 def call_costs(replay: Replay, cost_ns: int) -> Ints:

@@ -64,28 +64,6 @@ class Times:
 
 
 @dataclass(frozen=True)
-class _Chains:
-    """Chains of nodes, each node with one edge that leads to it, which begin behind nodes of other chains.
-
-    The nodes of each chain follow each other in ``node`` and ``edge``, and so do the chains.
-    """
-
-    node: Ints
-    edge: Ints
-    """The nodes, by position in the order, and the edge that leads to each."""
-    head: Ints
-    """Index in ``node`` of the beginning of each chain; shape (chains,)."""
-    above: Ints
-    """The node that each chain begins behind; shape (chains,)."""
-
-    def add(self, lag: Ints, after: Ints) -> None:
-        """Write the sum of the lags up to each node into ``after``, where the sums of the nodes above are."""
-        sums = np.cumsum(lag[self.edge])
-        begin = after[self.above] - sums[self.head] + lag[self.edge[self.head]]
-        after[self.node] = sums + np.repeat(begin, np.diff(self.head, append=len(self.node)))
-
-
-@dataclass(frozen=True)
 class _Plan:
     """The order in which nodes follow from each other.
 
@@ -93,8 +71,14 @@ class _Plan:
     profile, follow the first node or such a one, their *base*, by the sum of the lags between them.
     """
 
-    chains: list[_Chains]
-    """The nodes that one edge leads to; later ones begin behind earlier ones."""
+    node: Ints
+    single: Ints
+    """The nodes that one edge leads to, by position in the order, and that edge; shape (n,)."""
+    enter: Ints
+    leave: Ints
+    """The moments at which a walk around the trees of these nodes enters each node, and leaves it, also the
+    bases; shape (nodes,).
+    """
     base: Ints
     """The number of each node's base; by position in the order; shape (nodes,)."""
     edge: Ints
@@ -120,67 +104,63 @@ class _Plan:
         is_base = np.bincount(target, minlength=nodes) != 1
         single = np.flatnonzero(~is_base[target])
         node, parent = target[single], source[single]
-        level, head, base = _paths(np.flatnonzero(is_base), node, parent)
-        chains = []
-        for number in range(int(level.max(initial=-1)) + 1):
-            rows = np.flatnonzero(level == number)
-            rows = rows[np.argsort(head[rows], kind="stable")]
-            begin = np.flatnonzero(np.diff(head[rows], prepend=-1))
-            chains.append(_Chains(node[rows], single[rows], begin, parent[rows[begin]]))
+        enter, leave, base = _walk_around(np.flatnonzero(is_base), node, parent)
         edge, other = np.flatnonzero(is_first & is_base[target]), np.flatnonzero(~is_first)
         steps: list[tuple[int, list[tuple[int, int]]]] = [(one, []) for one in base[source[edge]].tolist()]
         numbers = base[target[other]].tolist()
         for place, (number, before) in enumerate(zip(numbers, base[source[other]].tolist(), strict=True)):
             steps[number - 1][1].append((before, place))
-        return cls(chains, base, edge, source[edge], other, source[other], steps)
+        return cls(node, single, enter, leave, base, edge, source[edge], other, source[other], steps)
 
 
-def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
-    """Divide the trees below bases into paths, each of which goes on as far down as it can.
+def _walk_around(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
+    """Walk around the trees below bases, one after another.
 
-    Parameters
-    ----------
-    node, parent : ndarray of int64, shape (n,)
-        The other nodes, ascending, and the one before each.
-
-    Returns
-    -------
-    level, head : ndarray of int64, shape (n,)
-        How many paths lie above the node's own, and the first node of that.
-    base : ndarray of int64, shape (nodes,)
-        The number of the base of each node.
+    ``node`` and ``parent``, of shape (n,), are the other nodes, ascending, and the one before each. Returns
+    the moments at which the walk enters and leaves each node, and the number of its base; shape (nodes,).
     """
     nodes = len(bases) + len(node)
     pairs = list(zip(node.tolist(), parent.tolist(), strict=True))
-    below, follower = [0] * nodes, [-1] * nodes
+    size, base, enter = [1] * nodes, [0] * nodes, [0] * nodes
     for one, before in reversed(pairs):
-        if below[one] >= below[before]:
-            below[before], follower[before] = below[one] + 1, one
-    base, head, level = [-1] * nodes, [-1] * nodes, [-1] * nodes
+        size[before] += size[one]
+    begin = 0
     for number, one in enumerate(bases.tolist()):
-        base[one] = number
+        base[one], enter[one] = number, begin
+        begin += 2 * size[one]
+    free = [moment + 1 for moment in enter]
     for one, before in pairs:
-        base[one] = base[before]
-        goes_on = head[before] >= 0 and follower[before] == one
-        head[one], level[one] = (head[before], level[before]) if goes_on else (one, level[before] + 1)
-    return np.array(level)[node], np.array(head)[node], np.array(base)
+        base[one], enter[one] = base[before], free[before]
+        free[before] += 2 * size[one]
+        free[one] = enter[one] + 1
+    return np.array(enter), np.array(enter) + 2 * np.array(size) - 1, np.array(base)
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
     """Replays a graph.
 
-    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler: its graph
-    has the same edges with other lags. The cost of communication to the kernels beside it is estimated from
-    that one.
+    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler
+    (`without_profiler`).
     """
 
     graph: RunGraph
     recorded: Replay | None = None
 
+    def without_profiler(self, times: Times) -> Replay:
+        """Return the replay of the run whose edges have the lags of some times.
+
+        Its nodes happen when this replay says; it takes the cost of communication to kernels from this one.
+        """
+        edges, moments = replace(self.graph.edges, lag=times.lag), self.moments(times)
+        other = Replay(replace(self.graph, edges=edges, observed=moments), self)
+        same = {"_plan": self._plan, "slowdown": self.slowdown, "lost": self.lost, "unchanged": moments}
+        vars(other).update(same, measured=replace(self.measured, lag=times.lag))
+        return other
+
     @cached_property
     def _plan(self) -> _Plan:
-        return _Plan.of(self.graph) if self.recorded is None else self.recorded._plan
+        return _Plan.of(self.graph)
 
     @cached_property
     def _runs(self) -> Ints:
@@ -193,8 +173,6 @@ class Replay:
     @cached_property
     def slowdown(self) -> Floats:
         """The share of its time beside communication that each operation loses to it."""
-        if self.recorded is not None:
-            return self.recorded.slowdown
         work = self.graph.work
         time = (work.end - work.start).astype(float)
         compute = work.category == Category.COMP
@@ -206,16 +184,12 @@ class Replay:
     @cached_property
     def measured(self) -> Times:
         """The times as they were measured."""
-        if self.recorded is not None:
-            return replace(self.recorded.measured, lag=self.graph.edges.lag)
         work = self.graph.work
         return Times(self.graph.edges.lag, (work.end - work.start) - self.lost)
 
     @cached_property
     def lost(self) -> Floats:
         """The time that each operation lost to communication beside it, in ns."""
-        if self.recorded is not None:
-            return self.recorded.lost
         return self._beside * self.slowdown
 
     @cached_property
@@ -225,8 +199,7 @@ class Replay:
     @cached_property
     def unchanged(self) -> Ints:
         """The time of each node with the durations that were measured."""
-        # The nodes of a run without its profiler happen when a replay says.
-        return self.moments(self.measured) if self.recorded is None else self.graph.observed
+        return self.moments(self.measured)
 
     @cached_property
     def has_slowdown(self) -> bool:
@@ -260,9 +233,10 @@ class Replay:
     def _walk(self, lag: Ints) -> Ints:
         """Return when each node happens: as soon as every edge that leads to it lets it."""
         plan = self._plan
-        after = np.zeros(len(plan.base), np.int64)
-        for chains in plan.chains:
-            chains.add(lag, after)
+        walk = np.zeros(2 * len(plan.base), np.int64)
+        walk[plan.enter[plan.node]] = lag[plan.single]
+        walk[plan.leave[plan.node]] = -lag[plan.single]
+        after = np.cumsum(walk)[plan.enter]
         own = (lag[plan.edge] + after[plan.source]).tolist()
         others = (lag[plan.other] + after[plan.other_source]).tolist()
         moment = [0]

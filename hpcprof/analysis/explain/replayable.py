@@ -135,19 +135,37 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     # Calls of MPI are on the clock of most ranks.
     clock = common_clock(inputs.clocks, clock_parts(inputs.aligned, matched if mpi is None else ()), begin)
     graph = run_graph(activities, edges, clock, matched, mpi)
-    loose = _loose_ranks(inputs, clock, matched)
-    problems = [*_problems(inputs, graph, loose, len({len(front) for front in fronts.values()}) > 1)]
-    problems += _unmatched(mpi)
-    first = timelines[ranks[0]]
-    steps_of_first = steps_of(first)
-    named = first.step_range is not None and not (steps_of_first.by_hook or steps_of_first.by_calls)
-    step = steps_of_first.name if named else ""
-    numbers = tuple(steps_of_first.number.tolist())
-    return Replayable(
-        *(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers),
-        steps_of_first.source,
-        loose,
-    )
+    unequal = len({len(front) for front in fronts.values()}) > 1
+    step_set = steps_of(timelines[ranks[0]])
+    numbers = tuple(step_set.number.tolist())
+    return _built(inputs, timelines[ranks[0]], graph, (steps, numbers), clock, matched, mpi, unequal=unequal)
+
+
+def _built(
+    inputs: ExplainInputs,
+    timeline: Timeline,
+    graph: RunGraph,
+    steps: tuple[int, tuple[int, ...]],
+    clock: CommonClock,
+    matched: Sequence[MatchedGroup],
+    mpi: RunMpi | None,
+    *,
+    unequal: bool = False,
+) -> Replayable:
+    """Return a graph with what it lacks; ``steps`` are their number in the capture, and their own numbers.
+
+    ``timeline`` is that of the first rank; ``unequal`` if the ranks have different numbers of steps.
+    """
+    loose, marked = _loose_ranks(inputs, clock, matched), steps_of(timeline)
+    named = (graph.is_of_host or timeline.step_range is not None) and not (marked.by_hook or marked.by_calls)
+    unmatched = mpi.unmatched.problems() if mpi is not None else ()
+    problems = [
+        *_problems(inputs, graph, loose, unequal),
+        *(NotJudged("some messages and collectives", problem) for problem in unmatched),
+    ]
+    name = (marked.name if named else "") or "step"
+    kind = timeline.origin.kind
+    return Replayable(graph, steps[0], name, kind, tuple(problems), steps[1], marked.source, loose)
 
 
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
@@ -198,19 +216,7 @@ def _replayable_mpi(
     )
     windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
     graph = mpi_graph(windows, run, clock, bounds)
-    loose = _loose_ranks(inputs, clock)
-    problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
-    marked = steps_of(timeline)
-    name = "" if marked.by_calls or marked.by_hook else marked.name
-    kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
-    return Replayable(
-        *(graph, len(numbers), name or "step", kind, tuple(problems), numbered), marked.source, loose
-    )
-
-
-def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
-    for problem in run.unmatched.problems() if run is not None else ():
-        yield NotJudged("some messages and collectives", problem)
+    return _built(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
 
 
 def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from hpcprof.analysis.collectives.matches import MESSAGE as MESSAGE_GROUP
 from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
 from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
-from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
+from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
@@ -173,8 +174,8 @@ class Coupler:
             self._couple(MESSAGE, work, work, np.maximum(time, 0))
         for work in pairs:
             if self._end(work)[0] <= self._start(work)[1]:
-                sent, received = self._nodes(work)
-                self._add(np.array([sent + 1]), np.array([received + 1]), np.zeros(1, np.int64), work[1:])
+                ends = self._nodes(work) + 1
+                self._parts.append(edges_of(ends[:1], ends[1:], 0, EdgeKind.ARRIVE, work[1:]))
 
     def _found(self, ranks: Ints, start: Ints) -> Ints | None:
         stamps = zip(ranks.tolist(), start.tolist(), strict=True)
@@ -193,16 +194,13 @@ class Coupler:
     def _couple(self, op: str, work: Ints, waiting: Ints, time: Ints, late: int = 0) -> None:
         """Let some operations end their own time after all of ``work`` has begun, and ``late`` ns more."""
         node = len(self._observed) + len(self.couplings)
-        self._add(self._nodes(work), np.full(len(work), node), np.full_like(work, late), work)
-        end = self._nodes(waiting) + 1
-        self._add(np.full(len(waiting), node), end, time, waiting, EdgeKind.TRANSFER)
+        come, ends = self._nodes(work), self._nodes(waiting) + 1
+        self._parts += [
+            edges_of(come, np.full(len(work), node), late, EdgeKind.ARRIVE, work),
+            edges_of(np.full(len(waiting), node), ends, time, EdgeKind.TRANSFER, waiting),
+        ]
         self.couplings.append(Coupling(node, op, work))
         self.moments.append(int(self._start(work).max()) + late)
-
-    def _add(
-        self, source: Ints, target: Ints, lag: Ints, work: Ints, kind: EdgeKind = EdgeKind.ARRIVE
-    ) -> None:
-        self._parts.append(Edges(source, target, lag, np.full(len(work), int(kind)), work))
 
 
 def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
@@ -239,27 +237,30 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
 
 
 def _connected(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
-    # Only pipelines need scipy.
+    pairs = [(members[0], other) for members in groups for other in members[1:]]
+    first, other = np.array(pairs, np.int64).reshape(-1, 2).T
+    return _components(first, other, ranks)
+
+
+def _components(
+    source: Ints, target: Ints, nodes: int, connection: Literal["weak", "strong"] = "weak"
+) -> Ints:
+    """Return the number of the component of each node of a graph."""
+    # Only pipelines, and profiles that contradict themselves, need scipy.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    pairs = [(members[0], other) for members in groups for other in members[1:]]
-    first, other = np.array(pairs, np.int64).reshape(-1, 2).T
-    graph = coo_array((np.ones(len(pairs)), (first, other)), (ranks, ranks))
-    _, number = connected_components(graph, directed=False)
-    return number.astype(np.int64)
+    graph = coo_array((np.ones(len(source)), (source, target)), (nodes, nodes))
+    components: Ints = connected_components(graph, connection=connection)[1].astype(np.int64)
+    return components
 
 
 _MOST_ROUNDS = 5_000
 
 
 @dataclass(frozen=True, eq=False)
-class RunGraph:
-    """All explained steps of all ranks as one graph.
-
-    Node 0 is the zero of the common clock. Then come the starts and ends of all calls, of all operations,
-    and the moments at which the last rank has come to each collective.
-    """
+class JoinedRanks:
+    """The calls and operations of all ranks, and the nodes of a graph at which they start."""
 
     ranks: tuple[int, ...]
     calls: HostCalls
@@ -274,6 +275,23 @@ class RunGraph:
     places: tuple[str, ...]
     names: tuple[str, ...]
     """The texts of places and of names."""
+    first_call: dict[int, int]
+    first_work: dict[int, int]
+    """The first call and operation of each rank."""
+
+    def work_start(self, work: Ints | int) -> Ints:
+        """Return the nodes of the starts of operations; their ends follow."""
+        return 1 + 2 * (len(self.calls) + np.asarray(work, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class RunGraph(JoinedRanks):
+    """All explained steps of all ranks as one graph.
+
+    Node 0 is the zero of the common clock. Then come the starts and ends of all calls, of all operations,
+    and the moments at which the last rank has come to each collective.
+    """
+
     edges: Edges
     """Sorted by the position of their targets in an order in which every edge leads forward."""
     order: Ints
@@ -334,14 +352,6 @@ class RunGraph:
         """The number of explained steps."""
         return int(self.front.shape[1]) - 1
 
-    def call_start(self, call: Ints) -> Ints:
-        """Return the nodes of the starts of calls; their ends follow."""
-        return 1 + 2 * call
-
-    def work_start(self, work: Ints) -> Ints:
-        """Return the nodes of the starts of operations; their ends follow."""
-        return 1 + 2 * (len(self.calls) + work)
-
 
 def run_graph(
     activities: Mapping[int, RankActivity],
@@ -357,14 +367,10 @@ def run_graph(
     ``matched`` between ranks with aligned clocks couple these (`Coupler`); ``mpi`` are the calls of these
     ranks on the clock that communication aligned, and ``in_files`` is as in `MpiPart`, by default none.
     """
-    ranks = tuple(activities)
     tables = _joined(activities, clock)
     calls, work = tables.calls, tables.work
-    nodes = 1 + 2 * (len(calls) + len(work))
-    observed = np.empty(nodes, np.int64)
-    observed[0] = np.iinfo(np.int64).min // 4
-    observed[1 : 1 + 2 * len(calls)] = np.column_stack((calls.start, calls.end)).ravel()
-    observed[1 + 2 * len(calls) :] = np.column_stack((work.start, work.end)).ravel()
+    moments = (np.column_stack((table.start, table.end)).ravel() for table in (calls, work))
+    observed = np.concatenate(([np.iinfo(np.int64).min // 4], *moments))
     inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
     kernels = {rank: _communication(item, tables.first_work[rank]) for rank, item in activities.items()}
     coupler = Coupler(kernels, observed, 1 + 2 * len(calls), clock)
@@ -379,7 +385,7 @@ def run_graph(
         # Without work on GPUs, calls are those of MPI.
         needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi) if len(work) else calls.row)
         files = np.zeros(len(calls), np.int64) if in_files is None else in_files
-        part = needs.part(tables.call_rank, len(ranks), files)
+        part = needs.part(tables.call_rank, len(activities), files)
         lag, call_edges = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
         lag[call_edges] -= part.wait[inside.row[call_edges]]
         inside = replace(inside, lag=lag)
@@ -387,15 +393,10 @@ def run_graph(
         observed = np.concatenate((observed, needs.moments()))
     every = concatenate(Edges, (inside, coupled))
     every, order = in_order(every, observed)
+    blocked = [rank_part.blocked + tables.first_call[rank] for rank, rank_part in edges.items()]
+    paced = (rank for rank, item in activities.items() if np.any(item.calls.kind == CallKind.PAUSE))
     return RunGraph(
-        ranks=ranks,
-        calls=calls,
-        work=work,
-        pieces=tables.pieces,
-        call_rank=tables.call_rank,
-        work_rank=tables.work_rank,
-        places=tables.places,
-        names=tables.names,
+        **vars(tables),
         edges=every,
         order=order,
         observed=observed,
@@ -403,17 +404,13 @@ def run_graph(
         couplings=tuple(coupler.couplings),
         odd_ns=sum(rank_part.odd_ns for rank_part in edges.values()),
         inferred_waits=sum(rank_part.inferred_waits for rank_part in edges.values()),
-        blocked=np.concatenate(
-            [rank_part.blocked + tables.first_call[rank] for rank, rank_part in edges.items()]
-        ),
-        paced_ranks=tuple(
-            rank for rank, item in activities.items() if np.any(item.calls.kind == CallKind.PAUSE)
-        ),
+        blocked=np.concatenate(blocked),
+        paced_ranks=tuple(paced),
         mpi=part,
     )
 
 
-def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: RunMpi) -> Ints:
+def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: JoinedRanks, mpi: RunMpi) -> Ints:
     places = np.full(len(tables.calls), NONE)
     for rank, activity in activities.items():
         rows, _ = mpi_calls_in_order(activity.timeline)
@@ -427,73 +424,50 @@ def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: R
     return places
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """The tables of all ranks; ``first_call`` and ``first_work`` are the first row of each rank."""
-
-    calls: HostCalls
-    work: Work
-    pieces: HostPieces
-    call_rank: Ints
-    work_rank: Ints
-    places: tuple[str, ...]
-    names: tuple[str, ...]
-    first_call: dict[int, int]
-    first_work: dict[int, int]
-
-    def work_start(self, work: Ints) -> Ints:
-        return 1 + 2 * (len(self.calls) + work)
-
-
-def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Joined:
+def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
     names, places = _Texts(), _Texts()
-    calls, work, pieces, call_rank, work_rank = [], [], [], [], []
+    calls: list[HostCalls] = []
+    work: list[Work] = []
+    pieces: list[HostPieces] = []
     first_call, first_work = {}, {}
-    threads = streams = 0
-    at_call = at_work = 0
-    for number, (rank, part) in enumerate(activities.items()):
+    threads = streams = at_call = at_work = 0
+    for rank, part in activities.items():
         first_call[rank], first_work[rank] = at_call, at_work
-        name = names.numbers(part.names)
-        place = places.numbers(part.places)
-        moved = {
-            "start": clock.common(rank, part.calls.start),
-            "end": clock.common(rank, part.calls.end),
-            "thread": part.calls.thread + threads,
-            "name": name[part.calls.name],
-            "place": place[part.calls.place],
-            "before": shifted(part.calls.before, at_call),
-        }
-        calls.append(replace(part.calls, **moved))
-        work.append(
-            replace(
-                part.work,
-                start=clock.common(rank, part.work.start),
-                end=clock.common(rank, part.work.end),
-                stream=part.work.stream + streams,
-                name=name[part.work.name],
-                call=part.work.call + at_call,
-                place=place[part.work.place],
-                before=shifted(part.work.before, at_work),
-            )
-        )
+        name, place = names.numbers(part.names), places.numbers(part.places)
+        stamps = partial(clock.common, rank)
+        call_rows = _moved(part.calls, stamps, name, place, at_call)
+        work_rows = _moved(part.work, stamps, name, place, at_work)
+        calls.append(replace(call_rows, thread=part.calls.thread + threads))
+        work.append(replace(work_rows, stream=part.work.stream + streams, call=part.work.call + at_call))
         pieces.append(replace(part.pieces, call=part.pieces.call + at_call, place=place[part.pieces.place]))
-        call_rank.append(np.full(len(part.calls), number))
-        work_rank.append(np.full(len(part.work), number))
         threads += int(part.calls.thread.max(initial=-1)) + 1
         streams += len(part.streams)
         at_call += len(part.calls)
         at_work += len(part.work)
-    return _Joined(
+    position = np.arange(len(activities))
+    call_rank, work_rank = (np.repeat(position, [len(table) for table in tables]) for tables in (calls, work))
+    return JoinedRanks(
+        tuple(activities),
         concatenate(HostCalls, calls),
         concatenate(Work, work),
         concatenate(HostPieces, pieces),
-        np.concatenate(call_rank),
-        np.concatenate(work_rank),
-        tuple(places.texts),
-        tuple(names.texts),
+        call_rank,
+        work_rank,
+        places.texts,
+        names.texts,
         first_call,
         first_work,
     )
+
+
+_Rows = TypeVar("_Rows", HostCalls, Work)
+
+
+def _moved(rows: _Rows, stamps: Callable[[Ints], Ints], name: Ints, place: Ints, first: int) -> _Rows:
+    """Return rows of a rank on the common clock, with the numbers that the run gives names and places."""
+    before = np.where(rows.before == NONE, NONE, rows.before + first)
+    start, end, name, place = stamps(rows.start), stamps(rows.end), name[rows.name], place[rows.place]
+    return replace(rows, start=start, end=end, name=name, place=place, before=before)
 
 
 class _Texts:
@@ -503,8 +477,8 @@ class _Texts:
         self._number: dict[str, int] = {}
 
     @property
-    def texts(self) -> list[str]:
-        return list(self._number)
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self._number)
 
     def numbers(self, texts: Sequence[str]) -> Ints:
         """Return the number of each text; the last one is `NONE`, for ids of -1."""
@@ -512,22 +486,17 @@ class _Texts:
         return np.array([*numbers, NONE], np.int64)
 
 
-def shifted(rows: Ints, by: int) -> Ints:
-    """Return rows that have moved; `NONE` stays."""
-    return np.where(rows == NONE, NONE, rows + by)
-
-
 def _renumbered(
     activities: Mapping[int, RankActivity],
     edges: Mapping[int, RankEdges],
     clock: CommonClock,
-    tables: _Joined,
+    tables: JoinedRanks,
 ) -> list[Edges]:
     joined = []
     for rank, rank_edges in edges.items():
         local, calls = rank_edges.edges, 2 * len(activities[rank].calls)
         call_node = 1 + 2 * tables.first_call[rank]
-        work_node = int(tables.work_start(np.array(tables.first_work[rank])))
+        work_node = int(tables.work_start(tables.first_work[rank]))
 
         def node(number: Ints, calls: int = calls, call: int = call_node, work: int = work_node) -> Ints:
             return np.where(number < calls, number + call, number - calls + work)
@@ -565,32 +534,25 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
     A node that nothing else leads to, such as an operation that starts before its launch, happens when it
     happened.
     """
-    # Only profiles that contradict themselves need scipy.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    nodes = len(observed)
-    graph = coo_array((np.ones(len(edges)), (edges.source, edges.target)), (nodes, nodes))
-    _, cycle = connected_components(graph, connection="strong")
+    cycle = _components(edges.source, edges.target, len(observed), "strong")
     length = observed[edges.target] - observed[edges.source]
     # Without time between its nodes, a cycle needs an edge that leads to a lower number.
     back = (length < 0) | ((length == 0) & (edges.target < edges.source))
     kept = edges.take(~(back & (cycle[edges.source] == cycle[edges.target])))
-    bare = np.setdiff1d(np.arange(1, nodes), kept.target)
+    bare = np.setdiff1d(np.arange(1, len(observed)), kept.target)
     zero = np.zeros_like(bare)
-    fixed = Edges(zero, bare, observed[bare], np.full_like(bare, int(EdgeKind.FIXED)), zero)
-    return concatenate(Edges, (kept, fixed))
+    return concatenate(Edges, (kept, edges_of(zero, bare, observed[bare], EdgeKind.FIXED, zero)))
 
 
-def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
+def _fronts(activities: Mapping[int, RankActivity], tables: JoinedRanks) -> Ints:
     rows = []
     for rank, activity in activities.items():
         if not len(tables.work):
             rows.append(1 + 2 * (activity.front + tables.first_call[rank]))
             continue
         first = tables.first_work[rank]
-        ends = np.array([] if activity.last == NONE else [activity.last + first], np.int64)
-        rows.append(np.append(tables.work_start(activity.front + first), tables.work_start(ends) + 1))
+        last = np.arange(activity.last, activity.last + (activity.last != NONE)) + first
+        rows.append(np.append(tables.work_start(activity.front + first), tables.work_start(last) + 1))
     return np.array(rows, np.int64)
 
 

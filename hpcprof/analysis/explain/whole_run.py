@@ -323,7 +323,7 @@ def waits_between_streams(replay: Replay) -> Iterator[NotJudged]:
     graph = replay.graph
     work, edges = graph.work, graph.edges
     waits = np.flatnonzero(edges.kind == EdgeKind.EVENT)
-    row, source = edges.row[waits], (edges.source[waits] - graph.work_start(np.zeros(1, np.int64))) // 2
+    row, source = edges.row[waits], (edges.source[waits] - graph.work_start(0)) // 2
     kernels = (work.category[row] == Category.COMP) & (work.category[source] == Category.COMP)
     waits, row, source = waits[kernels], row[kernels], source[kernels]
     if not len(waits):

@@ -109,8 +109,6 @@ BLOCKING_COPY = CauseDeclaration(
     meaning="copies between host and GPU that nothing hides",
     about="copies between host and GPU that nothing hides; of small ones to the GPU that follow each other, "
     "all but the first",
-    advice="`pin_memory=True` and `.to(device, non_blocking=True)`, copy the next batch on a stream of its "
-    "own",
     remedy="Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with .to(device, "
     "non_blocking=True), one step ahead on a stream of its own.",
     remedies={

@@ -8,7 +8,6 @@ CAPTURE_INCOMPLETE = CauseDeclaration(
     meaning="the profile is incomplete",
     about="the profiler dropped events or warns that it did, ranks are missing, launched kernels are not in "
     "the profile, or times are impossible",
-    advice="of what is missing: API calls traced too, larger buffers, the nodes of CUDA graphs, all ranks",
     remedy="Profile every rank, and all kinds of events.",
     has_slice=False,
 )

@@ -23,7 +23,6 @@ CONTENTION = CauseDeclaration(
     name="contention",
     title="contention with communication",
     meaning="communication slows the kernels beside it",
-    advice="fewer SMs for communication (`NCCL_MAX_CTAS`), other buckets",
     remedy="Leave the communication fewer SMs (NCCL_MAX_CTAS, NCCL_NTHREADS), or overlap it with kernels "
     "that are bound by something else.",
     candidates=candidates,

@@ -45,8 +45,6 @@ DEVICE_ALLOCATION = CauseDeclaration(
     title="GPU memory allocation",
     meaning="GPU memory is allocated or freed in steady steps",
     about="`cudaMalloc` or `cudaFree` in steady steps",
-    advice="equal shapes, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, no `empty_cache()` in the "
-    "loop, `zero_grad(set_to_none=True)`",
     remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
     "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
     remedies={

@@ -125,8 +125,6 @@ EXPOSED_COMMUNICATION = CauseDeclaration(
     title="exposed communication",
     meaning="communication that no compute hides",
     about="communication that no compute hides and no rank delays",
-    advice="overlap it with the backward pass, larger buckets (`bucket_cap_mb`), prefetching (FSDP), less "
-    "communication (gradient accumulation, bf16 gradients)",
     remedy="Overlap the communication of {where} with compute: start it as soon as its data is ready, "
     "asynchronously on a stream of its own.",
     remedies={

@@ -53,7 +53,6 @@ HOST_BOUND = CauseDeclaration(
     meaning="the host launches too slowly to keep the GPU busy, without a long pause",
     about="the host cannot keep the GPU busy, although no single pause or call is long: Python between all "
     "launches; `where` are the ranges",
-    advice='`torch.compile(mode="reduce-overhead")`, CUDA graphs, larger batches',
     remedy="Launch {where} with less Python: torch.compile(mode='reduce-overhead') or CUDA graphs "
     "(torch.cuda.make_graphed_callables), or more work in each launch by larger batches.",
     remedies={

@@ -85,8 +85,6 @@ HOST_SYNC = CauseDeclaration(
     about="the host waits for the GPU inside a step (`.item()`, a synchronization, a copy back), and the "
     "GPU runs dry after it. Small values that a step reads three times or more count with all that serves "
     "only these reads, but for the last: kernels before them, and long pauses of the host after them",
-    advice="keep values on the GPU (`detach()`, not `.item()`) and read them every N steps; no "
-    "`torch.cuda.synchronize()` in the loop",
     remedy="Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read them once "
     "every few steps, or with non_blocking=True and an event.",
     remedies={

@@ -67,8 +67,6 @@ HOST_WORK = CauseDeclaration(
     meaning="the step waits for work of the host",
     about="the GPU starves because host code in a range takes long: data loading, Python, garbage "
     "collection, logging",
-    advice="move it off the critical path: `DataLoader(num_workers=…, prefetch_factor=…, "
-    "persistent_workers=True)`, fewer Python calls per step, `gc.freeze()`, log every N steps",
     remedy="Move the work of {where} off the step's path: prepare it in workers or a thread ahead of the "
     "step, or do it less often.",
     place_remedies=(

@@ -269,8 +269,6 @@ SLOW_ATTENTION = _declare(
     about="products, masks and a softmax over sequence × sequence instead of one fused kernel. The saving "
     "is that of not moving the scores: all that runs between the two products, and the products' share of "
     "it",
-    advice="`torch.nn.functional.scaled_dot_product_attention`, FlashAttention, "
-    "`jax.nn.dot_product_attention`",
     remedy="Use fused attention in {where}: torch.nn.functional.scaled_dot_product_attention (its flash or "
     "cuDNN backend needs half precision and masks that it knows), or FlashAttention.",
     remedies={
@@ -291,8 +289,6 @@ ELEMENTWISE_CHAIN = _declare(
     "tensors, of 10 µs or more, in a place whose elementwise kernels take longer than its products: each "
     "reads and writes what one could keep. The saving is that of all but the longest. In an optimizer that "
     "passes over lists of tensors, it is that of all but the two longest passes",
-    advice="`torch.compile`, fused operators (fused dropout and residual, fused activations), no casts back "
-    "and forth; `fused=True` for optimizers",
     remedy="Fuse the elementwise kernels of {where}: torch.compile, or one operator instead of several "
     "(fused bias, activation, dropout and residual); keep one precision instead of casting back and forth.",
     remedies={
@@ -311,7 +307,6 @@ REPEATED_INDICES = _declare(
     about="the gradient of an index (`table[index]`) in PyTorch takes longer than three times the gathers of "
     "the step, as where many indices are equal: it adds the gradients of one row one after another. The "
     "saving is what exceeds that",
-    advice="`torch.index_select`, `torch.nn.functional.embedding`, or a product with a one-hot matrix",
     remedy="Gather in {where} with table.index_select(0, index.flatten()) or nn.functional.embedding instead "
     "of table[index]: their gradients add equal rows at once. For few rows, multiply by a one-hot matrix.",
     candidates=_repeated,
@@ -327,7 +322,6 @@ LAYOUT_CONVERSION = _declare(
     about="tensors are converted between channels first (NCHW) and channels last (NHWC) around "
     "convolutions, which use the tensor cores in one of them; also copies to other strides (`contiguous()`) "
     "where convolutions are",
-    advice="`model.to(memory_format=torch.channels_last)` and the same for the input",
     remedy="Keep one layout: model.to(memory_format=torch.channels_last) and the same for the input of "
     "{where}; operators without it (views, some norms) convert back.",
     remedies={"jax": "Keep one layout in {where}: channels last in inputs and in dimension_numbers."},
@@ -346,7 +340,6 @@ SHAPE_INEFFICIENCY = _declare(
     "kernels, take a third of the compute of a step or more: rows have a length that is no multiple of 8 "
     "elements in half precision. The saving is the share of their time that padding saved in "
     "`benchmarks/odd_shapes.py`: 83 % with odd lengths, 67 % with even ones",
-    advice="pad vocabulary, hidden and batch sizes to multiples of 8 elements, better of 64",
     remedy="Pad the sizes of {where} (vocabulary, hidden size, heads, batch) to multiples of 8 elements, "
     "better of 64: kernels then load 16 bytes at once.",
     candidates=_odd_shapes,

@@ -78,11 +78,18 @@ def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Ti
     measured, on_host = scene.replay.measured, cause is LATE_RANK_HOST
     changed = {rank: late(measured, rank) for rank in _longest(scene, on_host)}
     excess = {rank: _less(scene, times) for rank, times in changed.items()}
+    rows, _ = _rows(scene, on_host)
+
+    def longer(rank: int) -> Floats:
+        if on_host:
+            return np.concatenate(scene.removals.host_excess(measured, rank))
+        return measured.alone - changed[rank].alone
+
     for ranks in late_groups(excess, len(scene.ranks)):
         least = min(ranks, key=lambda rank: excess[rank])
         slower = _times_slower(scene, least) if on_host else 0.0
         latest = sorted(ranks, key=lambda rank: -excess[rank])
-        places = dict.fromkeys(_most_excess(scene, on_host, rank) for rank in latest)
+        places = dict.fromkeys(scene.mostly(rows, longer(rank)) for rank in latest)
         place = ", ".join([*places][:_NAMED])
         more = measured.alone - changed[least].alone
         exchanged = more[scene.once(_exchange_before) != NONE]
@@ -150,15 +157,10 @@ def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Rem
 def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
     """Yield the ranks that are late in single steps, several of them in turn."""
     graph, measured, removals = scene.graph, scene.replay.measured, scene.removals
-    if cause is LATE_RANK_HOST:
-        remove = removals.in_turn_host
-        time = np.concatenate(removals.in_turn_excess(measured))
-        place = np.concatenate((graph.calls.place, graph.pieces.place))
-        rank = np.concatenate((graph.call_rank, graph.call_rank[graph.pieces.call]))
-    else:
-        remove = removals.in_turn_gpu
-        time = (measured.alone - remove(measured).alone).clip(min=0)
-        place, rank = graph.work.place, graph.work_rank
+    on_host = cause is LATE_RANK_HOST
+    remove = removals.in_turn_host if on_host else removals.in_turn_gpu
+    less = removals.in_turn_excess(measured) if on_host else (measured.alone - remove(measured).alone,)
+    time, (place, rank) = np.concatenate(less).clip(min=0), _rows(scene, on_host)
     where = scene.mostly(place, time)
     time = np.where(removals.inside(where)[place], time, 0)
     per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
@@ -193,14 +195,13 @@ def _longest(scene: Scene, on_host: bool) -> list[int]:
     return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MOST_LATE]
 
 
-def _most_excess(scene: Scene, on_host: bool, rank: int) -> str:
-    graph, measured = scene.graph, scene.replay.measured
-    if on_host:
-        place = np.concatenate((graph.calls.place, graph.pieces.place))
-        excess = np.concatenate(scene.removals.host_excess(measured, rank))
-    else:
-        place, excess = graph.work.place, measured.alone - scene.removals.late_gpu(measured, rank).alone
-    return scene.mostly(place, excess)
+def _rows(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
+    """Return the places and the ranks of all host times, in calls and between them, or of all operations."""
+    graph, tables = scene.graph, (scene.graph.calls, scene.graph.pieces)
+    if not on_host:
+        return graph.work.place, graph.work_rank
+    ranks = graph.call_rank, graph.call_rank[graph.pieces.call]
+    return np.concatenate([table.place for table in tables]), np.concatenate(ranks)
 
 
 def _less(scene: Scene, changed: Times) -> float:
@@ -299,8 +300,6 @@ LATE_RANK_HOST = CauseDeclaration(
     meaning="the other ranks wait for a rank whose host is late",
     about="one or few ranks come late to collectives because of their host, in each step or in turn; "
     "`where` is the range that makes them late",
-    advice="what that range does only there: logging, checkpoints, evaluation on rank 0; a busy core, "
-    "binding",
     remedy="Look at what {ranks} does in {where} that the others do not: input of another size, logging or "
     "checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
     place_remedies=(
@@ -342,7 +341,6 @@ LATE_RANK_GPU = CauseDeclaration(
     title="extra GPU time",
     meaning="the other ranks wait for a rank whose GPU has more work, or is slower",
     about="the same because of more or slower GPU work",
-    advice="balance batches and sequence lengths; check clocks and power limits of that GPU",
     remedy="Give {ranks} as much work as the others: batches of equal length, equal shards or experts; if "
     "its work is equal, check clocks and temperature of its GPU.",
     candidates=_late_by_gpu,
@@ -359,8 +357,6 @@ EXPERT_IMBALANCE = CauseDeclaration(
     meaning="ranks wait in dispatch and combine for one whose experts have more tokens",
     about="ranks wait in dispatch and combine, or another exchange of all, for a rank whose experts compute "
     "longer; the saving is that of equal work between the exchanges, since the tokens stay as many",
-    advice="a load-balancing loss, a capacity factor, experts that move or are replicated (`expert_balance` "
-    "has the tokens by rank)",
     remedy="Balance the tokens of the experts on {ranks}: an auxiliary loss or a bias of the router, a "
     "capacity factor, or busy experts replicated or moved to other ranks.",
     figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),

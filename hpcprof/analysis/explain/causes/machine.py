@@ -43,7 +43,6 @@ SLOW_IO = CauseDeclaration(
     about="ranks wait for a file system or a disk: in long steps, or for at least half of the time of a "
     "pause of the host; in programs on CPUs with MPI, by replay without the calls, where nsys recorded "
     "them (`osrt`)",
-    advice="loading ahead, checkpoints in a thread or on the node's own disk, fewer `fsync`",
     remedy="Read and write beside the steps: load ahead in workers, write checkpoints in a thread or a "
     "process of their own, or to the node's own disk first. Fewer and larger requests, and fewer calls of "
     "fsync, help a shared file system.",
@@ -62,7 +61,6 @@ BUSY_CORES = CauseDeclaration(
     about="ranks wait for their cores, which processes that are not of the run use meanwhile, in 5 % of the "
     "time or more (runs without a profiler). The price is the share of the rank that waits longest, and "
     "at most what the CPU time of the others leaves of a step: ranks wait for each other",
-    advice="nodes or cores of one's own, binding of ranks",
     remedy="Ask for nodes or cores of your own (--exclusive, --cpus-per-rank), bind each rank to cores that "
     "nothing else uses (--cpu-bind), and look for what else the job starts there.",
     traits=frozenset({Trait.ALL_RANKS}),
@@ -77,7 +75,6 @@ MEMORY_PRESSURE = CauseDeclaration(
     "version 2), or a rank waits for pages that were taken away and are read again, in 3 % of the time or "
     "more (runs without a profiler), in long steps, or for at least half of the time of a pause of the "
     "host",
-    advice="more memory (`--mem`), fewer ranks on a node, fewer workers that load data, smaller caches",
     remedy="Ask for more memory (--mem), put fewer ranks on a node, or keep less: fewer workers that load "
     "data, smaller caches. Pages of files that the program maps and reads count too.",
     traits=frozenset({Trait.ALL_RANKS}),

@@ -9,9 +9,8 @@ OUT_OF_MEMORY = CauseDeclaration(
     about="an allocation on a GPU failed in a run with `--memory-history`: what was asked, what held the "
     "rest, by kind and line, and what would have made room. It costs no time of a step, so `saving_ns` is "
     "null, as for the next two",
-    advice="of what is listed: not to keep what one rank alone keeps, checkpointing, a smaller batch, "
-    "sharding, expandable segments",
-    remedy="",
+    remedy="Free what one rank alone keeps, checkpoint activations, use a smaller batch, or shard; "
+    "expandable segments help against fragments.",
     traits=frozenset({Trait.MEMORY}),
 )
 
@@ -21,8 +20,7 @@ MEMORY_IMBALANCE = CauseDeclaration(
     meaning="a rank needs more GPU memory than the others",
     about="a rank's peak of allocated GPU memory is more than 10 % and 256 MB above the median of the other "
     "ranks; with snapshots, in which line",
-    advice="equal shards, stages and batches; results gathered on one rank",
-    remedy="",
+    remedy="Balance shards, stages and batches, and do not gather results on one rank.",
     traits=frozenset({Trait.MEMORY}),
 )
 
@@ -32,7 +30,6 @@ HOST_MEMORY = CauseDeclaration(
     meaning="the memory of ranks on the host grows with each step",
     about="the memory of ranks on the host grows with each step, [beyond "
     "chance](reference/analyses.md#memory), with the step at which the node is full",
-    advice="losses kept with their graph, caches without a limit, copies in data loaders",
-    remedy="",
+    remedy="Do not keep losses with their graph, bound caches, and look for copies in data loaders.",
     traits=frozenset({Trait.MEMORY}),
 )

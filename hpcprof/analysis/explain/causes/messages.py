@@ -74,7 +74,6 @@ LATE_RECEIVER = CauseDeclaration(
     title="late receivers",
     meaning="sends wait for receivers that come late",
     about="sends wait until their receivers come (rendezvous); `ranks` are the receivers",
-    advice="post receives before the work (`MPI_Irecv`), `MPI_Isend`, a larger eager limit",
     remedy="Post the receives of {where} earlier (MPI_Irecv before the work), or send without waiting for "
     "the receiver (MPI_Isend, a larger eager limit).",
     candidates=_late_receivers,
@@ -88,8 +87,6 @@ WRONG_ORDER = CauseDeclaration(
     meaning="receives wait for a message although another one has come",
     about="receives wait for a message although another one has come; the saving is that of receiving in the "
     "order of sending, where nothing is sent in between; `ranks` are the receivers",
-    advice="receive what comes first (`MPI_Waitany`, `MPI_ANY_SOURCE`), or send in the order in which the "
-    "messages are needed",
     remedy="Receive in {where} what comes first (MPI_Waitany, MPI_ANY_TAG or MPI_ANY_SOURCE), or send the "
     "messages in the order in which they are needed.",
     candidates=_reordered,
@@ -105,7 +102,6 @@ SMALL_MESSAGES = CauseDeclaration(
     meaning="many messages take the time of the latency, not of their bytes",
     about="messages that follow each other to one rank, or collectives, take the time of the latency, not of "
     "their bytes; the saving is that of one message instead",
-    advice="pack them, reduce several values at once, neighborhood collectives",
     remedy="Send less often and more at once: pack what {where} sends to one rank into one message, reduce "
     "several values in one call, or use a neighborhood collective.",
     candidates=_small,

@@ -73,7 +73,6 @@ PIPELINE_BUBBLE = CauseDeclaration(
     title="pipeline imbalance",
     meaning="pipeline stages wait for a slower stage",
     about="stages wait in send and receive for a slower stage; `ranks` is the slower one",
-    advice="balance the stages, more micro-batches",
     remedy="Balance the stages: move layers away from the stage of {ranks}, or use more microbatches, or an "
     "interleaved schedule.",
     remedies={"mpi": _IN_MPI},

@@ -108,9 +108,6 @@ RECOMPILATION = CauseDeclaration(
     about="the host compiles, and loads new kernels, in at least three steps, also in the "
     "second half of the capture: shapes or values that a compiler takes for constants change. So does cuDNN "
     "where it builds a plan for each shape",
-    advice="`torch._dynamo.config.recompile_limit` and `TORCH_LOGS=recompiles`, "
-    "`torch.compile(dynamic=True)`, padding to few shapes; for attention of cuDNN "
-    "`torch.backends.cuda.enable_cudnn_sdp(False)`; in JAX `jax_log_compiles`",
     remedy="Find what changes in {where}: TORCH_LOGS=recompiles names the guard that fails. Pad inputs to "
     "few shapes, mark them dynamic (torch.compile(dynamic=True)), and pass changing numbers as tensors; "
     "leave torch.backends.cudnn.benchmark off where sizes vary.",

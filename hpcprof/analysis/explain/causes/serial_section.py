@@ -41,7 +41,6 @@ SERIAL_SECTION = CauseDeclaration(
     meaning="one rank works while all others wait for it",
     about="one rank works while all others wait for it, in work that they do not have: reading input, "
     "writing output, a master that serves",
-    advice="share the work, do it while the others compute, a second server",
     remedy="Share the work of {where} among the ranks, or let {ranks} do it while the others compute: "
     "parallel input and output (MPI-IO), fewer and larger requests, a second server.",
     candidates=candidates,

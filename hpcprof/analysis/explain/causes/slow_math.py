@@ -84,7 +84,6 @@ SLOW_MATH = CauseDeclaration(
     title="slow matrix products",
     meaning="matrix products do not use the tensor cores",
     about="matrix multiplications without tensor cores, on a GPU that has them",
-    advice='`torch.autocast(dtype=torch.bfloat16)`, or TF32 (`torch.set_float32_matmul_precision("high")`)',
     remedy="Use the tensor cores: torch.set_float32_matmul_precision('high') for TF32, or "
     "torch.autocast('cuda', dtype=torch.bfloat16).",
     remedies={

@@ -88,7 +88,6 @@ SMALL_KERNELS = CauseDeclaration(
     about="a range spends its time in many short kernels and the gaps between them. The saving assumes a "
     "CUDA graph, which leaves the kernels and 1 µs between two of them; in an optimizer it assumes a fused "
     "one",
-    advice="a fused optimizer (`fused=True`), `torch.compile`, CUDA graphs, larger batches",
     remedy="Launch less in {where}: torch.compile or CUDA graphs (torch.cuda.make_graphed_callables, "
     "mode='reduce-overhead'), or larger batches.",
     remedies={

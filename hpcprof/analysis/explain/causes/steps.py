@@ -6,7 +6,6 @@ STEP_SPIKES = CauseDeclaration(
     name="step_spikes",
     title="spikes",
     meaning="single steps take much longer than the others",
-    advice="what happens every N steps: checkpoints, evaluation, garbage collection",
     remedy="Look at what happens in these steps only: checkpoints, evaluation, logging, garbage collection "
     "(gc.freeze(), gc.disable() and collecting between epochs).",
     remedies={
@@ -26,7 +25,6 @@ STEP_DRIFT = CauseDeclaration(
     title="drift of the step time",
     meaning="the step time changes during the capture",
     about="the step time drifts during the capture, or its level changes at some step",
-    advice="longer warm-up before the capture, clocks and temperature, growing lists on the host",
     remedy="Look for what grows: lists of tensors with a graph, longer inputs, the cache of the allocator; "
     "and check the clocks (hpcprof doctor), and what else runs there (--analysis neighbours).",
     remedies={

@@ -18,10 +18,9 @@ COLUMNS = ("wall_ns", "compute_ns", "exposed_comm_ns", "exposed_mem_ns", "idle_n
 def test_a_declaration_is_complete(name: str) -> None:
     cause = find_cause(name)
     assert cause.name == name == name.lower()
-    assert cause.title and cause.meaning and cause.advice
+    assert cause.title and cause.meaning
     assert not cause.meaning.endswith(".") and cause.column in COLUMNS
-    of_memory = cause.traits and not cause.remedy
-    assert of_memory or cause.remedy.endswith(".")
+    assert cause.remedy.endswith(".")
     for remedy in (cause.remedy, *cause.remedies.values(), *(one.text for one in cause.place_remedies)):
         assert "{" not in remedy.format(where="x", ranks="y")
     for figures in cause.figures:
