@@ -45,7 +45,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     cpu: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = {}
-    from_pages = ExportTable._decoded
+    from_pages = ExportTable._decode_columns
 
     def timed(name: str, function: Callable[[], Any]) -> Any:
         began = time.process_time()
@@ -66,7 +66,7 @@ def main() -> None:
         memory[name] = (tracemalloc.get_traced_memory()[1] - before) / 2**20
         return result
 
-    with patch.object(ExportTable, "_decoded", table):
+    with patch.object(ExportTable, "_decode_columns", table):
         events = run(path, timed)
     tracemalloc.start()
     run(path, weighed)

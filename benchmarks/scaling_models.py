@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
-from hpcprof.analysis.comparison.scaling import dominant_from, fit  # noqa: E402
+from hpcprof.analysis.comparison.scaling import dominance_thresholds, fit  # noqa: E402
 from hpcprof.profiles.timeline import Floats  # noqa: E402
 
 Law = Callable[[Floats], Floats]
@@ -71,7 +71,7 @@ def covered(laws: tuple[Law, Law], sizes: list[int], draws: int) -> float:
     crossing = ranks[np.flatnonzero(laws[1](ranks) > laws[0](ranks))[0]]
     hits = 0
     for _ in range(draws):
-        dominance = dominant_from(sizes, [noisy(law, sizes, 0.02, random) for law in laws])[1]
+        dominance = dominance_thresholds(sizes, [noisy(law, sizes, 0.02, random) for law in laws])[1]
         if dominance is not None and (dominance.low or np.inf) <= 1.05 * crossing:
             hits += (dominance.high or np.inf) >= crossing / 1.05
     return 100 * hits / draws

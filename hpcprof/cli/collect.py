@@ -17,7 +17,7 @@ from hpcprof.cli.completion import complete_queues, complete_runs, complete_site
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.options import flag, push_option, store_options, with_default
 from hpcprof.cli.progress import ProgressLine, bar
-from hpcprof.cli.pushing import push_each, pushing_to
+from hpcprof.cli.pushing import hub_to_push_to, push_each
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration, visible
 
@@ -135,7 +135,7 @@ def command(
     _check_options(executor, submit, dask_address, options_given)
     if submit and hub:
         raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
-    address = pushing_to(hub)
+    address = hub_to_push_to(hub)
     named = None if submit else _named_runs(runs or ("last",), runs_dir)
     if named and not (step_range or program or address) and _nothing_new(named, runs_dir, db):
         return
@@ -174,7 +174,7 @@ def command(
     if executor == "dask":
         pool = _on_dask(_cluster(candidates, dask_address, jobs, placed if options_given else None, runs_dir))
     else:
-        pool = _started(executor, jobs, workers)
+        pool = _start_executor(executor, jobs, workers)
     with pool as (executing, cpus):
         read = partial(collect_and_tell, cpus=cpus, executor=executing, step_range=step_range)
         complete = for_each(candidates, partial(read, store=store, program=program))
@@ -184,7 +184,7 @@ def command(
 
 
 @contextmanager
-def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[tuple[Executor, int | None]]:
+def _start_executor(kind: str, jobs: int | None, here: Processes) -> Iterator[tuple[Executor, int | None]]:
     """Yield the executor that reads the profiles, and its number of CPUs; None for all of this machine."""
     from hpcprof.results.collect.executors.mpi import over_mpi
 

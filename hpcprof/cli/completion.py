@@ -74,11 +74,11 @@ def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
 
         folder = runs_directory(context.params.get("runs_dir"))
         manifest = find_runs((context.params["runs"] or ("last",))[0], folder)[0].manifest
-        return _accepting(recorded_site(manifest)) if manifest else ()
-    return _accepting(_site(context))
+        return _accepted_words(recorded_site(manifest)) if manifest else ()
+    return _accepted_words(_site(context))
 
 
-def _accepting(site: Site) -> list[str]:
+def _accepted_words(site: Site) -> list[str]:
     return [name for name, queue in site.queues.items() if not queue.route_only]
 
 
@@ -210,7 +210,7 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
     if keys == ["access"]:
         return ACCESS
     if len(keys) == 3 and keys[2] == "queue":
-        return _accepting(load_site(keys[1]))
+        return _accepted_words(load_site(keys[1]))
     if len(keys) == 3 and keys[2] == "host":
         return _hosts(context, incomplete)
     return load_site(keys[1]).options[keys[3]].valid if len(keys) == 4 else ()

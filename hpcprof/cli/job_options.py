@@ -140,7 +140,7 @@ def log_origins(request: JobSpec, site: Site, job: Job) -> None:
         logger.info("%s", masked(f"{setting.key} = {setting.value}  [{setting.source}]"))
 
 
-def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
+def repeated_job(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, unchanged."""
     from hpcprof.results.collect.jobs import find_job
     from hpcprof.submit.sites.model import recorded_site

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcprof.runs.directory import Run
 
 
-def pushing_to(url: str | None) -> HubAddress | None:
+def hub_to_push_to(url: str | None) -> HubAddress | None:
     """Return the hub that ``--push`` names, with the token in the environment; None without one."""
     if url is None:
         return None

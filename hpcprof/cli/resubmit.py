@@ -6,7 +6,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import repeated
+from hpcprof.cli.job_options import repeated_job
 from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.submit.jobs.checks import check_resubmission
 
@@ -20,7 +20,7 @@ def command(runs_dir: Path, wait: bool, run: str) -> None:
     from hpcprof.cli.submit import wait_for
     from hpcprof.submit.submission import submit
 
-    site, job = repeated(run, runs_dir)
+    site, job = repeated_job(run, runs_dir)
     if not wait:
         check_resubmission(site, job)
     again = submit(site, job, runs_dir, typed_command())

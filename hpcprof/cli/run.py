@@ -13,7 +13,7 @@ from hpcprof.cli.completion import complete_baselines
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option, flag, push_option, with_default
-from hpcprof.cli.pushing import push_each, pushing_to
+from hpcprof.cli.pushing import hub_to_push_to, push_each
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def command(
     from hpcprof.submit.submission import submit
 
     check(count, baseline, here)
-    address = pushing_to(hub)
+    address = hub_to_push_to(hub)
     typed_request, request = request, merged(request)
     if here:
         from hpcprof.submit.allocation import within_allocation

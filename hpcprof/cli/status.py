@@ -11,7 +11,7 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import flag, push_option, runs_dir_option
 from hpcprof.cli.push import push_ended
-from hpcprof.cli.pushing import pushing_to
+from hpcprof.cli.pushing import hub_to_push_to
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.results.collect.jobs import find_jobs
@@ -20,7 +20,7 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import describe_live_steps
 from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging
-from hpcprof.submit.notify import not_told
+from hpcprof.submit.notify import failed_notices
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -50,7 +50,7 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     if hub and not watching:
         sentence = "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
         raise UsageError(sentence)
-    address = pushing_to(hub)
+    address = hub_to_push_to(hub)
     jobs = find_jobs(runs or ("last",), runs_dir)
     connect(jobs)
     for states in watch(jobs) if watching else [poll(jobs, LISTING_SECONDS)]:
@@ -60,7 +60,7 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
             echo(f"{run.id}: environment: {staged}")
         if old := describe_old_pythons(run):
             echo(f"{run.id}: Python {old}")
-        if failed := not_told(run):
+        if failed := failed_notices(run):
             echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
     pushed = address is None or push_ended(address, jobs, runs_dir)
     if watching and any(map(ended_by_stall, jobs)):

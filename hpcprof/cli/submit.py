@@ -10,10 +10,10 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, repeated_job, show_remarks
 from hpcprof.cli.options import EXISTING_FILE, flag, push_option, repeatable
 from hpcprof.cli.push import push_ended
-from hpcprof.cli.pushing import pushing_to
+from hpcprof.cli.pushing import hub_to_push_to
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.runs.job import Job
@@ -93,17 +93,17 @@ def command(
     """
     if hub and not wait:
         raise UsageError("--push is for --wait: give both, or push with hpcprof status --watch --push later.")
-    address = pushing_to(hub)
+    address = hub_to_push_to(hub)
     runs_dir, template = request.runs_dir, request.template
     if source:
         if options_given := request.given():
             name = "the program" if options_given[0] == "program" else OPTIONS[options_given[0]].flag
             raise UsageError(f"--from repeats a run unchanged: leave out {name}.")
-        site, job = repeated(source, runs_dir)
+        site, job = repeated_job(source, runs_dir)
     else:
         site, job = resolve(request)
         log_origins(request, site, job)
-    copied = _synced(site, sync, excludes, bool(source))
+    copied = _sync_folder(site, sync, excludes, bool(source))
     command_line = typed_command()
     if not wait:
         check_resubmission(site, job)
@@ -126,7 +126,7 @@ def command(
         wait_for(run, template, script, address)
 
 
-def _synced(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:
+def _sync_folder(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:
     if folder is None:
         if excludes:
             raise UsageError(f"--exclude {excludes[0]} is for --sync: give both, or neither.")

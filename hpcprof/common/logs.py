@@ -49,7 +49,7 @@ def configure() -> logging.Logger | None:
     logger = logging.getLogger(_LOGGER)
     present = {handler.get_name(): handler for handler in logger.handlers}
     if verbose:
-        terminal = present.get(VERBOSE) or _added(logger, VERBOSE, logging.StreamHandler(sys.stderr))
+        terminal = present.get(VERBOSE) or _add_handler(logger, VERBOSE, logging.StreamHandler(sys.stderr))
         terminal.setLevel(logging.INFO if verbose == "1" else logging.DEBUG)
     if path and LOG_FILE not in present:
         try:
@@ -59,11 +59,11 @@ def configure() -> logging.Logger | None:
         file.setFormatter(
             logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
         )
-        _added(logger, LOG_FILE, file)
+        _add_handler(logger, LOG_FILE, file)
     return logger
 
 
-def _added(logger: logging.Logger, name: str, handler: logging.Handler) -> logging.Handler:
+def _add_handler(logger: logging.Logger, name: str, handler: logging.Handler) -> logging.Handler:
     handler.set_name(name)
     logger.addHandler(handler)
     logger.setLevel("DEBUG")

@@ -154,7 +154,7 @@ def run_command(
         )
     except OSError as error:
         deliver()
-        raise _not_started(command, error, directory) from None
+        raise _start_error(command, error, directory) from None
     with process:
         try:
             deliver()
@@ -206,7 +206,7 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
             command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=not in_terminal
         )
     except OSError as error:
-        raise _not_started(command, error) from None
+        raise _start_error(command, error) from None
     running, stderr, late = Piped(process), bytearray(), threading.Event()
 
     def listen() -> None:
@@ -278,7 +278,7 @@ def run_in_terminal(command: Sequence[str]) -> int:
     try:
         exit_code = subprocess.run(command, check=False).returncode
     except OSError as error:
-        raise _not_started(command, error) from None
+        raise _start_error(command, error) from None
     _log(command, f"exit code {exit_code}, {time.monotonic() - began:.2f} s")
     return exit_code
 
@@ -294,7 +294,7 @@ def start_in_background(
     try:
         process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, **place)
     except OSError as error:
-        raise _not_started(command, error, directory) from None
+        raise _start_error(command, error, directory) from None
     _log(command, f"in the background as process {process.pid}")
     return process
 
@@ -305,7 +305,7 @@ def _log(command: Sequence[str], outcome: str, stdout: str = "", stderr: str = "
     log_command(command, outcome, stdout, stderr)
 
 
-def _not_started(command: Sequence[str], error: OSError, directory: Path | None = None) -> CommandNotStarted:
+def _start_error(command: Sequence[str], error: OSError, directory: Path | None = None) -> CommandNotStarted:
     reason = error.strerror or str(error)
     if directory is not None and not directory.is_dir():
         reason = f"the directory {directory} does not exist"

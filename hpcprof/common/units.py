@@ -51,7 +51,7 @@ def parse_ns(text: str) -> int | None:
 
 def format_ns(nanoseconds: float) -> str:
     """Return a time with four significant digits and its unit, ``"3.649 ms"``."""
-    return _scaled(nanoseconds, _TIME_UNITS, "ns")
+    return _scale_unit(nanoseconds, _TIME_UNITS, "ns")
 
 
 def time_unit(largest_ns: float) -> tuple[int, str]:
@@ -63,7 +63,7 @@ def format_bytes(size: float) -> str:
     """Return a size with four significant digits and its decimal unit, ``"134.2 MB"``."""
     if size < 0:
         return f"-{format_bytes(-size)}"
-    return f"{size:.0f} B" if size < 1000 else _scaled(size, _SIZE_UNITS, "B")
+    return f"{size:.0f} B" if size < 1000 else _scale_unit(size, _SIZE_UNITS, "B")
 
 
 def format_duration(seconds: float) -> str:
@@ -75,7 +75,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
-def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> str:
+def _scale_unit(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> str:
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f), (1, smallest))
     return f"{_digits(value / factor)} {unit}"
 

@@ -41,7 +41,7 @@ class _Loader(_FASTEST):  # type: ignore[misc]
 
 def read_document(path: Path) -> Any:
     """Return the content of a YAML file; raises OSError, ValueError or yaml.YAMLError if it has none."""
-    return _constructed(_checked_node(_FASTEST, path), _FASTEST(""))
+    return _construct(_checked_node(_FASTEST, path), _FASTEST(""))
 
 
 def _checked_node(loader: Any, path: Path) -> Any:
@@ -71,7 +71,7 @@ def _checked_node(loader: Any, path: Path) -> Any:
     return loader(text).get_single_node()
 
 
-def _constructed(document: Any, loader: Any) -> Any:
+def _construct(document: Any, loader: Any) -> Any:
     try:
         return None if document is None else loader.construct_document(document)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -92,7 +92,7 @@ def read_mapping(
         for key, value in document.value if isinstance(document, yaml.MappingNode) else ():
             if key.value in text_keys:
                 _keep_text(value)
-        data = _constructed(document, _Loader(""))
+        data = _construct(document, _Loader(""))
     except OSError as error:
         raise UsageError(f"cannot read the {kind} {path}: {error.strerror}.") from None
     except UnicodeDecodeError:

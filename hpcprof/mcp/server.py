@@ -65,10 +65,10 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
     )
     for question in questions:
         reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        server.add_tool(_answering(question, one_at_a_time), annotations=reads, structured_output=False)
+        server.add_tool(_answering_tool(question, one_at_a_time), annotations=reads, structured_output=False)
     for action in (submitting.submit, submitting.capture) if submitting else ():
         acts = ToolAnnotations(read_only_hint=False, destructive_hint=False)
-        server.add_tool(_answering(action, one_at_a_time), annotations=acts, structured_output=False)
+        server.add_tool(_answering_tool(action, one_at_a_time), annotations=acts, structured_output=False)
     return server
 
 
@@ -81,7 +81,7 @@ def _check_sizes(arguments: dict[str, Any]) -> None:
             raise UsageError(f"{key}: give {limits}.")
 
 
-def _answering(function: Callable[..., Any], limiter: CapacityLimiter) -> Callable[..., Any]:
+def _answering_tool(function: Callable[..., Any], limiter: CapacityLimiter) -> Callable[..., Any]:
 
     @wraps(function)
     async def answering(**arguments: Any) -> str:

@@ -97,7 +97,7 @@ class Budget:
         with self._locked() as file:
             self.check(node_hours)
             size = file.seek(0, os.SEEK_END)
-            self._write(file, Charge("?", job_file, node_hours, _now()))
+            self._write(file, Charge("?", job_file, node_hours, _now_text()))
             made: list[Run] = []
             try:
                 yield made
@@ -105,7 +105,7 @@ class Budget:
                 file.truncate(size)
                 raise
             file.truncate(size)
-            self._write(file, Charge(made[0].id, job_file, node_hours, _now()))
+            self._write(file, Charge(made[0].id, job_file, node_hours, _now_text()))
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
@@ -123,7 +123,7 @@ class Budget:
         os.fsync(file.fileno())
 
 
-def _now() -> str:
+def _now_text() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 

@@ -13,7 +13,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.masking import masked
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.mcp.answers import answer, marked, name
+from hpcprof.mcp.answers import answer, mark_text, name
 from hpcprof.report.explanation import explanation_text, predicted, saved
 from hpcprof.results.collect.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store
@@ -82,7 +82,9 @@ class Tools:
         count = min(len(chosen), _MOST_RUNS)
         every = counted(len(listing.runs), "run")
         head = f"{len(chosen)} of {every} match; {count} are listed, the newest first."
-        return answer([head], lines if chosen else [], "names of runs", [f"All: {self._typed('list')}"])
+        return answer(
+            [head], lines if chosen else [], "names of runs", [f"All: {self._typed_command('list')}"]
+        )
 
     def explain(self, run: str = "last") -> str:
         """Explain where the step time of a run is lost: causes by their cost, with place, rank and saving.
@@ -93,7 +95,7 @@ class Tools:
         from hpcprof.results.ask.explanation import explain
         from hpcprof.results.ask.tables import on_all_cpus
 
-        collected = self._collected(run)
+        collected = self._collect_run(run)
         explanation = explain(collected, self._store, None, on_all_cpus)
         step, findings = explanation.step, explanation.shown()
         steps = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
@@ -111,11 +113,12 @@ class Tools:
             cost = saved(finding, explanation)
             head.append(f"{number}. {finding.cause}{place}{ranks}: {cost}; {finding.confidence} confidence.")
         text = explanation_text(explanation, _WIDTH, partial(self._report, collected))
+        page = self._typed_command("report", typed_run(collected), "--html", "report.html")
         pointers = [
             "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "
-            f"#table-NAME. Page: {self._typed('report', typed_run(collected), '--html', 'report.html')}"
+            f"#table-NAME. Page: {page}"
         ]
-        return answer(head, _rendered(text), "the profiles of the run", pointers)
+        return answer(head, _rendered_lines(text), "the profiles of the run", pointers)
 
     def whatif(self, run: str, changes: list[str]) -> str:
         """Predict the step time of a run if times were different; an empty list replays it as it was.
@@ -127,11 +130,11 @@ class Tools:
         from hpcprof.results.ask.explanation import what_if
 
         parse_changes(changes)
-        collected = self._collected(run)
+        collected = self._collect_run(run)
         sentences = predicted(what_if(collected, self._store, changes), bool(changes))
         words = [word for change in changes for word in ("--set", change)]
         return answer(
-            sentences, pointers=[f"The same: {self._typed('whatif', typed_run(collected), *words)}"]
+            sentences, pointers=[f"The same: {self._typed_command('whatif', typed_run(collected), *words)}"]
         )
 
     def compare(self, run: str, baselines: list[str], repeats: list[str] | None = None) -> str:
@@ -144,8 +147,8 @@ class Tools:
 
         if not baselines:
             raise UsageError("baselines: name at least one run to compare with.")
-        candidates = [self._collected(typed) for typed in (run, *(repeats or []))]
-        before = [*map(self._collected, baselines)]
+        candidates = [self._collect_run(typed) for typed in (run, *(repeats or []))]
+        before = [*map(self._collect_run, baselines)]
         compared = compare_runs(before, candidates, self._store)
         row = compared.table.rows[0] if compared.table.rows else None
         head = [
@@ -157,10 +160,10 @@ class Tools:
             head.append(in_a_sentence(compared.waterfall))
         lines = ["metric | " + " | ".join(key for key in row if key != "metric")] if row else []
         lines += [" | ".join(map(str, cells.values())) for cells in compared.table.rows[:6]]
-        lines += _rendered(compared.explanation(self._store, _WIDTH))
+        lines += _rendered_lines(compared.explanation(self._store, _WIDTH))
         words = [word for candidate in before for word in ("--a", typed_run(candidate))]
         words += [word for candidate in candidates for word in ("--b", typed_run(candidate))]
-        pointers = [f"All metrics: {self._typed('compare', *words)}"]
+        pointers = [f"All metrics: {self._typed_command('compare', *words)}"]
         return answer(head, lines, "the profiles of the runs", pointers)
 
     def history(self, run: str = "last", metric: str = "step_ns") -> str:
@@ -171,7 +174,7 @@ class Tools:
         from hpcprof.report.history import in_words, table
         from hpcprof.results.across.history import histories
 
-        match = self._found(run)
+        match = self._find_run(run)
         row = self._store.run(match.id) if self._store.exists() else None
         program = (row.program if row else None) or (match.manifest.job.program if match.manifest else None)
         series = histories(self._store, self._runs_dir, program, metric)
@@ -185,7 +188,7 @@ class Tools:
         head = f"{counted(len(trend.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
         lines = [*sentences, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
         words = ["--program", program] if program else []
-        pointers = [f"All: {self._typed('history', *words, '--metric', metric)}"]
+        pointers = [f"All: {self._typed_command('history', *words, '--metric', metric)}"]
         return answer([head], lines, "names of runs, the newest first", pointers)
 
     async def query(self, run: str, sql: str, events: bool = False) -> str:
@@ -195,7 +198,7 @@ class Tools:
         facts, losses, reasons. Events (DuckDB): kernels, api, ranges, collectives, steps, memory_operations
         and others, with columns run and rank, times in nanoseconds. how_to("query-events") has examples.
         """
-        named = self._collected(run) if events else self._found(run)
+        named = self._collect_run(run) if events else self._find_run(run)
         reply = await self._desk.ask(sql, [named] if events else None)
         results = f"results of all runs; run_id of {name(run)}: {name(named.id)}"
         origin = f"events of {name(named.id)}" if events else results
@@ -204,7 +207,7 @@ class Tools:
         rows = (" | ".join(map(_value, row)) for row in reply.rows)
         lines = [*reply.notes, " | ".join(reply.columns), *rows]
         words = ["--events", sql, typed_run(named)] if events else [sql]
-        pointers = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
+        pointers = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed_command('query', *words)}"]
         return answer(head, lines, "profiles", pointers)
 
     async def events_around(
@@ -215,7 +218,7 @@ class Tools:
         Kernels, memory operations, ranges, API calls and collectives, by name, the longest first: how many,
         their time, the longest one and when it began in the window.
         """
-        collected = self._collected(run)
+        collected = self._collect_run(run)
         place = f"SELECT start_ns, end_ns FROM steps WHERE rank = {rank:d}"
         where = "the longest step" if step is None else f"step {step}"
         if range_name:
@@ -244,18 +247,18 @@ class Tools:
 
         rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
         """
-        named = self._found(run)
+        named = self._find_run(run)
         excerpt = refresh(named)
         files = log_files(named, rank)
         each = max(1, min(lines, 400) // len(files))
         for path in files:
             text, _ = last_lines(path, _MOST_LOG_BYTES)
-            picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
+            picked = [*_matching_lines(text, search)] if search else [*enumerate(text, 1)]
             excerpt.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
             excerpt += [f"{number}: {masked(line)}" for number, line in picked[-each:]]
         head = [f"Output of {name(named.id)}: {', '.join(path.name for path in files)}."]
         words = [typed_name(named.path), *(["--rank", str(rank)] if rank is not None else [])]
-        return answer(head, excerpt, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
+        return answer(head, excerpt, "the logs of the run", [f"All: {self._typed_command('logs', *words)}"])
 
     def how_to(self, topic: str) -> str:
         """Read hpcprof's own guide to a topic, such as explain-a-run or query-events#Tables; "" lists them.
@@ -283,9 +286,13 @@ class Tools:
                 raise unknown("section", heading, headings, f" of {wanted}")
             text = sections[1 + headings.index(heading)]
         pointer = f"Sections (how_to NAME#SECTION): {'; '.join(headings)}"
-        return answer(text.splitlines(), pointers=[pointer]) if len(text) < 7_000 else _long(text, pointer)
+        return (
+            answer(text.splitlines(), pointers=[pointer])
+            if len(text) < 7_000
+            else _long_answer(text, pointer)
+        )
 
-    def _found(self, reference: str) -> Run:
+    def _find_run(self, reference: str) -> Run:
         if "/" in reference or reference in ("", ".", ".."):
             raise UsageError(f"run {reference!r}: give the id of a run, its beginning, its name, or last.")
         run = find_known_run(reference, self._runs_dir, self._store)
@@ -293,21 +300,21 @@ class Tools:
             raise UsageError(f"{reference!r} is not a run: find_runs lists them.")
         return run
 
-    def _collected(self, reference: str) -> Run:
+    def _collect_run(self, reference: str) -> Run:
         from hpcprof.results.collect.missing import collect_missing
 
-        run = self._found(reference)
+        run = self._find_run(reference)
         collect_missing([run], self._store, self._collect)
         return run
 
-    def _typed(self, command: str, *words: str) -> str:
-        return marked(command_line(self._store, command, *words))
+    def _typed_command(self, command: str, *words: str) -> str:
+        return mark_text(command_line(self._store, command, *words))
 
     def _report(self, run: Run, analysis: str) -> str:
         return command_line(self._store, "report", run.id, "--analysis", analysis)
 
 
-def _rendered(text: RenderableType) -> Iterator[str]:
+def _rendered_lines(text: RenderableType) -> Iterator[str]:
     out = io.StringIO()
     Console(file=out, width=_WIDTH, color_system=None).print(text, crop=False)
     yield from filter(None, (line.rstrip() for line in out.getvalue().splitlines()))
@@ -317,7 +324,7 @@ def _value(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
+def _matching_lines(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
     hits_unmasked = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
     # A line that contains the text in a secret alone would reveal it.
     hits = [number for number in hits_unmasked if text.lower() in masked(lines[number]).lower()]
@@ -338,6 +345,6 @@ def _title(text: str) -> str:
     return text.partition("\n")[0].removeprefix("# ")
 
 
-def _long(text: str, pointer: str) -> str:
+def _long_answer(text: str, pointer: str) -> str:
     size = 7_900 - len(pointer.encode())
     return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{pointer}"

@@ -98,7 +98,7 @@ def _read_again(path: str) -> str:
         return ""
 
 
-def _found(pattern: str) -> List[str]:
+def _find_files(pattern: str) -> List[str]:
     """Return the files of the system that match a pattern, in order."""
     return sorted(glob.glob(_ROOT + pattern))
 
@@ -359,15 +359,15 @@ class Network:
 
     def __init__(self) -> None:
         self._files: Counters = {}
-        for folder in _found("/sys/class/net/*"):
+        for folder in _find_files("/sys/class/net/*"):
             name = os.path.basename(folder)
             if name != "lo" and _read(folder + "/operstate").strip() != "down":
                 self._add(name, folder + "/statistics", _OF_INTERFACE)
-        for folder in _found("/sys/class/infiniband/*/ports/*/counters"):
+        for folder in _find_files("/sys/class/infiniband/*/ports/*/counters"):
             parts = folder.split("/")
             # Data is counted in words of four bytes.
             self._add("%s:%s" % (parts[-4], parts[-2]), folder, _OF_PORT, 4)
-        for folder in _found("/sys/class/cxi/*/device/telemetry"):
+        for folder in _find_files("/sys/class/cxi/*/device/telemetry"):
             self._add(folder.split("/")[-3], folder, _OF_ADAPTER)
         self.missing = {} if self._files else {"network": "no interface is up"}
 
@@ -388,7 +388,7 @@ class FileSystems:
     """Lustre and NFS, by mount."""
 
     def __init__(self) -> None:
-        self._lustre = _found("/proc/fs/lustre/llite/*/stats") or _found(
+        self._lustre = _find_files("/proc/fs/lustre/llite/*/stats") or _find_files(
             "/sys/kernel/debug/lustre/llite/*/stats"
         )
         self._mounts = _ROOT + "/proc/self/mountstats"
@@ -581,7 +581,7 @@ class DrmGpus:
         self.names: List[str] = []
         self._files: Counters = {}
         makers = {"0x1002": "AMD GPU", "0x8086": "Intel GPU"}
-        for folder in _found("/sys/class/drm/card[0-9]*/device"):
+        for folder in _find_files("/sys/class/drm/card[0-9]*/device"):
             maker = makers.get(_read(folder + "/vendor").strip())
             if maker is None or "-" in folder.split("/")[-2]:
                 continue
@@ -679,7 +679,7 @@ class Sampler:
             SampledSource(part.slow, _SLOW_S) for part in (self._ranks, self._system, network, files)
         ]
         if gpus is self._nvidia:
-            self._slow += [SampledSource(read, _SLOW_S) for read in (gpus.slow, self._others)]
+            self._slow += [SampledSource(read, _SLOW_S) for read in (gpus.slow, self._foreign_processes)]
             self._slow.append(SampledSource(gpus.counted, _ENERGY_S * len(gpus.names)))
         self._header: Optional[Dict[str, Any]] = None
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -751,7 +751,7 @@ class Sampler:
         self._write([round(now, 3), *([value for _, value in group] for group in groups)], slow)
         return slow
 
-    def _others(self) -> Named:
+    def _foreign_processes(self) -> Named:
         """Yield the number of foreign processes on each GPU; None where no rank was ever seen on a GPU."""
         self._on_gpus = self._nvidia.processes()
         ranks = set().union(*self._ranks.processes.values())

@@ -13,7 +13,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, format_bytes
-from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
 from hpcprof.profiles.readers.declaration import Reader
 from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.profiles.readers.kineto import TORCH
@@ -62,7 +62,7 @@ def reader_of_compressed(path: Path) -> Reader | None:
 def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
     """Unpack files into a private folder, and remove it after the block.
 
-    A file that is damaged, or becomes larger than `most_unpacked` permits, is left out.
+    A file that is damaged, or becomes larger than `max_unpacked_bytes` permits, is left out.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix="hpcprof-", ignore_cleanup_errors=True)
@@ -85,8 +85,8 @@ def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
 
 def _unpack(file: Path, target: Path) -> None:
     try:
-        most = most_unpacked(file.stat().st_size)
-        source = _opened(file)
+        most = max_unpacked_bytes(file.stat().st_size)
+        source = _open_file(file)
     except OSError as error:
         raise DamagedInput(f"{file} cannot be read: {error.strerror or error}.") from None
     with source:
@@ -104,7 +104,7 @@ def _unpack(file: Path, target: Path) -> None:
                     ) from None
 
 
-def _opened(file: Path) -> IO[bytes] | Any:
+def _open_file(file: Path) -> IO[bytes] | Any:
     if file.suffix.lower() == ".xz":
         return lzma.open(file)
     if file.suffix.lower() == ".gz":

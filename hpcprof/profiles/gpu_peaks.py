@@ -62,14 +62,14 @@ _PEAKS = (
 
 def peaks_of(gpu: str) -> Mapping[str, float]:
     """Return the dense peaks of a GPU in TFLOP/s, by data type; empty if it is unknown."""
-    return _found(gpu).tflops
+    return _find_peaks(gpu).tflops
 
 
 def memory_bytes_per_s(gpu: str) -> int | None:
     """Return the bandwidth of the memory of an AMD GPU, None for others, whose profiles record it."""
-    memory = _found(gpu).memory
+    memory = _find_peaks(gpu).memory
     return None if memory is None else round(memory * 1e12)
 
 
-def _found(gpu: str) -> GpuPeaks:
+def _find_peaks(gpu: str) -> GpuPeaks:
     return next((peaks for part, peaks in _PEAKS if part in gpu), GpuPeaks({}))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
 
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 24
@@ -20,7 +20,7 @@ class _BoundedFile(gzip.GzipFile):
 
     def __init__(self, path: Path, raw: BinaryIO) -> None:
         super().__init__(fileobj=raw)
-        self._path, self._most = path, most_unpacked(path.stat().st_size)
+        self._path, self._most = path, max_unpacked_bytes(path.stat().st_size)
 
     def read(self, size: int | None = -1) -> bytes:
         """Return the next bytes."""
@@ -59,7 +59,7 @@ def content_of(path: Path, size: int = -1) -> bytes:
             # At once: pieces that are joined take twice the time.
             packed = path.read_bytes()
             first = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            content = first.decompress(packed, most_unpacked(len(packed)) + 1)
+            content = first.decompress(packed, max_unpacked_bytes(len(packed)) + 1)
             if first.eof and not first.unused_data:
                 return content
             # Another file is packed behind the first, or this one is damaged or too large.

@@ -168,12 +168,12 @@ def _private_memory() -> int:
         return 0
 
 
-def most_unpacked(size: int) -> int:
+def max_unpacked_bytes(size: int) -> int:
     """Return the most bytes that may become of a file of ``size`` bytes."""
     return max(ALWAYS_ALLOWED, LARGEST_RATIO * size)
 
 
-def most_selected(path: Path) -> int:
+def max_selected_bytes(path: Path) -> int:
     """Return the most bytes that the rows of a table in a SQLite file may have."""
     return ALWAYS_ALLOWED // 10 + path.stat().st_size
 
@@ -188,11 +188,11 @@ def bomb(path: Path) -> DamagedInput:
     size = path.stat().st_size
     return DamagedInput(
         f"{path} ({format_bytes(size)}) was not unpacked: it becomes larger than "
-        f"{format_bytes(most_unpacked(size))}; if that is right, unpack it yourself."
+        f"{format_bytes(max_unpacked_bytes(size))}; if that is right, unpack it yourself."
     )
 
 
-def first_repeated(names: Iterable[str]) -> str:
+def first_repeated_name(names: Iterable[str]) -> str:
     """Return the first name that was there before, empty if there is none; each is looked at once."""
     earlier: set[str] = set()
     for name in names:

@@ -69,11 +69,11 @@ def labels(names: Collection[str], room: int) -> dict[str, str]:
     used = Counter(short.values())
     # If two kernels differ only in their parameters, these stay.
     short = {name: text if used[text] == 1 else name for name, text in short.items()}
-    cut = _apart(list(short.values()), room)
+    cut = _cut_distinctly(list(short.values()), room)
     return {name: cut[text] for name, text in short.items()}
 
 
-def _apart(texts: Collection[str], room: int) -> dict[str, str]:
+def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
     """Cut texts to ``room`` characters; texts that begin alike lose their common part."""
     cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
     groups: dict[str, list[str]] = {}
@@ -84,13 +84,13 @@ def _apart(texts: Collection[str], room: int) -> dict[str, str]:
         if len(group) == 1 or room < _SHORTEST:
             continue
         free_width = room - head - 1
-        common = _word_start(group[0], _alike(group), free_width // 2)
-        shortened = _apart([text[common:] for text in group], free_width)
+        common = _word_start(group[0], _common_length(group), free_width // 2)
+        shortened = _cut_distinctly([text[common:] for text in group], free_width)
         cut |= {text: f"{text[:head]}…{shortened[text[common:]]}" for text in group}
     return cut
 
 
-def _alike(texts: Sequence[str]) -> int:
+def _common_length(texts: Sequence[str]) -> int:
     first, last = min(texts), max(texts)
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 

@@ -150,18 +150,18 @@ def over_ranks(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
 
     ``losses_of_ranks`` are the losses, each with its rank.
     """
-    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in summed(losses_of_ranks)]
+    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in sum_losses(losses_of_ranks)]
 
 
-def in_short(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
+def short_sentences(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
     """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
     alike: dict[tuple[int, ...], list[str]] = {}
-    for ranks, loss in summed(losses_of_ranks):
+    for ranks, loss in sum_losses(losses_of_ranks):
         alike.setdefault(ranks, []).append(loss.sentence)
     return [f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in alike.items()]
 
 
-def summed(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
+def sum_losses(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
     """Return the sum of the losses of each kind, subject and detail over the ranks, with these ranks."""
     alike: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
     for rank, loss in losses_of_ranks:
@@ -181,11 +181,11 @@ def _sum(alike: list[Loss]) -> Loss:
 def _amount(loss: Loss) -> str:
     """Return ``1 kernel``, ``57 kernels`` or ``57 of 172 kernels``."""
     if loss.of is None:
-        return _counted(loss.count, loss.subject)
-    return f"{loss.count:,} of {_counted(loss.of, loss.subject)}"
+        return _count_text(loss.count, loss.subject)
+    return f"{loss.count:,} of {_count_text(loss.of, loss.subject)}"
 
 
-def _counted(number: int, subject: Subject) -> str:
+def _count_text(number: int, subject: Subject) -> str:
     plural = _PLURALS.get(subject)
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 

@@ -24,8 +24,8 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     lost = list(timeline.origin.losses)
     for name, subject in PROCESS_TABLES.items():
         table = getattr(timeline, name)
-        tables[name] = table.take(_of(table.process, part.processes))
-        unowned = len(table) - int(_of(table.process, part.of.every_process).sum())
+        tables[name] = table.take(_mask_of_part(table.process, part.processes))
+        unowned = len(table) - int(_mask_of_part(table.process, part.of.every_process).sum())
         lost += [Loss(LossKind.PROCESS, subject, unowned, len(table))] if unowned else []
     if not part.first:
         lost = [loss for loss in lost if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE)]
@@ -48,7 +48,7 @@ def with_used_gpus(timeline: Timeline) -> Timeline:
     return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
 
 
-def _of(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _mask_of_part(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.isin(process, np.array([*processes], np.int64))
 
 

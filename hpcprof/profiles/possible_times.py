@@ -36,7 +36,7 @@ from hpcprof.profiles.timeline import (
     Synchronizations,
     SyncKind,
     Timeline,
-    plausible,
+    has_plausible_times,
     plausible_stamps,
 )
 from hpcprof.profiles.waiting_calls import waits_for_device, waits_for_stream
@@ -112,7 +112,7 @@ def _with_stamps(timeline: Timeline) -> Timeline:
     for name in _TABLES:
         table = getattr(timeline, name)
         if len(table):
-            plausible_rows[name] = plausible(table.start, table.end)
+            plausible_rows[name] = has_plausible_times(table.start, table.end)
             if name in GPU_TABLES or name == "calls":
                 plausible_rows[name] &= (table.start != 0) | (table.end != 0)
     plausible_rows = _without_far_zeros(timeline, plausible_rows)
@@ -120,21 +120,23 @@ def _with_stamps(timeline: Timeline) -> Timeline:
         loss
         for name, mask in plausible_rows.items()
         if not mask.all()
-        for loss in _untimed(getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name])
+        for loss in _losses_of_times(
+            getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name]
+        )
     ]
-    return _without(timeline, plausible_rows, lost)
+    return _without_rows(timeline, plausible_rows, lost)
 
 
 def possible_rows(columns: IntColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
     """Leave out the rows without a possible ``start`` and ``end``, where a reader orders them by time."""
-    is_plausible = plausible(columns["start"], columns["end"])
+    is_plausible = has_plausible_times(columns["start"], columns["end"])
     if is_plausible.all():
         return columns, []
-    lost = _untimed(columns["start"], columns["end"], is_plausible, subject)
+    lost = _losses_of_times(columns["start"], columns["end"], is_plausible, subject)
     return {name: values[is_plausible] for name, values in columns.items()}, lost
 
 
-def _untimed(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
+def _losses_of_times(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
     """Count the rows that a mask leaves out, by the field that is missing or impossible."""
     bad_start = ~placed & (~plausible_stamps(start) | (start == 0))
     bad_end = ~placed & ~bad_start & (~plausible_stamps(end) | (end < start))
@@ -161,7 +163,7 @@ def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> d
 
 def _on_one_clock(timeline: Timeline) -> Timeline:
     """Shift the clock of each GPU between its launches and waits, and leave out what is still too early."""
-    lag, begun = _launched(timeline)
+    lag, begun = _launch_lags(timeline)
     if not len(lag):
         return timeline
     (device,) = timeline.of_operations("device")
@@ -174,7 +176,7 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
             shift[number] = moved
             lag[on_device] += moved
     if shift:
-        timeline = _shifted(timeline, shift)
+        timeline = _shift_gpus(timeline, shift)
     early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN)
     return _without_operations(timeline, ~early, LossKind.EARLY) if early.any() else timeline
 
@@ -182,7 +184,7 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
 _UNKNOWN = int(np.iinfo(np.int64).min)
 
 
-def _launched(timeline: Timeline) -> tuple[Ints, Ints]:
+def _launch_lags(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the lag of each operation behind its launch call, and the call's start.
 
     A lag is `_UNKNOWN` without a recorded call.
@@ -269,7 +271,7 @@ def _waits(
         yield stream == number, stream_waits.take(rows)
 
 
-def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
+def _shift_gpus(timeline: Timeline, shift: dict[int, int]) -> Timeline:
     """Return a timeline with the times of GPUs shifted, by device and ns, and say so."""
     tables = {}
     lost = []
@@ -318,11 +320,11 @@ def _over_successors(work: Operations) -> Mask:
         if len(later) <= _UNORDERED_SHARE * len(rows):
             over[rows[later]] = True
     suspects = np.flatnonzero(over)
-    over[suspects[_as_long_as_usual(work, suspects)]] = False
+    over[suspects[_has_usual_length(work, suspects)]] = False
     return over
 
 
-def _as_long_as_usual(work: Operations, rows: Ints) -> Mask:
+def _has_usual_length(work: Operations, rows: Ints) -> Mask:
     """Return which rows are kernels whose length is usual for their name, so that nothing is wrong with it.
 
     AMD's firmware reports overlaps on a queue (ROCm/rocm-systems#1568), and with CUDA's programmatic
@@ -419,10 +421,10 @@ def _without_operations(timeline: Timeline, plausible_rows: Mask, kind: LossKind
         for name, mask in masks.items()
         if not mask.all()
     ]
-    return _without(timeline, masks, lost)
+    return _without_rows(timeline, masks, lost)
 
 
-def _without(timeline: Timeline, plausible_rows: dict[str, Mask], lost: list[Loss]) -> Timeline:
+def _without_rows(timeline: Timeline, plausible_rows: dict[str, Mask], lost: list[Loss]) -> Timeline:
     tables = {
         name: getattr(timeline, name).take(mask)
         for name, mask in plausible_rows.items()

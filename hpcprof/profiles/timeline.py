@@ -547,7 +547,7 @@ class Timeline:
             yield np.concatenate([getattr(t, name) for t in (self.kernels, self.memops, self.graphs)])
 
 
-def plausible(start: Ints, end: Ints) -> Mask:
+def has_plausible_times(start: Ints, end: Ints) -> Mask:
     """Return which rows have possible stamps and do not end before they start, shape (n,)."""
     low = min(int(column.min(initial=0)) for column in (start, end))
     high = max(int(column.max(initial=0)) for column in (start, end))

@@ -185,7 +185,7 @@ class RankEvents:
             return None
 
     def window(self, start_ns: int, end_ns: int) -> Timeline | None:
-        """Read the rows that overlap a window of time, see `overlapping`; others are skipped by row groups.
+        """Read the rows that overlap a window of time (`overlaps_window`); other row groups are skipped.
 
         The timeline has only the texts of these row groups, so its numbers of texts are others than those of
         `load`. It is None if there is none of this profile and version, or it is damaged.
@@ -321,7 +321,7 @@ def _described_origin(described: Mapping[str, Any]) -> Origin:
     return msgspec.convert(described, Origin, dec_hook=lambda kind, value: kind(value))
 
 
-def overlapping(start: Ints, end: Ints, start_ns: int, end_ns: int) -> Mask:
+def overlaps_window(start: Ints, end: Ints, start_ns: int, end_ns: int) -> Mask:
     """Return which rows overlap a window of time, without its end; one of no duration lies in it."""
     return (start < end_ns) & ((end > start_ns) | (start >= start_ns))
 
@@ -339,7 +339,7 @@ def _rows_in_window(file: pq.ParquetFile, names: list[str], start_ns: int, end_n
             groups.append(number)
     rows = file.read_row_groups(groups, names)
     start, end = (rows.column(name).to_numpy() for name in (first, last))
-    return rows.filter(pa.array(overlapping(start, end, start_ns, end_ns)))
+    return rows.filter(pa.array(overlaps_window(start, end, start_ns, end_ns)))
 
 
 def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:

@@ -12,7 +12,7 @@ from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBas
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.profiles.losses import in_short
+from hpcprof.profiles.losses import short_sentences
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
@@ -199,7 +199,7 @@ def gather(
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
-        losses=[*untraced(run), *in_short(store.losses(run.id))] if profiles else (),
+        losses=[*untraced(run), *short_sentences(store.losses(run.id))] if profiles else (),
         gpus=store.gpus(run.id) if profiles else (),
     )
 

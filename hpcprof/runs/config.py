@@ -125,7 +125,7 @@ def read_settings() -> dict[str, ConfigValue]:
             if config.notify and path == local_file():
                 sentence = f"{source}: notify belongs into {shown_path(user_file())}, which is yours alone."
                 raise UsageError(sentence)
-            values = flat(config)
+            values = setting_lines(config)
             new = {key: ConfigValue(key, value, source) for key, value in values}
             if path == local_file():
                 check_no_host(new, source)
@@ -192,7 +192,7 @@ def check_config(data: Mapping[str, object], where: str) -> ConfigFile:
     return config
 
 
-def flat(config: ConfigFile) -> Iterator[tuple[str, str]]:
+def setting_lines(config: ConfigFile) -> Iterator[tuple[str, str]]:
     """Yield the keys that have a value, with dots, and their values."""
     for key in GENERAL_KEYS:
         if value := getattr(config, key):
@@ -240,12 +240,12 @@ def group_may_read() -> bool:
 
 def default_runs_dir() -> Path:
     """Return the folder of runs to use if none is named."""
-    return Path(_located("runs_dir", RUNS_VARIABLE) or "runs")
+    return Path(_location("runs_dir", RUNS_VARIABLE) or "runs")
 
 
 def default_database() -> str | None:
     """Return the results database to use if none is named, None for the one among the runs."""
-    return _located("db", DATABASE_VARIABLE)
+    return _location("db", DATABASE_VARIABLE)
 
 
 def database_file(address: str | None, runs_dir: Path) -> Path | None:
@@ -260,7 +260,7 @@ def database_file(address: str | None, runs_dir: Path) -> Path | None:
     return file
 
 
-def _located(key: str, variable: str) -> str | None:
+def _location(key: str, variable: str) -> str | None:
     if text := os.environ.get(variable):
         return text
     setting = read_settings().get(key)

@@ -77,7 +77,7 @@ LiveSteps = tuple[StepLine, ...]
 
 def read_live_steps(run: Run) -> dict[int, LiveSteps]:
     """Return the last lines of each rank by rank, without those from before the job was queued again."""
-    since = _since(run)
+    since = _seconds_since(run)
     read = {rank: _last_lines(path, since) for rank, path in _files(run).items()}
     return {rank: lines for rank, lines in read.items() if lines}
 
@@ -97,7 +97,7 @@ def noted_step_time(run: Run) -> StepTime | None:
 
 def noted_steps(run: Run) -> list[list[int]]:
     """Return step times in ns of up to 4 evenly spaced ranks: long steps as noted, others by median."""
-    files, since = _files(run), _since(run)
+    files, since = _files(run), _seconds_since(run)
     ranks = [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
     times = []
     for rank in ranks:
@@ -109,7 +109,7 @@ def noted_steps(run: Run) -> list[list[int]]:
 
 def step_lines(run: Run, ranks: Iterable[int] | None = None) -> dict[int, tuple[StepLine, ...]]:
     """Return the lines of some ranks, or all, the oldest first, up to 4 MiB of the newest of a rank."""
-    files, since = _files(run), _since(run)
+    files, since = _files(run), _seconds_since(run)
     chosen = files if ranks is None else [rank for rank in ranks if rank in files]
     lines_of_ranks = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in chosen}
     return {rank: lines for rank, lines in lines_of_ranks.items() if lines}
@@ -122,7 +122,7 @@ def _files(run: Run) -> dict[int, Path]:
     return dict(sorted(files.items()))
 
 
-def _since(run: Run) -> float:
+def _seconds_since(run: Run) -> float:
     try:
         started = datetime.strptime(run.state_file("started") or "", "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
@@ -163,7 +163,7 @@ def _memory(steps: Mapping[int, LiveSteps]) -> str:
 
 def _trend(run: Run) -> str:
     """Return by how much a rank's last steps differ from the first after the warm-up, if it is much."""
-    path, since = next(iter(_files(run).items()))[1], _since(run)
+    path, since = next(iter(_files(run).items()))[1], _seconds_since(run)
     try:
         with open_regular(path) as file:
             noted = map(parsed_line, file.read(_TAIL_BYTES).split(b"\n"))

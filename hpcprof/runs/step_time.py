@@ -44,11 +44,11 @@ def step_time(walls: Sequence[float]) -> StepTime | None:
     if not walls:
         return None
     middle = median(walls)
-    once = sum(walls[place] - middle for place in happened_once(walls))
+    once = sum(walls[place] - middle for place in single_long_steps(walls))
     return StepTime((sum(walls) - once) / len(walls), float(middle))
 
 
-def happened_once(walls: Sequence[float]) -> list[int]:
+def single_long_steps(walls: Sequence[float]) -> list[int]:
     """Return the places of the steps that take long once among the wall times of all steps, in ns."""
     if len(walls) < MIN_STEPS:
         return []

@@ -84,7 +84,7 @@ def compare_page(request: Request) -> Response:
     """Show the comparison of the runs that the address names; without any, lead to where they are chosen."""
     if not request.query_params:
         return RedirectResponse("/runs", 307)
-    compared = _compared(request)
+    compared = _comparison(request)
     parent = "report/comparison.html.j2"
     store = served(request).catalogue.store
     page = html_comparison(compared, store, "serve/report.html.j2", parent=parent, run_page=run_address)
@@ -94,10 +94,10 @@ def compare_page(request: Request) -> Response:
 def compare(request: Request) -> Response:
     """Return the comparison of the runs that the address names, as ``hpcprof compare --format json`` does."""
     # NaN has no JSON; msgspec writes null.
-    return Response(msgspec.json.encode(_compared(request).as_json()), media_type="application/json")
+    return Response(msgspec.json.encode(_comparison(request).as_json()), media_type="application/json")
 
 
-def _compared(request: Request) -> Comparison:
+def _comparison(request: Request) -> Comparison:
     catalogue = served(request).catalogue
     a, b = (_side(request.query_params, name, catalogue) for name in ("baseline", "candidate"))
     return compare_runs(a, b, catalogue.store)

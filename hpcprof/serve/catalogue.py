@@ -141,13 +141,13 @@ class Listing(msgspec.Struct, frozen=True):
         since = parse_since(filters.since, datetime.now(timezone.utc)) if filters.since else None
         chosen = [run for run in self.runs if run.matches(filters, since)]
         if filters.sort:
-            value = SORTED_BY[_known("sort", filters.sort.removeprefix("-"), SORTED_BY)]
+            value = SORTED_BY[_known_text("sort", filters.sort.removeprefix("-"), SORTED_BY)]
             with_value = [run for run in chosen if value(run) not in _NO_VALUES]
             with_value.sort(key=value, reverse=filters.sort.startswith("-"))
             chosen = with_value + [run for run in chosen if value(run) in _NO_VALUES]
         if not filters.group:
             return chosen
-        group = SORTED_BY[_known("group", filters.group, GROUPED_BY)]
+        group = SORTED_BY[_known_text("group", filters.group, GROUPED_BY)]
         groups = list(dict.fromkeys(map(group, chosen)))
         return sorted(chosen, key=lambda run: groups.index(group(run)))
 
@@ -291,7 +291,7 @@ class UnknownRun(HpcprofError):
         super().__init__(f"there is no run {run_id[:100]!r}.")
 
 
-def _known(name: str, value: str, values: Collection[str]) -> str:
+def _known_text(name: str, value: str, values: Collection[str]) -> str:
     if value not in values:
         raise UsageError(f"{name}: {value[:100]!r} is none of {', '.join(values)}.")
     return value

@@ -64,7 +64,7 @@ class Connections:
         """Add a connection; another one may be closed for it, or itself."""
         same_address = self._open.setdefault(made.address, {})
         same_address[made] = None
-        if len(same_address) > self._most_of(made.address):
+        if len(same_address) > self._limit_of(made.address):
             self._make_room(same_address, made)
         elif sum(map(len, self._open.values())) > self.most:
             self._make_room(max(self._open.values(), key=len), made)
@@ -95,7 +95,7 @@ class Connections:
             held -= client.transport.get_write_buffer_size()
             self._close(client)
 
-    def _most_of(self, address: str) -> int:
+    def _limit_of(self, address: str) -> int:
         local = address in ("", "::1") or address.startswith("127.")
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 

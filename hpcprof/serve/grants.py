@@ -69,8 +69,8 @@ def create_grant(
     now = datetime.now(timezone.utc)
     created = now.isoformat(timespec="seconds")
     expires = (now + timedelta(days=days)).isoformat(timespec="seconds") if days else ""
-    grant = Grant(name, project, may, _hashed(token) if token else "", created, quota_bytes, expires)
-    with _changing(folder) as grants:
+    grant = Grant(name, project, may, _hash_token(token) if token else "", created, quota_bytes, expires)
+    with _change_grants(folder) as grants:
         if any(other.name == name for other in grants):
             raise UsageError(f"there is a token {name!r} already: hpcprof serve token rm {name} removes it.")
         grants.append(grant)
@@ -79,7 +79,7 @@ def create_grant(
 
 def remove_grant(folder: Path, name: str) -> None:
     """Remove a grant from a hub."""
-    with _changing(folder) as grants:
+    with _change_grants(folder) as grants:
         names = [grant.name for grant in grants]
         if name not in names:
             raise unknown("token", name, names)
@@ -109,19 +109,23 @@ class Grants:
 
     def of_token(self, token: str) -> Grant | None:
         """Return the grant of a token."""
-        return self.of_hash(_hashed(token))
+        return self.of_hash(_hash_token(token))
 
     def of_hash(self, sha256: str) -> Grant | None:
         """Return the grant of the token with a SHA-256."""
-        match = next((grant for grant in self._now() if secrets.compare_digest(grant.sha256, sha256)), None)
+        match = next(
+            (grant for grant in self._read_grants() if secrets.compare_digest(grant.sha256, sha256)), None
+        )
         return match if match and match.counts else None
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
-        match = next((grant for grant in self._now() if grant.name == name and not grant.sha256), None)
+        match = next(
+            (grant for grant in self._read_grants() if grant.name == name and not grant.sha256), None
+        )
         return match if match and match.counts else None
 
-    def _now(self) -> list[Grant]:
+    def _read_grants(self) -> list[Grant]:
         with self._lock:
             try:
                 status = (self._folder / _FILE).stat()
@@ -134,7 +138,7 @@ class Grants:
 
 
 @contextmanager
-def _changing(folder: Path) -> Iterator[list[Grant]]:
+def _change_grants(folder: Path) -> Iterator[list[Grant]]:
     """Yield the grants of a hub, and write them back; two changes do not meet."""
     path = folder / _FILE
     with writing(path):
@@ -151,5 +155,5 @@ def _changing(folder: Path) -> Iterator[list[Grant]]:
         os.close(lock)
 
 
-def _hashed(token: str) -> str:
+def _hash_token(token: str) -> str:
     return sha256(token.encode("utf-8", "replace")).hexdigest()

@@ -127,7 +127,7 @@ class Guard:
         most = self._most_bytes(scope)
         try:
             with suppress(ClientDisconnect):  # nobody waits for an answer, and the log needs no traceback
-                await self._app(scope, _limited(receive, most), send_guarded)
+                await self._app(scope, _limit_body(receive, most), send_guarded)
         except _TooLarge:
             await sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
 
@@ -179,7 +179,7 @@ class _TooLarge(Exception):
     """The body of a request exceeds the limit."""
 
 
-def _limited(receive: Receive, most: int) -> Receive:
+def _limit_body(receive: Receive, most: int) -> Receive:
     """Return a function that receives a body up to the limit: its length need not be declared."""
     received = 0
 

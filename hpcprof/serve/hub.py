@@ -254,7 +254,7 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
             Route(f"{_STATIC}{{name}}", static_file),
             Mount("/", hub.pages),
         ],
-        exception_handlers={HpcprofError: _unavailable, HTTPException: _wrong},
+        exception_handlers={HpcprofError: _unavailable, HTTPException: _error_response},
         lifespan=few_threads,
     )
     return _HubGuard(app, access, lambda scope: hub.identify(scope, proxy))
@@ -289,7 +289,7 @@ class _HubGuard(Guard):
             return as_json(
                 {"error": wrong if has_token else "a token is needed: Authorization: Bearer TOKEN."}, 401
             )
-        return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
+        return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _requested_page(scope)})}", 303)
 
 
 def _unavailable(request: Request, error: Exception) -> Response:
@@ -297,7 +297,7 @@ def _unavailable(request: Request, error: Exception) -> Response:
     return as_json({"error": _without_place(error)}, 503)
 
 
-def _wrong(request: Request, error: Exception) -> Response:
+def _error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return as_json({"error": error.detail}, error.status_code)
 
@@ -314,7 +314,7 @@ def _without_place(error: Exception) -> str:
     return "the hub's database cannot be used now."
 
 
-def _wanted(scope: Scope) -> str:
+def _requested_page(scope: Scope) -> str:
     """Return the page that a request is for, without a token in its address. Browsers keep its #fragment."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = urlencode([pair for pair in pairs if pair[0] != "token"])
@@ -401,10 +401,10 @@ class Uploads:
         self._running = os.open(folder / ".running", os.O_CREAT | os.O_RDWR, 0o600)
         with suppress(OSError):  # another hub has the lock, and may just be keeping a package
             flock(self._running, LOCK_EX | LOCK_NB)
-            for leftover in (*self._parts.glob(".unpacking-*"), *self._unlisted()):
+            for leftover in (*self._parts.glob(".unpacking-*"), *self._unlisted_paths()):
                 shutil.rmtree(leftover, ignore_errors=True)
 
-    def _unlisted(self) -> list[Path]:
+    def _unlisted_paths(self) -> list[Path]:
         sha256 = {row.sha256 for row in self._store.pushed().values()}
         return [path for path in (self._folder / PUSHED).glob("*") if path.name not in sha256]
 
@@ -422,7 +422,7 @@ class Uploads:
         of the package remains, and the push can go on.
         """
         path = self._part(digest, grant)
-        with self._alone(path):
+        with self._hold_lock(path):
             with self._lock:
                 if run := self._kept(digest):
                     return UploadProgress(length, run)
@@ -452,7 +452,7 @@ class Uploads:
             return UploadProgress(length, run)
 
     @contextmanager
-    def _alone(self, path: Path) -> Iterator[None]:
+    def _hold_lock(self, path: Path) -> Iterator[None]:
         with self._free:
             while path in self._busy:
                 self._free.wait()

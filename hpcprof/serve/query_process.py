@@ -107,12 +107,12 @@ def _events(question: Question, runs: list[AskedRun]) -> Reply:
     from hpcprof.results.ask.event_query import asking, find_kept_events
 
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
-    events = find_kept_events([(_opened(run), Path(run.spare), run.missing) for run in runs], store)
+    events = find_kept_events([(_open_run(run), Path(run.spare), run.missing) for run in runs], store)
     with asking(question.sql, events, _EVENTS_MEMORY) as result:
         return Reply(result.columns, list(islice(result.rows, question.most_rows + 1)), notes=events.missing)
 
 
-def _opened(question: AskedRun) -> Run:
+def _open_run(question: AskedRun) -> Run:
     path = Path(question.path)
     return open_run(path) if (path / MANIFEST).is_file() else Run(question.run, path)
 

@@ -54,7 +54,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
     """Serve results until Ctrl-C or SIGTERM; ``announce`` gets the address, with the token if it has one."""
-    with _listening(serving) as listening:
+    with _listening_socket(serving) as listening:
         access = access_to(serving, listening)
         if serving.accept:
             from hpcprof.serve.hub import Proxy, make_hub
@@ -96,7 +96,7 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
 
 
 @contextmanager
-def _listening(serving: Serving) -> Iterator[socket.socket]:
+def _listening_socket(serving: Serving) -> Iterator[socket.socket]:
     if serving.unix is None:
         with listen(serving.host, serving.port) as listening:
             yield listening

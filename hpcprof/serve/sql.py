@@ -96,7 +96,7 @@ class SqlDesk:
         try:
             reply = from_json(result.stdout, Reply)
         except msgspec.MsgspecError:
-            raise UsageError(_ended(result.exit_code)) from None
+            raise UsageError(_end_sentence(result.exit_code)) from None
         if reply.error:
             raise UsageError(reply.error)
         return reply
@@ -111,7 +111,7 @@ def query_turns() -> Turns:
     return Turns(_AT_A_TIME, _MOST_WAITING)
 
 
-def _ended(exit_code: int) -> str:
+def _end_sentence(exit_code: int) -> str:
     if exit_code == -signal.SIGALRM:
         return f"the query took {SECONDS} s, the limit, and was ended."
     by = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"

@@ -43,7 +43,7 @@ class TileCache:
             self._make_folder(path.parent)
             with replacing(path) as temporary:
                 temporary.write_bytes(packed)
-            self._bound(len(packed))
+            self._bound_size(len(packed))
         return made
 
     def folder(self, key: str) -> Path:
@@ -62,7 +62,7 @@ class TileCache:
             folder.mkdir(mode=0o700, exist_ok=True)
         os.utime(folder)
 
-    def _bound(self, size: int) -> None:
+    def _bound_size(self, size: int) -> None:
         with self._lock:
             self._written += size
             if self._written < min(_CHECKED_BYTES, self._most_bytes // 8):

@@ -120,7 +120,7 @@ class RunTiles:
             first = min(int(steps.start.min()) for steps in every) - around
             last = max(int(steps.end.max()) for steps in every) + around
         else:
-            first, last = self._whole()
+            first, last = self._whole_span()
         span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
         levels = max(1, span.bit_length() - _NARROWEST_NS.bit_length() + 1)
         return Extent(first, last - first, span, levels)
@@ -132,7 +132,7 @@ class RunTiles:
         parts = max(1, (self._windows.rows(rank) or 0) / _EVENTS_A_PART)
         return min(math.ceil(math.log2(parts)), self._extent.levels - 1)
 
-    def _whole(self) -> tuple[int, int]:
+    def _whole_span(self) -> tuple[int, int]:
         extents = []
         for rank in self._windows.profiles:
             self._keep(rank)
@@ -344,17 +344,17 @@ class RecentParts:
 
     def get(self, key: tuple[object, ...], read: Callable[[], RankPart]) -> RankPart:
         """Return a part, read if it is not there; one at a time is read, which bounds the memory."""
-        tile = self._found(key)
+        tile = self._find_part(key)
         if tile is not None:
             return tile
         with self._reading:
-            tile = self._found(key)
+            tile = self._find_part(key)
             if tile is None:
                 tile = read()
                 self._keep(key, tile)
             return tile
 
-    def _found(self, key: tuple[object, ...]) -> RankPart | None:
+    def _find_part(self, key: tuple[object, ...]) -> RankPart | None:
         with self._lock:
             if key not in self._parts:
                 return None
@@ -417,13 +417,13 @@ def encoded_tile(
             slices = merge_short(track.slices, shortest) if shortest > 1 else track.slices
             slices = replace(
                 slices,
-                name=_renumbered(slices.name, part.strings, number),
-                info=_renumbered(slices.info, part.tracks.infos, number),
+                name=_renumber(slices.name, part.strings, number),
+                info=_renumber(slices.info, part.tracks.infos, number),
             )
             groups.setdefault((track.kind, track.label), []).append(slices)
     keys = sorted(groups, key=lambda key: key[0].place)
     tracks = [Track(*key, concatenate(TrackSlices, groups[key])) for key in keys]
-    encoded = [_encoded(track, communication, number) for track in tracks]
+    encoded = [_encode_part(track, communication, number) for track in tracks]
     texts = [*number]
     for track in tracks:
         if track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION):
@@ -467,14 +467,14 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
     return [{"kind": key[0].value, "label": key[1], "levels": levels[key]} for key in keys]
 
 
-def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
+def _renumber(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
     used, place = np.unique(values, return_inverse=True)
     numbers = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
     renumbered: Ints = np.array(numbers, np.int64)[place.reshape(-1)]
     return renumbered
 
 
-def _encoded(track: Track, communication: RankCommunication, number: dict[str, int]) -> dict[str, Any]:
+def _encode_part(track: Track, communication: RankCommunication, number: dict[str, int]) -> dict[str, Any]:
     links, info = links_of(track.slices, communication), track.slices.info.copy()
     for row, text in links.texts.items():
         info[row] = number.setdefault(text, len(number))

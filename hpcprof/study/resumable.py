@@ -143,7 +143,7 @@ def make_runs(
 def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
     """Make and collect one run, unless it was made before; return the record with its id."""
     try:
-        earlier = _earlier(record.runs[index].run, folder.resolve().parent)
+        earlier = _earlier_run(record.runs[index].run, folder.resolve().parent)
         if earlier is None:
             run = runs.submit(record.site, record.runs[index].job)
             record = record.with_run(index, run.id)
@@ -165,7 +165,7 @@ def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
     return record
 
 
-def _earlier(run_id: str, runs_dir: Path) -> tuple[Run, JobStatus] | None:
+def _earlier_run(run_id: str, runs_dir: Path) -> tuple[Run, JobStatus] | None:
     """Return the run that was made before, or None unless it may still succeed."""
     if not run_id or not (runs_dir / run_id / MANIFEST).is_file():
         return None

@@ -96,7 +96,7 @@ def slowdown_tables(
         by_point=rows,
         pairs=[{**pair.point, **row} for pair in comparisons for row in pair.pairs.rows],
         by_overlap=[{**pair.point, **row} for pair in comparisons for row in pair.by_overlap.rows],
-        sentence=best(rows, keys),
+        sentence=best_point_sentence(rows, keys),
     )
 
 
@@ -157,7 +157,7 @@ def _points(made: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
         return points
 
 
-def best(rows: Sequence[Row], keys: Sequence[str]) -> str:
+def best_point_sentence(rows: Sequence[Row], keys: Sequence[str]) -> str:
     """Return a sentence that names the point with the shortest step; empty if there is only one point."""
     timed = sorted((row for row in rows if row["step_p50_ns"] is not None), key=lambda r: r["step_p50_ns"])
     if len(timed) < 2:

@@ -48,7 +48,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
     groups = list(metrics.groupby(list(_KERNEL), sort=False))
     measured = [(str(name), str(grid), str(block), i) for i, ((name, grid, block), _) in enumerate(groups)]
-    launches = [_typical(group) for _, group in groups]
+    launches = [_median_metrics(group) for _, group in groups]
     kernel_lookup = KernelLookup(measured)
     used: set[int] = set()
     rows: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     return table
 
 
-def _typical(launches: pd.DataFrame) -> dict[str, Any]:
+def _median_metrics(launches: pd.DataFrame) -> dict[str, Any]:
     """Return the metrics of one kernel, medians of its launches, without those that a launch lacks."""
     typical: dict[str, Any] = {"launches": len(launches)}
     for column in _METRICS:

@@ -140,7 +140,7 @@ def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: in
     request = _training(request)
     site, job = resolve(replace(request, profiler="none"))
     faults_given = dict.fromkeys(parse_fault(text).text for text in faults)
-    wanted = list(faults_given) or _possible(request.program, job.ranks)
+    wanted = list(faults_given) or _possible_faults(request.program, job.ranks)
     for period, text in ((parse_fault(text).period, text) for text in wanted):
         if period > block_steps:
             raise UsageError(f"--block-steps {block_steps}: {text} needs blocks of at least {period} steps.")
@@ -180,7 +180,7 @@ def _training(request: JobSpec) -> JobSpec:
     return replace(request, workload=_WORKLOAD, profiler=profiler, profile_ranks=ranks)
 
 
-def _possible(program: Sequence[str], ranks: int) -> list[str]:
+def _possible_faults(program: Sequence[str], ranks: int) -> list[str]:
     """Return all faults that a training can have."""
     from hpcprof.workloads.ddp.faults import FAULTS, parse_fault
     from hpcprof.workloads.ddp.options import parse

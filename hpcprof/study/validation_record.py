@@ -44,7 +44,7 @@ class ValidationRecord(StudyRecord, frozen=True):
 def timed_arguments(faults: Sequence[str], block_steps: int, repeats: int) -> list[str]:
     """Return the options of the run that measures the costs of all faults, each in ``repeats`` epochs."""
     return [
-        *_injected(faults),
+        *_injected_faults(faults),
         "--fault-blocks",
         *_epochs(measured=repeats * len(faults), steps=BLOCKS * block_steps),
     ]
@@ -52,10 +52,10 @@ def timed_arguments(faults: Sequence[str], block_steps: int, repeats: int) -> li
 
 def profiled_arguments(fault: str) -> list[str]:
     """Return the options of a run with one fault that is short enough to profile."""
-    return [*_injected([fault]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
+    return [*_injected_faults([fault]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
 
 
-def _injected(faults: Sequence[str]) -> list[str]:
+def _injected_faults(faults: Sequence[str]) -> list[str]:
     return [word for fault in faults for word in ("--fault", fault)]
 
 

@@ -85,10 +85,10 @@ class Validation:
             "cost_high_ns": cost.high_ns,
             "expected": fault.cause if expected else NOTHING,
             "expected_range": fault.where if expected else "",
-            "expected_ranks": _listed(self.injected.ranks, self.ranks) if expected else "",
+            "expected_ranks": _rank_text(self.injected.ranks, self.ranks) if expected else "",
             "first_finding": finding.cause if finding else NOTHING if self.explanation else "no explanation",
             "finding_range": finding.where if finding else "",
-            "finding_ranks": _listed(finding.ranks, self.ranks) if finding else "",
+            "finding_ranks": _rank_text(finding.ranks, self.ranks) if finding else "",
             "saving_ns": saving,
             "saving_low_ns": finding.saving_low_ns if finding else None,
             "saving_high_ns": finding.saving_high_ns if finding else None,
@@ -97,7 +97,7 @@ class Validation:
         }
 
 
-def _listed(ranks: Sequence[int], world_size: int) -> str:
+def _rank_text(ranks: Sequence[int], world_size: int) -> str:
     """Return ranks as text: ``all`` for none in particular."""
     if not ranks or len(ranks) == world_size:
         return "all"

@@ -81,7 +81,7 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
     inside = replace(place, jobs=None if place.mpi else place.jobs, nodes=None, queue=None, walltime=None)
     spec = JobSpec(
-        (*words, *inside.options(), "--db", _shown(database), *(str(run.path) for run in runs)),
+        (*words, *inside.options(), "--db", _public_database(database), *(str(run.path) for run in runs)),
         job_name=FOLDER,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
@@ -109,7 +109,7 @@ def _manifest(runs: Sequence[Run]) -> Manifest:
     return runs[0].manifest
 
 
-def _shown(database: URL) -> str:
+def _public_database(database: URL) -> str:
     """Return the database for a script, which others may be able to read."""
     if database.get_backend_name() == "sqlite":
         return str(Path(database.database or "").absolute())

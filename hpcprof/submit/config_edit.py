@@ -28,9 +28,9 @@ def set_value(path: Path, key: str, value: str) -> bool:
     path = path.resolve()
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     old = read_mapping(path, "configuration", may_be_empty=True) if text else {}
-    wanted = _changed(old, keys, value)
+    wanted = _change_mapping(old, keys, value)
     check_config(wanted, str(path))
-    new = _removed(text, keys) if not value else _edited(text, keys, value)
+    new = _remove_lines(text, keys) if not value else _edit_text(text, keys, value)
     kept_comments = new is not None and _same(new, wanted)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,13 @@ def _check_value(keys: Sequence[str], value: str) -> None:
         raise unknown("queue", value, site.queues, f" of site {site.name}")
 
 
-def _changed(data: Mapping[str, Any], keys: Sequence[str], value: str) -> dict[str, Any]:
+def _change_mapping(data: Mapping[str, Any], keys: Sequence[str], value: str) -> dict[str, Any]:
     """Return nested mappings with another value; without one, mappings that become empty are left out."""
     first, *inner_keys = keys
     below = data.get(first)
     new: Any = value
     if inner_keys:
-        new = _changed(below if isinstance(below, Mapping) else {}, inner_keys, value)
+        new = _change_mapping(below if isinstance(below, Mapping) else {}, inner_keys, value)
     changed = {**data, first: new}
     return {key: settings for key, settings in changed.items() if key != first or settings}
 
@@ -74,12 +74,12 @@ def _same(text: str, wanted: Mapping[str, Any]) -> bool:
         return False
 
 
-def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
+def _edit_text(text: str, keys: Sequence[str], value: str) -> str | None:
     """Return a text with another value, None if this takes more than a new value or new lines."""
     scalar = msgspec.yaml.encode(value).decode().strip()
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if node is None:
-        return _ended(text) + _lines(keys, scalar, 0)
+        return _end_line(text) + _lines(keys, scalar, 0)
     for depth, key in enumerate(keys):
         if not isinstance(node, yaml.MappingNode):
             return None
@@ -88,12 +88,12 @@ def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
             if node.flow_style:
                 return None
             column = int(node.value[0][0].start_mark.column)
-            return _inserted(text, node, _lines(keys[depth:], scalar, column))
+            return _insert_lines(text, node, _lines(keys[depth:], scalar, column))
         node = inner
     return text[: node.start_mark.index] + scalar + text[node.end_mark.index :]
 
 
-def _removed(text: str, keys: Sequence[str]) -> str | None:
+def _remove_lines(text: str, keys: Sequence[str]) -> str | None:
     node = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
     line = None
     for key in keys:
@@ -106,12 +106,12 @@ def _removed(text: str, keys: Sequence[str]) -> str | None:
     return text if line is None else "".join(lines[:line] + lines[line + 1 :])
 
 
-def _inserted(text: str, mapping: yaml.MappingNode, lines: str) -> str:
+def _insert_lines(text: str, mapping: yaml.MappingNode, lines: str) -> str:
     last: Any = mapping
     while isinstance(last, yaml.MappingNode) and not last.flow_style:
         last = last.value[-1][1]
     end = text.find("\n", last.end_mark.index)
-    return _ended(text) + lines if end < 0 else text[: end + 1] + lines + text[end + 1 :]
+    return _end_line(text) + lines if end < 0 else text[: end + 1] + lines + text[end + 1 :]
 
 
 def _lines(keys: Sequence[str], scalar: str, column: int) -> str:
@@ -119,5 +119,5 @@ def _lines(keys: Sequence[str], scalar: str, column: int) -> str:
     return "\n".join(parts) + f" {scalar}\n"
 
 
-def _ended(text: str) -> str:
+def _end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"

@@ -85,7 +85,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     """The flag that passes an environment variable on to ranks on other nodes, if they do not get all."""
 
 
-def launched(site: Site, job: Job) -> Site:
+def with_launcher(site: Site, job: Job) -> Site:
     """Return the site with the launcher of a job, and its options: torchrun for the workers of a command."""
     launcher = site.launcher
     if job.workers:
@@ -98,7 +98,7 @@ def launched(site: Site, job: Job) -> Site:
 
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
-    site = launched(site, job)
+    site = with_launcher(site, job)
     return _by_mpiexec(LAUNCHERS[site.launcher.name].command(site, job), job)
 
 
@@ -121,7 +121,7 @@ def find_mpiexec(family: str | None = None) -> str | None:
     return paths[0] if paths else shutil.which("mpiexec")
 
 
-def _none(site: Site, job: Job) -> list[str]:
+def _no_words(site: Site, job: Job) -> list[str]:
     if job.ranks > 1:
         raise UsageError(f"site {site.name} has no launcher: it runs one rank, not {job.ranks}.")
     if job.launcher_args:
@@ -318,7 +318,7 @@ def core_numbers(cores: str) -> set[int]:
 
 
 LAUNCHERS: dict[LauncherName, LauncherDescription] = {
-    LauncherName.NONE: LauncherDescription(_none, several_nodes=False),
+    LauncherName.NONE: LauncherDescription(_no_words, several_nodes=False),
     LauncherName.MPIEXEC: LauncherDescription(
         _mpiexec,
         several_nodes=False,

@@ -16,15 +16,15 @@ _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packa
 
 def linked_libraries(file: Path) -> list[str]:
     """Return what looks like names of shared libraries in an executable or library; none of a script."""
-    return sorted({name.decode() for name in _found(file, _LIBRARY) or []})
+    return sorted({name.decode() for name in _find_pattern(file, _LIBRARY) or []})
 
 
 def lacks(file: Path, word: str) -> bool:
     """Return whether a file is an executable, or a library, that contains a word in no case."""
-    return _found(file, re.compile(re.escape(word.encode()), re.IGNORECASE)) == []
+    return _find_pattern(file, re.compile(re.escape(word.encode()), re.IGNORECASE)) == []
 
 
-def _found(file: Path, pattern: re.Pattern[bytes]) -> list[bytes] | None:
+def _find_pattern(file: Path, pattern: re.Pattern[bytes]) -> list[bytes] | None:
     """Return what a pattern finds in an executable or a library; None if it is neither."""
     try:
         with file.open("rb") as program:

@@ -79,7 +79,7 @@ def keep(names: Sequence[str]) -> None:
                 temporary.write_text(_resolved[name] + "\n", encoding="utf-8")
 
 
-def not_told(run: Run) -> str:
+def failed_notices(run: Run) -> str:
     """Return which targets of a run got no message, and why; empty if none is known."""
     path = run.path / "state" / "not_told"
     return visible(read_text(path).strip()) if path.is_file() else ""

@@ -61,7 +61,7 @@ def submit(
     """
     if template is None and script is None:
         check_present(site, job)
-    host, site, (job,) = _reached(site, [job])
+    host, site, (job,) = _reach_host(site, [job])
     started_by = msgspec.structs.replace(site, scheduler=LocalScheduler.name) if here else site
     with on_host(host, runs_directory):
         client = _answering_client(started_by)
@@ -92,7 +92,7 @@ def submit(
     return _submitted(run, job_id)
 
 
-def _reached(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequence[Job]]:
+def _reach_host(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequence[Job]]:
     """Return the host of a site, to which there is a connection now, and the site and jobs as it has them."""
     host = Host.of(site)
     if host is None:
@@ -196,7 +196,7 @@ def submit_array(
     """
     for job in jobs if template is None else ():
         check_present(site, job)
-    host, site, jobs = _reached(site, jobs)
+    host, site, jobs = _reach_host(site, jobs)
     with on_host(host, runs_directory):
         client = _answering_client(site)
         after = _job_ids(jobs[0], runs_directory, client)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.nsys.report_export import exported
+from hpcprof.profiles.readers.nsys.report_export import export_of_report
 from tests.unit.profiles.readers.conftest import export as export
 from tests.unit.profiles.readers.conftest import nsys_bytes as nsys_bytes
 from tests.unit.profiles.readers.nsys.test_report_export import report as report
@@ -61,7 +61,7 @@ def nsys(export: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_report_without_an_export_is_exported_under_a_temporary_name(
     report: Path, export: Path, log: Path
 ) -> None:
-    found = exported(report)
+    found = export_of_report(report)
     assert found == report.with_name("rank00000.sqlite")
     assert found.read_bytes() == export.read_bytes()
     written = Path(log.read_text().strip())
@@ -73,11 +73,11 @@ def test_a_report_without_an_export_is_exported_under_a_temporary_name(
 
 @pytest.mark.usefixtures("nsys")
 def test_a_whole_export_that_is_no_older_is_used_as_it_is(report: Path, log: Path) -> None:
-    exported(report)
+    export_of_report(report)
     log.unlink()
     before = report.with_suffix(".sqlite").stat().st_mtime_ns
     os.utime(report, ns=(before, before))
-    exported(report)
+    export_of_report(report)
     assert not log.exists()
 
 
@@ -117,9 +117,9 @@ SPOILED = [make_older, cut, empty, without_its_last_table, without_details, with
 def test_a_stale_or_waits_for_export_is_made_anew(
     spoil: object, report: Path, export: Path, log: Path
 ) -> None:
-    spoil(exported(report))  # type: ignore[operator]
+    spoil(export_of_report(report))  # type: ignore[operator]
     log.unlink()
-    assert exported(report).read_bytes() == export.read_bytes()
+    assert export_of_report(report).read_bytes() == export.read_bytes()
     assert len(log.read_text().splitlines()) == 1
     assert len(list(report.parent.iterdir())) == 2
 
@@ -129,11 +129,11 @@ def test_a_stale_or_waits_for_export_is_made_anew(
 def test_without_nsys_a_stale_or_waits_for_export_is_refused_in_one_sentence(
     spoil: object, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(exported(report))  # type: ignore[operator]
+    spoil(export_of_report(report))  # type: ignore[operator]
     monkeypatch.setenv("PATH", str(tmp_path))
     why = r"rank00000\.sqlite beside it is (older|not complete), and nsys, which makes it, is not on the PATH"
     with pytest.raises(DamagedInput, match=why):
-        exported(report)
+        export_of_report(report)
 
 
 @pytest.mark.usefixtures("nsys")
@@ -143,13 +143,13 @@ def test_a_report_that_nsys_refuses_is_one_sentence_and_leaves_nothing_behind(re
         r"nsys cannot export .*rank00000\.nsys-rep: Exportation error: Section Table Reference magic number"
     )
     with pytest.raises(DamagedInput, match=says):
-        exported(report)
+        export_of_report(report)
     assert list(report.parent.iterdir()) == [report]
 
 
 @pytest.mark.usefixtures("nsys")
 def test_two_that_need_an_export_at_once_make_it_once(report: Path, log: Path) -> None:
-    threads = [threading.Thread(target=exported, args=(report,)) for _ in range(2)]
+    threads = [threading.Thread(target=export_of_report, args=(report,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -179,7 +179,7 @@ def test_an_nsys_that_hangs_leaves_no_half_export(tmp_path: Path, monkeypatch: p
     with pytest.raises(
         DamagedInput, match=r"cannot export .*rank00000\.nsys-rep: .* within 1 s and was killed\."
     ):
-        report_export.exported(report)
+        report_export.export_of_report(report)
     assert [path.name for path in report.parent.iterdir()] == [report.name]
 
 

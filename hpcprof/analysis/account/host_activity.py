@@ -115,7 +115,7 @@ def innermost(ranges: Ranges) -> StepFunction:
     return StepFunction(time[order], value[order])
 
 
-def executed(calls: ApiCalls, rows: Ints) -> StepFunction:
+def call_at(calls: ApiCalls, rows: Ints) -> StepFunction:
     """Return the row of the call that is executed at each moment, of calls that do not overlap, by start."""
     time = np.column_stack((calls.start[rows], calls.end[rows])).ravel()
     # In a damaged profile a call may begin before the one before it ends.
@@ -123,7 +123,7 @@ def executed(calls: ApiCalls, rows: Ints) -> StepFunction:
     return StepFunction(time, np.column_stack((rows, np.full(len(rows), NONE))).ravel())
 
 
-def divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+def split_by_function(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Divide disjoint intervals, sorted by start, where a function changes: the interval, start and end."""
     moments = np.sort(np.concatenate([function.changes_inside(start, end) for function in functions]))
     low = np.searchsorted(moments, start, side="right")

@@ -18,11 +18,11 @@ from hpcprof.analysis.account.host_activity import (
     StepFunction,
     Thread,
     at,
+    call_at,
     calls_touching,
-    divided,
-    executed,
     innermost_ranges,
     marking_thread,
+    split_by_function,
     threads_of,
 )
 from hpcprof.analysis.account.step_account import busy_time, nothing_ran
@@ -129,18 +129,18 @@ def idle_causes(timeline: Timeline) -> Outcome:
     Without work on a GPU, time is idle in which no operator is executed and no collective runs. Its cause is
     ``host``, and ``range`` that of the thread that marks the steps.
     """
-    divided = _idle_time(timeline)
-    if isinstance(divided, str):
-        return no_rows(divided)
+    divided_idle = _idle_time(timeline)
+    if isinstance(divided_idle, str):
+        return no_rows(divided_idle)
     times = step_intervals(timeline)
     steps = ended_steps(times.start, times.end - times.start)
-    sums = divided.sums.take(divided.sums.step < steps)
+    sums = divided_idle.sums.take(divided_idle.sums.step < steps)
     if not len(sums):
         return no_rows("no step that ends has idle time")
     kind, number = numbered(sums.kind)
     time, gaps = (_totals(number, of) for of in (sums.time, sums.gaps))
     per_step = np.rint(time / steps).astype(np.int64)
-    return Outcome(divided.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
+    return Outcome(divided_idle.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
 
 
 def step_idle_causes(timeline: Timeline) -> Outcome:
@@ -149,10 +149,10 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
     ``range`` is the one with most of the time of the cause in the step. The times of a step add up to
     ``idle_ns`` of ``step_parts``.
     """
-    divided = _idle_time(timeline)
-    if isinstance(divided, str):
-        return no_rows(divided)
-    sums, kinds = divided.sums, divided.kinds
+    divided_idle = _idle_time(timeline)
+    if isinstance(divided_idle, str):
+        return no_rows(divided_idle)
+    sums, kinds = divided_idle.sums, divided_idle.kinds
     cause, range_ = kinds.parts(sums.kind)[:2]
     groups, number = numbered_rows(sums.step, cause, range_)
     time = _totals(number, sums.time)
@@ -191,7 +191,7 @@ def _idle_time(timeline: Timeline) -> _IdleTime | str:
         return f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}"
     kinds = _kinds(timeline)
     idle, step = _by_step(idle, times)
-    return _IdleTime(kinds, (_between_operators if on_host else _explained)(timeline, kinds, idle, step))
+    return _IdleTime(kinds, (_between_operators if on_host else _sums_of_gaps)(timeline, kinds, idle, step))
 
 
 def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
@@ -274,12 +274,12 @@ def _cause_of(name: str | None) -> IdleCause:
 def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, None)
-    gap, start, end = divided((place.main,), *idle)
+    gap, start, end = split_by_function((place.main,), *idle)
     cause, call = np.full(len(gap), int(IdleCause.HOST)), np.full(len(gap), NO_NAME)
-    return _summed(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)), step)
+    return _sum_of_pieces(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)), step)
 
 
-def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
+def _sums_of_gaps(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of all gaps, whose lengths add up to those of the gaps."""
     gaps = _gaps(timeline, idle)
     if (unknown := steps_with_lost_launches(timeline)[step]).any():
@@ -292,7 +292,7 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -
         for number, key in ((NONE, None), *enumerate(threads))
         for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step)
     ]
-    return _added(concatenate(_Sums, sums))
+    return _total_sums(concatenate(_Sums, sums))
 
 
 def _of_thread(
@@ -301,16 +301,16 @@ def _of_thread(
     """Return the sums of the pieces of gaps whose next operation a thread launches, for some at a time."""
     if not len(gaps):
         return
-    place, calling = _place(timeline, thread), _calling(timeline, thread, gaps.start, gaps.launched)
-    gaps = _held_up(timeline, kinds, gaps, calling)
+    place, calling = _place(timeline, thread), _call_function(timeline, thread, gaps.start, gaps.launched)
+    gaps = _gaps_with_calls(timeline, kinds, gaps, calling)
     for at_once in np.split(np.arange(len(gaps)), range(_AT_ONCE, len(gaps), _AT_ONCE)):
         gaps_at_once = gaps.take(at_once)
         launches = _of_launches(timeline, kinds, gaps_at_once, place, lag)
         host = _of_host(timeline, kinds, gaps_at_once, place, calling)
-        yield _summed(concatenate(_Pieces, (launches, *host)), step)
+        yield _sum_of_pieces(concatenate(_Pieces, (launches, *host)), step)
 
 
-def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
+def _gaps_with_calls(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
     """Return the gaps of a thread with the calls that hold it up when they begin.
 
     Such a call is the cause of a gap until it returns, and then as long as the thread would be ahead without
@@ -333,15 +333,15 @@ def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFuncti
     return replace(gaps, holding=np.where(blocks, call, NONE), held=held)
 
 
-def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
+def _call_function(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
     if thread is None:
-        return executed(timeline.calls, np.empty(0, np.int64))
+        return call_at(timeline.calls, np.empty(0, np.int64))
     waiting = np.flatnonzero(end > start)
     touching = calls_touching(timeline.calls, thread, start[waiting], end[waiting])
-    return executed(timeline.calls, touching)
+    return call_at(timeline.calls, touching)
 
 
-def _summed(pieces: _Pieces, step: Ints) -> _Sums:
+def _sum_of_pieces(pieces: _Pieces, step: Ints) -> _Sums:
     rows, row = numbered_rows(step[pieces.gap], pieces.kind)
     # A gap may have several pieces of a kind.
     gaps = int(pieces.gap.max(initial=0)) + 1
@@ -351,7 +351,7 @@ def _summed(pieces: _Pieces, step: Ints) -> _Sums:
     return _Sums(rows[:, 0], rows[:, 1], _totals(row, pieces.length), count)
 
 
-def _added(sums: _Sums) -> _Sums:
+def _total_sums(sums: _Sums) -> _Sums:
     rows, row = numbered_rows(sums.step, sums.kind)
     return _Sums(rows[:, 0], rows[:, 1], _totals(row, sums.time), _totals(row, sums.gaps))
 
@@ -449,7 +449,7 @@ def _of_host(
     whole = _Pieces(held.number, held.held, kinds.number(kinds.held_by[name], inside, name))
     free = replace(gaps, start=gaps.start + gaps.held)
     free = free.take(free.launched > free.start)
-    owner, begin, finish = divided((calling, place.own, place.main), free.start, free.launched)
+    owner, begin, finish = split_by_function((calling, place.own, place.main), free.start, free.launched)
     name = _names(timeline, calling.at(begin))
     cause = np.where(kinds.held_by[name] == IdleCause.ALLOCATION, IdleCause.ALLOCATION, IdleCause.HOST)
     kind = kinds.number(cause, place.at(begin), name)

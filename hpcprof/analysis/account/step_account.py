@@ -55,7 +55,7 @@ def busy_time(timeline: Timeline) -> BusyTime:
         talking = difference(host_communication(timeline), computing)
         return BusyTime(talking, (_NEVER, _NEVER), union_of(computing, talking))
     if measured_by_mpi(timeline):
-        return BusyTime(_in_mpi(timeline), (_NEVER, _NEVER), _whole(timeline))
+        return BusyTime(_in_mpi(timeline), (_NEVER, _NEVER), _whole_span(timeline))
     compute, communication, memory = (working_intervals(timeline, category) for category in PARTS_OF_WORK)
     working = union_of(compute, communication)
     return BusyTime(
@@ -74,7 +74,7 @@ def _in_mpi(timeline: Timeline) -> Intervals:
     return union(calls.start, calls.end)
 
 
-def _whole(timeline: Timeline) -> Intervals:
+def _whole_span(timeline: Timeline) -> Intervals:
     steps, calls = step_intervals(timeline), timeline.mpi_calls
     start, end = (np.concatenate(pair) for pair in ((steps.start, calls.start), (steps.end, calls.end)))
     return np.array([start.min()]), np.array([end.max()])
@@ -177,7 +177,7 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
     is the number of the step's kind in ``step_kinds``, 0 if the steps are of one kind or not all ranks have
     the step.
     """
-    whole = _joined(divided)
+    whole = _join_parts(divided)
     if not len(whole.rows):
         return no_rows(_NO_STEPS)
     return Outcome(whole.rows.assign(kind=run_step.kind_of_rows(whole.rows)), why_unknown(whole.unknown))
@@ -199,14 +199,14 @@ def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) 
     steps that are measured on the host. ``wall_p50_ns`` is the median over the steps of the wall time on the
     rank that takes longest.
     """
-    whole = _joined(divided)
+    whole = _join_parts(divided)
     if not len(whole.rows):
         return no_rows(_NO_STEPS)
     rows = run_step.step_kinds(whole.rows, whole.start, whole.aligned)
     return Outcome(pd.DataFrame(rows, dtype=object), why_unknown(whole.unknown))
 
 
-def _joined(divided: Sequence[Divided]) -> Divided:
+def _join_parts(divided: Sequence[Divided]) -> Divided:
     filled = [part for part in divided if len(part.rows)]
     return Divided(
         pd.concat([part.rows for part in filled], ignore_index=True) if filled else pd.DataFrame(),

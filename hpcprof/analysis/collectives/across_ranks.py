@@ -79,7 +79,7 @@ def list_collectives(communication: Communication) -> Listed:
         uncounted=any(operation.size is None for operation in listed),
         unaligned=any(clock_key(operation) not in aligned for operation in listed),
     )
-    rows = joined(tables)
+    rows = join_columns(tables)
     medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
     return Listed(rows, medians, communication.problems, gaps, communication.missing)
 
@@ -122,7 +122,7 @@ def outcome_of(
     return Outcome(columns, "; ".join([*problems, *why_null(gaps, parts[0].missing)]))
 
 
-def joined(tables: Sequence[Columns]) -> Columns:
+def join_columns(tables: Sequence[Columns]) -> Columns:
     """Take the columns out of several tables and return them as one; empty without tables."""
     names = [*tables[0]] if tables else []
     return {name: np.concatenate([table.pop(name) for table in tables]) for name in names}
@@ -133,7 +133,7 @@ def in_order(parts: Sequence[Listed]) -> Columns:
 
     Columns of numbers without missing values order the rows that begin together.
     """
-    columns = joined([part.rows for part in parts if part.rows])
+    columns = join_columns([part.rows for part in parts if part.rows])
     if not columns:
         return {}
     keys = [values for name, values in columns.items() if values.dtype != object and name != "begin"]
@@ -149,7 +149,7 @@ def in_order(parts: Sequence[Listed]) -> Columns:
 
 def by_latency(parts: Sequence[Listed]) -> Columns:
     """Return the medians of all parts by ``total_ns``; both columns that sort are left out."""
-    columns = joined([part.summary for part in parts if part.summary])
+    columns = join_columns([part.summary for part in parts if part.summary])
     if not columns:
         return {}
     order = np.lexsort((columns.pop("begin"), -columns.pop("total_ns")))
@@ -169,23 +169,23 @@ def medians_of(rows: Columns, keys: Sequence[str], bandwidths: Sequence[str]) ->
     values = {name: rows[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
     grouped = pd.DataFrame(values | {"begin": rows["begin"]}, copy=False).groupby(kind)
     middle = grouped[[*values]].median()
-    median = {name: _none(middle[name]) for name in middle}
+    median = {name: _unknown_values(middle[name]) for name in middle}
     return {
         **{name: rows[name][first] for name in keys},
         "count": count,
-        "latency_p50_ns": _whole(median["latency_ns"]),
+        "latency_p50_ns": _integers_or_none(median["latency_ns"]),
         **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
-        "spread_p50_ns": _whole(median["spread_ns"]),
+        "spread_p50_ns": _integers_or_none(median["spread_ns"]),
         "total_ns": count * middle["latency_ns"].to_numpy(),
         "begin": grouped["begin"].min().to_numpy(),
     }
 
 
-def _none(column: pd.Series[Any]) -> list[Any]:
+def _unknown_values(column: pd.Series[Any]) -> list[Any]:
     return [None if pd.isna(value) else value for value in column.tolist()]
 
 
-def _whole(values: list[Any]) -> NDArray[np.object_]:
+def _integers_or_none(values: list[Any]) -> NDArray[np.object_]:
     return object_array(None if value is None else round(value) for value in values)
 
 
@@ -269,7 +269,7 @@ def list_messages(communication: Communication) -> Listed:
         uncounted=False,
         unaligned=any(pair.ranks not in clocks for pair in pairs),
     )
-    rows = joined([_message_table(pair, clocks.get(pair.ranks)) for pair in pairs])
+    rows = join_columns([_message_table(pair, clocks.get(pair.ranks)) for pair in pairs])
     medians = medians_of(rows, ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
     return Listed(rows, medians, communication.unpaired, gaps, communication.missing)
 

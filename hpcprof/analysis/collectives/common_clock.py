@@ -83,20 +83,20 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
             rank_sets.setdefault(rank, []).append(number)
     unconnected = set(range(len(sets)))
     components = [
-        _connected(sets, rank_sets, number, unconnected)
+        _connect_component(sets, rank_sets, number, unconnected)
         for number in range(len(sets))
         if number in unconnected
     ]
     return sorted(components, key=lambda part: -len(part.clocks))
 
 
-def _connected(
+def _connect_component(
     sets: Sequence[Aligned], rank_sets: Mapping[int, Sequence[int]], first: int, unconnected: set[int]
 ) -> Alignment:
     """Connect what shares ranks with the first set, and remove it from those that are left."""
     ranks, clocks = sets[first]
     base = int(clocks.zero[0])
-    placed = {rank: _alone(clocks, column, base) for column, rank in enumerate(ranks)}
+    placed = {rank: _clock_of_rank(clocks, column, base) for column, rank in enumerate(ranks)}
     uncertainty = dict(zip(ranks, clocks.uncertainty.tolist(), strict=True))
     unconnected.remove(first)
     waiting: list[tuple[float, int, int]] = []
@@ -124,7 +124,7 @@ def _error(alignment: Aligned, rank: int) -> float:
     return float(clocks.uncertainty[bisect_left(ranks, rank)])
 
 
-def _alone(clocks: AlignedClocks, column: int, base: int) -> RankClock:
+def _clock_of_rank(clocks: AlignedClocks, column: int, base: int) -> RankClock:
     """Return the clock of a rank on the common clock of its set, on which ``base`` is the first moment."""
     rate, moment = float(clocks.rate[column]), clocks.moment[:, column]
     ahead = clocks.offset[:, column] + rate * moment
@@ -133,7 +133,7 @@ def _alone(clocks: AlignedClocks, column: int, base: int) -> RankClock:
 
 def _through(clocks: AlignedClocks, column: int, shared: int, on_common: RankClock) -> RankClock:
     """Return the clock of a rank on the common clock, on which another rank of its set already is."""
-    clock, other = _alone(clocks, column, 0), _alone(clocks, shared, 0)
+    clock, other = _clock_of_rank(clocks, column, 0), _clock_of_rank(clocks, shared, 0)
     # Between the knots of all three, the way from the rank to the common clock is a straight line.
     apart = other.zero - on_common.zero
     elapsed_other = on_common.moment - apart

@@ -11,7 +11,12 @@ import numpy as np
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, with_ranks
-from hpcprof.analysis.collectives.matching import MatchedCollectives, exposed_before, match_recorded, recorded
+from hpcprof.analysis.collectives.matching import (
+    MatchedCollectives,
+    exposed_before,
+    match_recorded,
+    recorded_collectives,
+)
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, match_pairs
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 
@@ -77,7 +82,7 @@ def communication(
         rows = batch.assign(row=batch.groupby("rank").cumcount(), before=exposed_before(columns))
         if communicators:
             rows = rows[rows["comm_id"].isin(communicators)]
-        parts.append(recorded(rows))
+        parts.append(recorded_collectives(rows))
         exposed.append(exposed_by_step(rows))
         exchanged.append(rows[rows["comm_id"].isin(exchanging)] if communicators else rows)
         ranks.update(rows["rank"].unique().tolist())
@@ -92,9 +97,9 @@ def communication(
         *match_recorded(parts, whole_world),
         *match_pairs(pd.concat(exchanged, ignore_index=True), whole_world),
         pd.concat(exposed, ignore_index=True),
-        _missing(max(recorded_worlds, default=0), profiled),
+        _missing_reason(max(recorded_worlds, default=0), profiled),
     )
 
 
-def _missing(world: float, profiled: int) -> str:
+def _missing_reason(world: float, profiled: int) -> str:
     return f"{world - profiled:.0f} of {world:.0f} ranks have no profile" if profiled < world else ""

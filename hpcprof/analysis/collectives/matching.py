@@ -87,7 +87,7 @@ class RecordedOperation:
     """
 
 
-def recorded(rows: pd.DataFrame) -> RecordedCollectives:
+def recorded_collectives(rows: pd.DataFrame) -> RecordedCollectives:
     """Sort the rows of ``rank_collectives`` of some ranks by what they are of.
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
@@ -238,7 +238,7 @@ def _match_one(
             f"{name} is not matched: rank {members[few]} recorded {calls[few]} and rank {members[many]} "
             f"{calls[many]} of them"
         )
-    seq, columns = _joined(parts)
+    seq, columns = _join_parts(parts)
     message = columns["message"][0]
     # Unknown sizes are NaN, which no comparison finds different.
     if np.any((columns["least"] < message) | (columns["most"] > message)):
@@ -261,7 +261,7 @@ def _match_one(
     )
 
 
-def _joined(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
+def _join_parts(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
     """Take the columns out of the parts of an operation, and return them for all ranks.
 
     Values that are the same on all ranks have the shape (parts, m).

@@ -88,7 +88,7 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     problems += reasons
     rank = rows["rank"].to_numpy(np.int64)[chosen]
     has_partner = (partner != NO_PEER) & (partner != rank)
-    alone = _alone(rows, chosen, partner)[has_partner]
+    alone = _has_one_partner(rows, chosen, partner)[has_partner]
     chosen, sends, partner, rank = (
         chosen[has_partner],
         sends[has_partner],
@@ -169,7 +169,7 @@ def _why_unmatched(name: str, lost: int, members: int) -> str:
     return f"{lost} sends and receives of {where} are not matched: {why}"
 
 
-def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
+def _has_one_partner(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
     """Return whether the kernels of each chosen row communicate with one partner only."""
     keys = (rows[name].to_numpy(np.int64)[chosen] for name in ("rank", "start_ns", "end_ns"))
     _, kernel = numbered_rows(*keys)
@@ -281,7 +281,7 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     if len(up) < MIN_COLLECTIVES:
         return None
     both_ways = up.any() and not up.all()
-    together = _aligned(messages, np.ones(len(up), bool), None) if both_ways else None
+    together = _align_by_messages(messages, np.ones(len(up), bool), None) if both_ways else None
     shortest = int(messages.duration.min())
     # A time that is short beside the width of the bounds was no wait: it would narrow them.
     least = max(_WAITED * shortest, together.uncertainty[1] if together else 0)
@@ -289,11 +289,11 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     one_way = not (waited & up).any() or not (waited & ~up).any()
     if one_way and np.count_nonzero(waited) >= MIN_COLLECTIVES:
         # The delay is between none and a transfer.
-        return _aligned(messages, waited, shortest / 2)
+        return _align_by_messages(messages, waited, shortest / 2)
     return together
 
 
-def _aligned(messages: _Messages, usable: Mask, usual: float | None) -> AlignedClocks:
+def _align_by_messages(messages: _Messages, usable: Mask, usual: float | None) -> AlignedClocks:
     """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
     sent, received, up = messages.sent[usable], messages.received[usable], messages.up[usable]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
@@ -337,7 +337,7 @@ def _bounds(
     # Upper and lower bounds of the offset.
     most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
     least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
-    most, least = _at_most(most, moment), -_at_most(-least, moment)
+    most, least = _upper_bounds(most, moment), -_upper_bounds(-least, moment)
     both = np.isfinite(most) & np.isfinite(least)
     delay = np.median((most - least)[both]) / 2 if both.any() else usual or 0.0
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
@@ -350,7 +350,7 @@ def _bounds(
     return ahead, error
 
 
-def _at_most(bound: Floats, moment: Floats) -> Floats:
+def _upper_bounds(bound: Floats, moment: Floats) -> Floats:
     """Return upper bounds of a clock's offset in ns, which change by no more than `LARGEST_RATE`.
 
     Longer transfers in later blocks are then not taken for a drift.

@@ -80,17 +80,17 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         "op": collectives.operation,
         "comm_id": collectives.communicator,
         "seq": collectives.seq,
-        "bytes": _known(collectives.bytes, NO_BYTES),
-        "comm_ranks": _known(collectives.ranks, UNKNOWN_RANKS),
+        "bytes": _names_or_none(collectives.bytes, NO_BYTES),
+        "comm_ranks": _names_or_none(collectives.ranks, UNKNOWN_RANKS),
         "world_ranks": [timeline.origin.world_size] * len(collectives.start),
         "fused": collectives.fused,
         "part": collectives.part,
         "start_ns": collectives.start,
         "end_ns": collectives.end,
         "exposed_ns": collectives.end - collectives.start - _beside_compute(timeline, collectives),
-        "step": _known(step_numbers(timeline, collectives.call), OUTSIDE),
-        "peer": _known(collectives.peer, NO_PEER),
-        "comm_peer": _known(collectives.comm_peer, NO_PEER),
+        "step": _names_or_none(step_numbers(timeline, collectives.call), OUTSIDE),
+        "peer": _names_or_none(collectives.peer, NO_PEER),
+        "comm_peer": _names_or_none(collectives.comm_peer, NO_PEER),
     }
     if None in collectives.communicator:
         reasons.append(_why_unknown(timeline))
@@ -135,7 +135,7 @@ def _why_unknown(timeline: Timeline) -> str:
     return f"the calls in {file} do not name their communicator"
 
 
-def _known(values: Ints, unknown: int) -> NDArray[np.object_]:
+def _names_or_none(values: Ints, unknown: int) -> NDArray[np.object_]:
     column = values.astype(object)
     column[values == unknown] = None
     return column
@@ -166,7 +166,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         (calls.process, calls.thread), (timeline.calls.process[launch], timeline.calls.thread[launch])
     )
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
-    owner = _inside(carriers, launch_where, launched)
+    owner = _carrier_at(carriers, launch_where, launched)
     kernel, launch, owner = (of[owner != _NONE] for of in (kernel, launch, owner))
     unowned = np.setdiff1d(rows, rows[kernel])
     unrecorded = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
@@ -226,7 +226,7 @@ def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
     return _Collectives(**{name: column[order] for name, column in columns.items()})
 
 
-def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
+def _carrier_at(carriers: Ints, group: Ints, moment: Ints) -> Ints:
     """Return the row of the carrier (thread, start, end) that is open at each moment, or `_NONE`.
 
     Carriers are sorted, and those of one thread do not overlap.

@@ -20,7 +20,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
 )
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
-from hpcprof.analysis.collectives.verdicts import hidden_lateness, priced
+from hpcprof.analysis.collectives.verdicts import hidden_lateness, with_cost
 from hpcprof.analysis.collectives.waiting_balance import (
     MIN_STEPS,
     StepCosts,
@@ -203,7 +203,9 @@ def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outco
     if not len(summary):
         return no_rows("")  # for the reason of `skew_summary`
     counts = _all_counts(parts)
-    counted = pd.DataFrame([_counted(rank, counts[rank]) for rank in summary["rank"].tolist()], dtype=object)
+    counted = pd.DataFrame(
+        [_counts_of_rank(rank, counts[rank]) for rank in summary["rank"].tolist()], dtype=object
+    )
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last"]
     return Outcome(pd.concat([counted[names], summary[["lateness_p50_ns", "verdict"]]], axis=1))
 
@@ -216,7 +218,7 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
     collective, and ``steps`` the number of steps in which the rank had such collectives. ``cost_ns`` is the
     cost of the lateness per step: the saving of the finding that calls the rank late, once the run is
     explained, and else the lateness. ``cost_pct`` is its share of ``elapsed_ns``, the elapsed time per step
-    (`hpcprof.analysis.collectives.verdicts.priced`).
+    (`hpcprof.analysis.collectives.verdicts.with_cost`).
     """
     if not parts:
         return no_rows(NO_COLLECTIVES)
@@ -246,7 +248,7 @@ class Waiting(msgspec.Struct, frozen=True):
     """See `Communication`."""
 
 
-def waiting(matched: Communication) -> Waiting:
+def find_waiting(matched: Communication) -> Waiting:
     """Find out who waited for whom in whole communicators."""
     groups = arrivals(matched.collectives, matched.clocks)
     waits = message_waits(matched.pairs, matched.pair_clocks)
@@ -276,7 +278,10 @@ def judge(
     late = _latenesses(parts, exposed)
     # As objects, integers stay integers next to None.
     table = pd.DataFrame(
-        [_counted(rank, count) | _cost(late.get(rank), step) for rank, count in sorted(counts.items())],
+        [
+            _counts_of_rank(rank, count) | _cost(late.get(rank), step)
+            for rank, count in sorted(counts.items())
+        ],
         dtype=object,
     )
     problems, unpaired = (
@@ -377,7 +382,7 @@ def _all_counts(parts: Sequence[Waiting]) -> dict[int, Counts]:
     return counts
 
 
-def _counted(rank: int, counts: Counts) -> dict[str, object]:
+def _counts_of_rank(rank: int, counts: Counts) -> dict[str, object]:
     """Return one rank's counts and sums over all its collectives and messages; unknown values are None."""
     row: dict[str, object] = dict.fromkeys(["wait_ns", "times_last", "pct_last", "uncertainty_ns"])
     row |= {"rank": rank, "collectives": counts.count}
@@ -401,4 +406,4 @@ def _cost(late: _Lateness | None, step: int | None) -> dict[str, object]:
         low, high = map(round, late.interval)
         row |= {"lateness_p50_ns": round(max(0.0, late.median)), "lateness_low_ns": low}
         row |= {"lateness_high_ns": high, "elapsed_ns": step}
-    return priced(row, None)
+    return with_cost(row, None)

@@ -12,7 +12,7 @@ LATE = ("straggler", "late")
 _HIDDEN = "may be hidden by chance"
 
 
-def priced(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
+def with_cost(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
     """Return a row of ``skew_summary`` with the cost of the rank's lateness and the verdict.
 
     ``row`` has ``elapsed_ns`` and the lateness by arrivals, None where unknown. ``saving_ns`` is the saving

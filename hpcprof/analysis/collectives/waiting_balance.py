@@ -82,7 +82,7 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
         batches = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
         found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches]
         mean = np.average(found_in, axis=0, weights=[len(keys) for keys in batches])
-        usual = _usual(mean, len(alike), steps)
+        usual = _expected_correlation(mean, len(alike), steps)
         for keys in batches:
             correlations |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
     return correlations
@@ -118,7 +118,7 @@ def rank_intervals(
     """
     ranks, steps = series.shape[-2:]
     if usual is None:
-        usual = _usual(common_correlation(late), ranks, steps)
+        usual = _expected_correlation(common_correlation(late), ranks, steps)
     assumed = _assumptions(steps)
     maximum = np.maximum(correlation_with_next(late), correlation_with_next(series))
     maximum = expected_correlation(maximum, 1, steps, _ASSUMED_STEPS, usual, assumed.own_errors)
@@ -134,7 +134,7 @@ def _assumptions(steps: int) -> _Assumptions:
     return _FEW if steps < MIN_VALUES else _MANY
 
 
-def _usual(values: Floats, ranks: int, steps: int) -> Floats:
+def _expected_correlation(values: Floats, ranks: int, steps: int) -> Floats:
     """Return the correlation to expect of each of these ranks.
 
     Lateness is against the others, so that of two ranks is one series.

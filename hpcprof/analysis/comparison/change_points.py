@@ -154,7 +154,7 @@ def change_probabilities(series: Floats) -> Floats:
     Series and result have the shape (..., n).
     """
     noise = _noise(series)
-    pulled = _pulled_in(series, noise)
+    pulled = _winsorized_series(series, noise)
     probabilities, evidence = zip(
         *(_posterior(_segments(pulled, noise, correlation)) for correlation in _CORRELATIONS), strict=True
     )
@@ -200,7 +200,7 @@ def _noise(series: Floats) -> Floats:
     return np.maximum(MAD_TO_DEVIATION * np.median(steps, axis=-1) / 2**0.5, _LEAST_NOISE)
 
 
-def _pulled_in(series: Floats, noise: Floats) -> Floats:
+def _winsorized_series(series: Floats, noise: Floats) -> Floats:
     """Return the series with values that are far off near the median of their neighbours."""
     noise = noise[..., None]
     padded = np.pad(series, [(0, 0)] * (series.ndim - 1) + [(_WINDOW, _WINDOW)], mode="reflect")

@@ -18,7 +18,7 @@ from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, widening
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, correlation_factor
 from hpcprof.analysis.steps.run_step import account_of_all_steps, step_series
 from hpcprof.analysis.steps.step_set import COUNTED, StepRule, step_set
 from hpcprof.common.units import counted
@@ -97,7 +97,7 @@ def compare(
     a, b = ([run_metrics(run, per_step, per_launch) for run in side] for side in (against, runs))
     every = dict.fromkeys(name for run in (*a, *b) for name in run)
     sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in every}
-    deciding = _deciding(sides)
+    deciding = _deciding_metric(sides)
     if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
     frequencies = {name: sides[name].known() for name in _CLOCKS if name in sides}
@@ -177,7 +177,7 @@ def other_clocks(clocks: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
     return ""
 
 
-def _deciding(sides: Mapping[str, _Sides]) -> str | None:
+def _deciding_metric(sides: Mapping[str, _Sides]) -> str | None:
     """Return the metric that decides: one that every run has, or else one that both sides have."""
     names = [name for name in _TIMES if name in sides and all(sides[name].known())]
     complete = [name for name in names if None not in (*sides[name].a, *sides[name].b)]
@@ -201,7 +201,7 @@ def _design(
         notes = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
         if enough:
             notes.append(f"{len(before)} earlier runs of the baseline tell only the noise")
-        estimate = paired(a[pos_a], b[pos_b], noise_of(before) if enough else None)
+        estimate = paired_estimate(a[pos_a], b[pos_b], noise_of(before) if enough else None)
         return sides, estimate, "; ".join([*notes, *_of_order(order(*submitted))])
     taken = order(*submitted)
     notes = _of_order(taken)
@@ -211,7 +211,7 @@ def _design(
         places = np.argsort(np.argsort(times)).astype(np.float64)
         pos_before, pos_a, pos_b = np.split(places, np.cumsum([len(before), len(a)]))
         if enough and continues(before, pos_before, a, pos_a):
-            level, estimate = extrapolated(
+            level, estimate = extrapolate_drift(
                 np.concatenate([before, a]), np.concatenate([pos_before, pos_a]), b, float(np.mean(pos_b))
             )
             drift = (
@@ -531,7 +531,7 @@ def independent(a: Floats, b: Floats) -> Estimate:
     return _unequal(difference, (many[0], 1 / many[1], many[1] - 1), few)
 
 
-def extrapolated(
+def extrapolate_drift(
     values: Floats, places: Floats, other_values: Floats, place: float
 ) -> tuple[Floats, Estimate]:
     """Return a series without its steady drift, and the estimate of ``mean(others)`` less its level.
@@ -549,7 +549,7 @@ def extrapolated(
         float(np.mean(other_values) - np.mean(level)), (noise, leverage, len(values) - 2), few
     )
     # Runs that resemble the run before tell less than as many independent ones.
-    wider = widening(level - np.mean(level))
+    wider = correlation_factor(level - np.mean(level))
     return level, replace(estimate, error=estimate.error * wider)
 
 
@@ -559,7 +559,7 @@ def _unequal(difference: float, many: tuple[float, float, float], few: tuple[flo
     ``many`` has the variance of a value, how much of it the mean has, and its degrees of freedom; ``few`` the
     variance and the number of values.
     """
-    few_error, freedom = _steadied(*few, many[0])
+    few_error, freedom = _shrunken_variance(*few, many[0])
     parts = few_error / few[1], many[0] * many[1]
     variance = sum(parts)
     if not variance:
@@ -569,7 +569,7 @@ def _unequal(difference: float, many: tuple[float, float, float], few: tuple[flo
     return Estimate(difference, math.sqrt(variance), 1 / shares)
 
 
-def paired(a: Floats, b: Floats, noise: float | None = None) -> Estimate:
+def paired_estimate(a: Floats, b: Floats, noise: float | None = None) -> Estimate:
     """Return the estimate of the mean of ``b - a`` from at least two pairs of values.
 
     ``noise`` is the standard deviation of such values as far as it is known from others.
@@ -578,11 +578,11 @@ def paired(a: Floats, b: Floats, noise: float | None = None) -> Estimate:
     count = len(change)
     variance, freedom = float(np.var(change, ddof=1)), float(count - 1)
     if noise is not None:
-        variance, freedom = _steadied(variance, count, 2 * noise**2)
+        variance, freedom = _shrunken_variance(variance, count, 2 * noise**2)
     return Estimate(float(np.mean(change)), math.sqrt(variance / count), freedom)
 
 
-def _steadied(variance: float, count: int, usual: float) -> tuple[float, float]:
+def _shrunken_variance(variance: float, count: int, usual: float) -> tuple[float, float]:
     """Return the variance of a few values and its degrees of freedom, where one is usual.
 
     The usual one counts as much as one value more, but never makes the variance smaller: the values may vary
@@ -609,7 +609,7 @@ def alike(a: Floats, b: Floats) -> bool:
 def continues(before: Floats, places: Floats, values: Floats, value_places: Floats) -> bool:
     """Return whether values may continue a series with a steady drift; both have their places in time."""
     place = float(np.mean(value_places))
-    level, estimate = extrapolated(before, places, values, place)
+    level, estimate = extrapolate_drift(before, places, values, place)
     # The same drift is within the values.
     apart = values - _Line.of([(before, places)]).slope * (value_places - place)
     return _variances_alike(apart, level) and _may_be_none(estimate)
@@ -654,7 +654,9 @@ class _Line(msgspec.Struct, frozen=True):
         slope = sum(float(x @ values) for values, x in apart) / inside
         residuals = np.concatenate([values - np.mean(values) - slope * x for values, x in apart])
         freedom = len(residuals) - len(blocks) - 1
-        return cls(slope, inside, float(residuals @ residuals) / freedom, widening(residuals), freedom)
+        return cls(
+            slope, inside, float(residuals @ residuals) / freedom, correlation_factor(residuals), freedom
+        )
 
     def rises(self, wider: float = 1.0) -> bool:
         """Return whether there may be a slope (Student's t), with its standard error as many times wider."""

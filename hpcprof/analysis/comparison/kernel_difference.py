@@ -103,8 +103,8 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     rows = []
     for pair in find_renamed(_as_kernels(gone), _as_kernels(new)):
         row = _row(a.pop(pair.before), b.pop(pair.after)) | {"change": RENAMED}
-        rows.append(_named(row, pair.after) | {"was": pair.before[0], "similarity_pct": pair.score_pct})
-    rows += [_named(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
+        rows.append(_row_fields(row, pair.after) | {"was": pair.before[0], "similarity_pct": pair.score_pct})
+    rows += [_row_fields(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
     return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
 
 
@@ -140,7 +140,7 @@ def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     """Compare the idle time of the GPU by cause, range and API call, as the mean over ranks and runs."""
     if not all(len(run.tables["step_times"]) for run in (*runs, *against)):
         return no_rows("the idle time of runs without steps is unknown")
-    a, b = (_idle(side) for side in (against, runs))
+    a, b = (_idle_per_step(side) for side in (against, runs))
     rows = []
     for key in dict.fromkeys((*a, *b)):
         time_a, time_b = round(a[key]), round(b[key])
@@ -233,7 +233,7 @@ def _as_kernels(kinds: _Kinds) -> list[Kernel]:
     return [Kernel(kind, frozenset(shapes), total(shapes)) for kind, shapes in kinds.items()]
 
 
-def _idle(side: Sequence[RunData]) -> Counter[tuple[str | None, ...]]:
+def _idle_per_step(side: Sequence[RunData]) -> Counter[tuple[str | None, ...]]:
     """Return the idle time per step by cause, range and API call, as the mean over all ranks of a side."""
     times: Counter[tuple[str | None, ...]] = Counter()
     ranks = sum(run.tables["step_times"]["rank"].nunique() for run in side) or 1
@@ -259,7 +259,7 @@ def _row(a: Shapes, b: Shapes) -> dict[str, Any]:
     }
 
 
-def _named(row: dict[str, Any], kind: _Kind) -> dict[str, Any]:
+def _row_fields(row: dict[str, Any], kind: _Kind) -> dict[str, Any]:
     return {"name": kind[0], "class": kind[1], "was": None, "similarity_pct": None, **row}
 
 
@@ -338,14 +338,14 @@ def _score(kernel: Kernel, other: Kernel) -> float:
     common = len(kernel.shapes & other.shapes) / len(kernel.shapes | other.shapes)
     score = (
         _NAME * _alike_names(kernel, other)
-        + _COUNT * _alike(kernel.launches.number, other.launches.number)
+        + _COUNT * _similarity(kernel.launches.number, other.launches.number)
         + _SHAPE * common
-        + _DURATION * _alike(kernel.launches.mean, other.launches.mean)
+        + _DURATION * _similarity(kernel.launches.mean, other.launches.mean)
     )
     return round(100 * score, 1)
 
 
-def _alike(a: float, b: float) -> float:
+def _similarity(a: float, b: float) -> float:
     return min(a, b) / max(a, b) if max(a, b) else 1.0
 
 

@@ -64,16 +64,16 @@ def describe_differences(
 
 
 def _names(a: Sequence[RunData], b: Sequence[RunData]) -> list[str]:
-    return list(dict.fromkeys(name for run in (*a, *b) for name in _described(run)))
+    return list(dict.fromkeys(name for run in (*a, *b) for name in _description(run)))
 
 
-def _described(run: RunData) -> dict[str, object]:
+def _description(run: RunData) -> dict[str, object]:
     return {**run.facts, **{f"parameter {key}": value for key, value in run.parameters.items()}}
 
 
 def _values(side: Sequence[RunData], name: str) -> list[str]:
     """Return the distinct known values of a fact."""
-    values = (_value(_described(run), name) for run in side)
+    values = (_value(_description(run), name) for run in side)
     return sorted({str(value) for value in values if value is not None})
 
 

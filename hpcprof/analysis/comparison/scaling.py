@@ -17,7 +17,7 @@ from hpcprof.analysis.comparison.scaling_series import (
     ScalingSeries,
     ScalingSetup,
     find_series,
-    relevant,
+    relevant_parameters,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
@@ -83,9 +83,9 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     ``ipc_scaling`` and ``frequency_scaling``.
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
-    timed = [entry for run, step in measured if (entry := _timed(run, step)) is not None]
+    timed = [entry for run, step in measured if (entry := _timed_run(run, step)) is not None]
     rows = [row for group in _groups(timed) for row in _rows_of_program(group)]
-    notes = unnamed(runs)
+    notes = unknown_program_notes(runs)
     if not rows:
         why = (
             "scaling needs runs of one program at two or more rank counts; "
@@ -99,7 +99,7 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 
-def unnamed(runs: Sequence[RunData]) -> list[str]:
+def unknown_program_notes(runs: Sequence[RunData]) -> list[str]:
     """Return a sentence about the runs with steps whose program is unknown; none if all are known."""
     nameless = [run for run in runs if run.facts["program"] is None and _step_ns(run) is not None]
     if not nameless:
@@ -110,7 +110,7 @@ def unnamed(runs: Sequence[RunData]) -> list[str]:
     ]
 
 
-def _timed(run: RunData, step_ns: float) -> _Timed | None:
+def _timed_run(run: RunData, step_ns: float) -> _Timed | None:
     """Return a run as series need it; None if its program is unknown."""
     program, workload, nodes = run.facts["program"], run.facts["workload"], run.facts["nodes"]
     if program is None or run.ranks is None:
@@ -120,7 +120,9 @@ def _timed(run: RunData, step_ns: float) -> _Timed | None:
         workload=None if workload is None else str(workload),
         where={fact: str(run.facts[fact]) for fact in _WHERE if run.facts[fact] is not None},
         setup=ScalingSetup(
-            run.ranks, nodes if isinstance(nodes, int) else None, relevant(run.parameters or run.options)
+            run.ranks,
+            nodes if isinstance(nodes, int) else None,
+            relevant_parameters(run.parameters or run.options),
         ),
         step_ns=step_ns,
         run=run,
@@ -240,7 +242,9 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
     phases. Each value is the mean over the ranks in a step, for a phase the longest. A part dominates where
     it takes longer than all others together.
     """
-    timed = [entry for run in runs if (step := _step_ns(run)) is not None and (entry := _timed(run, step))]
+    timed = [
+        entry for run in runs if (step := _step_ns(run)) is not None and (entry := _timed_run(run, step))
+    ]
     rows, fewest = [], 0
     for group in _groups(timed):
         workload = WORKLOADS.get(group[0].program)
@@ -278,7 +282,7 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
     }
     rows = [common | _model_row("step", ranks, steps, None, steps[-1])]
     whole = sum(times[-1] for times in parts)
-    for name, times, dominance in zip(names, parts, dominant_from(ranks, parts), strict=True):
+    for name, times, dominance in zip(names, parts, dominance_thresholds(ranks, parts), strict=True):
         rows.append(common | _model_row(name, ranks, times, dominance, whole))
     modelled = [row for row in rows if row["model"] is not None]
     return modelled[:1] + sorted(modelled[1:], key=lambda row: -int(row["time_ns"]))
@@ -411,7 +415,7 @@ def fit(ranks: Sequence[int], times_ns: Sequence[float]) -> Model | None:
     sets += [_PAIRS] if len(ranks) >= SIZES_FOR_TWO_TERMS else []
     best: tuple[float, Model] | None = None
     for chosen in sets:
-        candidate = _best(columns, times, chosen)
+        candidate = _best_model(columns, times, chosen)
         if candidate and (best is None or candidate[0] < _BETTER * best[0]):
             best = candidate
     assert best is not None
@@ -430,19 +434,23 @@ def _columns(ranks: tuple[int, ...]) -> Floats:
     return np.column_stack([*(_term(sizes, *term) for term in _EXPONENTS), np.ones(len(sizes))])
 
 
-def _best(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> tuple[float, Model] | None:
+def _best_model(
+    columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]
+) -> tuple[float, Model] | None:
     """Return the best of some models with its error times handicap; None if all have negative parts.
 
     The error is that of predicting each size from the others. Each set of terms is tried with a constant and
     without: one that is 0 would be negative half of the time.
     """
     constant = columns.shape[1] - 1
-    models = [_best_of(columns, times, [(*terms, constant) for terms in chosen])]
-    models += [_best_of(columns, times, chosen)] if chosen[0] else []
+    models = [_best_of_models(columns, times, [(*terms, constant) for terms in chosen])]
+    models += [_best_of_models(columns, times, chosen)] if chosen[0] else []
     return min((model for model in models if model), key=lambda model: model[0], default=None)
 
 
-def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> tuple[float, Model] | None:
+def _best_of_models(
+    columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]
+) -> tuple[float, Model] | None:
     places = np.array(chosen)
     # Relative errors: rows are divided by their time.
     design = np.moveaxis(columns[:, places], 1, 0) / times[None, :, None]
@@ -477,7 +485,7 @@ class Dominance(msgspec.Struct, frozen=True):
     high: int | None
 
 
-def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> list[Dominance | None]:
+def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> list[Dominance | None]:
     """Return from how many ranks each part dominates the others; None for one that never does.
 
     The intervals come from drawing the times anew around the models, with the error of each, and fitting them
@@ -502,12 +510,14 @@ def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> lis
         ]
     low, high = np.percentile(drawn, [_LOW, _HIGH], axis=0, method="nearest").astype(int).tolist()
     return [
-        Dominance(start, _within(min(start, below)), _within(max(start, above))) if start else None
+        Dominance(start, _first_within(min(start, below)), _first_within(max(start, above)))
+        if start
+        else None
         for start, below, above in zip(starts, low, high, strict=True)
     ]
 
 
-def _within(ranks: int) -> int | None:
+def _first_within(ranks: int) -> int | None:
     return ranks if ranks <= MOST_RANKS else None
 
 

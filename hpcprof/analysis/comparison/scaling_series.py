@@ -42,7 +42,7 @@ class ScalingKind(Enum):
 
 @dataclass(frozen=True)
 class ScalingSetup:
-    """The ranks of a run and its parameters, without those that do not change a step; see `relevant`."""
+    """The number of ranks of a run, and its `relevant_parameters`."""
 
     ranks: int
     nodes: int | None
@@ -82,9 +82,9 @@ class _Pattern(msgspec.Struct, frozen=True):
         return product / setup.ranks if self.change is _Change.GROW else product * setup.ranks
 
 
-def relevant(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def relevant_parameters(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return the parameters that may change how long a step takes."""
-    return {name: value for name, value in parameters.items() if not _irrelevant(_plain(name))}
+    return {name: value for name, value in parameters.items() if not _irrelevant(_plain_text(name))}
 
 
 def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[ScalingSeries]:
@@ -113,7 +113,7 @@ def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> lis
     ]
 
 
-def _plain(name: str) -> str:
+def _plain_text(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
@@ -131,9 +131,9 @@ def _role(name: str, size: Size | None) -> ScalingKind | None:
     """Return the scaling of a series in which this parameter stays the same; None if unknown."""
     if size is not None:
         return (ScalingKind.WEAK if size.per_rank else ScalingKind.STRONG) if name == size.parameter else None
-    if _TOTAL.search(_plain(name)):
+    if _TOTAL.search(_plain_text(name)):
         return ScalingKind.STRONG
-    return ScalingKind.WEAK if _PER_RANK.search(_plain(name)) else None
+    return ScalingKind.WEAK if _PER_RANK.search(_plain_text(name)) else None
 
 
 def _without_layout(setups: Sequence[ScalingSetup], size: Size | None) -> list[ScalingSetup]:

@@ -15,13 +15,13 @@ from hpcprof.analysis.account.host_activity import (
     Places,
     StepFunction,
     Thread,
+    call_at,
     calls_touching,
-    divided,
-    executed,
     innermost,
     is_inside,
     marking_thread,
     places_of,
+    split_by_function,
 )
 from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, Stack, Trait, cause_of
 from hpcprof.analysis.explain.evidence import in_words
@@ -100,7 +100,7 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         rows_of = functions.take(rows)
         function, (place, outside) = _innermost(rows_of), places.of(thread)
         calling = _calling(timeline, cause, thread, steps)
-        _, start, end = divided([function, place, outside, calling], steps.start, steps.end)
+        _, start, end = split_by_function([function, place, outside, calling], steps.start, steps.end)
         at = place.at(start)
         kept = inside[np.where(at == NONE, outside.at(start), at)]
         if cause.calls:
@@ -120,7 +120,7 @@ def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps:
     rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
     names = timeline.names(calls.name[rows])
     happens = np.array([bool(re.search(cause.calls, name or "")) for name in names], bool)
-    return executed(calls, rows[happens])
+    return call_at(calls, rows[happens])
 
 
 def _innermost(functions: Functions) -> StepFunction:

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.account.host_activity import NONE, Thread, divided, places_of
+from hpcprof.analysis.account.host_activity import NONE, Thread, places_of, split_by_function
 from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import Edges, RankEdges, host_edges
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, run_graph
@@ -164,7 +164,7 @@ def _divided(
     columns = []
     for (sequence,), mine in rows_by_key(thread):
         opened, marking = places.of(_thread(timeline, run, sequence))
-        owner, begin, finish = divided((opened, marking), start[mine], end[mine])
+        owner, begin, finish = split_by_function((opened, marking), start[mine], end[mine])
         place = opened.at(begin)
         place = np.where(place == NONE, marking.at(begin), place)
         columns.append((mine[owner], begin, finish, place))

@@ -15,7 +15,7 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
-from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, last_to_complete, needed_before
+from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, last_to_complete, scan_predecessors
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
@@ -162,7 +162,7 @@ class MpiNeeds:
             if run.waits_for_all(op, rows):
                 joined += zip(begin, done, strict=True)
             elif name in PREFIX:
-                waiters, other = needed_before(run, rows)
+                waiters, other = scan_predecessors(run, rows)
                 rooted.append((node[operations.begin[other]], node[operations.completes[waiters]]))
             elif name in FROM_ROOT:
                 rows, begin, done, is_root = (column[one_root] for column in (rows, begin, done, is_root))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
-from hpcprof.analysis.account.host_activity import NONE, Places, divided, places_of
+from hpcprof.analysis.account.host_activity import NONE, Places, places_of, split_by_function
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -314,7 +314,7 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
         rows = rows[calls.start[rows] > calls.end[calls.before[rows]]]
         start, end = calls.end[calls.before[rows]], calls.start[rows]
         opened, marking = places.of((process, thread))
-        owner, begin, finish = divided((opened, marking), start, end)
+        owner, begin, finish = split_by_function((opened, marking), start, end)
         inner = opened.at(begin)
         place = np.where(inner == NONE, marking.at(begin), inner)
         step = np.searchsorted(steps, begin, side="right") - 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcprof.analysis.account.host_activity import marking_thread
 from hpcprof.analysis.explain.explanation import NotJudged
-from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.statistics.confidence_intervals import correlation_factor
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -96,7 +96,7 @@ def drift(series: StepSeries) -> Drift | None:
     # A line through n steps changes from end to end with a variance of 12 / n of a step's.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count
     rest = wall - level[rows]
-    error = 1.2533 * float(np.mean(np.abs(rest))) * widening(rest) * float(np.sqrt(variance))
+    error = 1.2533 * float(np.mean(np.abs(rest))) * correlation_factor(rest) * float(np.sqrt(variance))
     # Residuals of few steps are too close to the fit.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None

@@ -31,9 +31,9 @@ from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.profiles.losses import Loss, Subject, summed
+from hpcprof.profiles.losses import Loss, Subject, sum_losses
 from hpcprof.profiles.timeline import Category, Mask, Timeline
-from hpcprof.runs.step_time import happened_once
+from hpcprof.runs.step_time import single_long_steps
 
 _MUCH_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
@@ -80,7 +80,7 @@ def of_series(
     """Return what the times of the steps show by themselves, and the pauses between steps."""
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
     # A step that takes long once is told by itself.
-    high = np.setdiff1d(high, happened_once(series.wall.tolist()))
+    high = np.setdiff1d(high, single_long_steps(series.wall.tolist()))
     findings = []
     if len(high):
         usual = float(np.median(series.wall))
@@ -205,7 +205,7 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if inputs.coverage and len(rows := inputs.tables["rank_collectives"]):
         missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
     rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
-    sentences = [loss.sentence for _, loss in summed(rank_losses)]
+    sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
     remedies = [*dict.fromkeys(loss.remedy for _, loss in rank_losses if loss.remedy)]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
@@ -298,7 +298,7 @@ def once_steps(account: pd.DataFrame) -> tuple[OnceStep, ...]:
     if not len(account):
         return ()
     series = step_series(account)
-    places = happened_once(series.wall.tolist())
+    places = single_long_steps(series.wall.tolist())
     if not places:
         return ()
     rows = whole_steps(account).fillna({"wait_for_peer_ns": 0})

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hpcprof.analysis.framework.declaration import OPERATIONS, Analysis, Events
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.profiles.losses import Loss, LossKind, Subject, in_short
+from hpcprof.profiles.losses import Loss, LossKind, Subject, short_sentences
 from hpcprof.profiles.readers.declaration import ProfileContent
 
 _WORDS = {
@@ -26,7 +26,7 @@ _WORDS = {
 
 def losses_of(analysis: Analysis, losses: Iterable[tuple[int, Loss]]) -> tuple[str, ...]:
     """Return sentences about those of the losses, given with their ranks, that touch an analysis."""
-    return tuple(in_short((rank, loss) for rank, loss in losses if touches(loss, analysis)))
+    return tuple(short_sentences((rank, loss) for rank, loss in losses if touches(loss, analysis)))
 
 
 def touches(loss: Loss, analysis: Analysis) -> bool:
@@ -37,7 +37,7 @@ def touches(loss: Loss, analysis: Analysis) -> bool:
         return False
     if loss.kind is LossKind.STEP:
         return analysis.events is not None and analysis.events.steps
-    return _concerns(loss, analysis.events) and bool(_subjects(loss) & _read(analysis))
+    return _concerns(loss, analysis.events) and bool(_subjects(loss) & _subjects_read(analysis))
 
 
 def _concerns(loss: Loss, events: Events | None) -> bool:
@@ -53,7 +53,7 @@ def _subjects(loss: Loss) -> frozenset[Subject]:
     if loss.kind in (LossKind.MERGED, LossKind.NUMBERED, LossKind.PAUSE):
         return frozenset(Subject)
     if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE):
-        return _about(loss.detail)
+        return _subjects_of_sentence(loss.detail)
     if loss.subject in (Subject.LAUNCH, Subject.OPERATION) or (
         loss.kind is LossKind.MISSING and loss.subject is not Subject.COPY
     ):
@@ -62,14 +62,14 @@ def _subjects(loss: Loss) -> frozenset[Subject]:
     return frozenset({loss.subject, Subject.KERNEL} if loss.kind is LossKind.GRAPH else {loss.subject})
 
 
-def _about(sentence: str) -> frozenset[Subject]:
+def _subjects_of_sentence(sentence: str) -> frozenset[Subject]:
     """Return the subjects of a sentence of the profiler; general words count where it names no library."""
     words = [word for word in _WORDS if word in sentence]
     named = [word for word in words if word.isupper()]
     return frozenset().union(*(_WORDS[word] for word in named or words))
 
 
-def _read(analysis: Analysis) -> frozenset[Subject]:
+def _subjects_read(analysis: Analysis) -> frozenset[Subject]:
     if analysis.reads is ProfileContent.KERNEL_REPORT:
         return frozenset({Subject.METRIC})
     return analysis.events.subjects if analysis.events else frozenset(Subject) - {Subject.METRIC}

@@ -118,7 +118,7 @@ def none_in(timeline: Timeline, events: str) -> Outcome:
     return no_rows(f"no {events} in {timeline.origin.path.name}")
 
 
-def imported(function: str) -> Any:
+def import_by_name(function: str) -> Any:
     """Return a function by ``module:name``."""
     module, _, name = function.partition(":")
     return getattr(import_module(module), name)
@@ -130,11 +130,11 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
     There are no rows if the analysis reads another kind of profile.
     """
     if analysis.reads is content_of(profile.origin.kind):
-        outcome: Outcome = imported(analysis.function)(profile)
+        outcome: Outcome = import_by_name(analysis.function)(profile)
     else:
         file = profile.origin.path.name
         outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}, and {file} is not one")
-    return as_declared(outcome, analysis, rank)
+    return in_declared_columns(outcome, analysis, rank)
 
 
 def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Sequence[Any] = ()) -> Outcome:
@@ -146,24 +146,24 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
     rows = {name: table.rows for name, table in needed.items()}
     outcome: Outcome
     if analysis.function:
-        outcome = imported(analysis.function)(*([parts] if analysis.map else []), rows)
+        outcome = import_by_name(analysis.function)(*([parts] if analysis.map else []), rows)
     else:
         outcome = next((part[analysis.name] for part in parts if part), no_rows(analysis.absent))
     reasons = dict.fromkeys([*(table.reason for table in needed.values()), outcome.reason])
-    return as_declared(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
+    return in_declared_columns(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 
 
 def analyze_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     """Run an analysis that compares ``runs`` with the runs in ``against``."""
-    return as_declared(imported(analysis.function)(runs, against), analysis)
+    return in_declared_columns(import_by_name(analysis.function)(runs, against), analysis)
 
 
 def analyze_runs(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
     """Run an analysis over any number of runs."""
-    return as_declared(imported(analysis.function)(runs), analysis)
+    return in_declared_columns(import_by_name(analysis.function)(runs), analysis)
 
 
-def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:
+def in_declared_columns(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:
     """Return an outcome with the columns and the sort order that the analysis declares.
 
     ``rank`` is the value of the column of this name, if the rows do not have it.
@@ -178,7 +178,7 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
     if analysis.sort_by:
         # lexsort is stable, and its last key decides.
         order = np.lexsort([_sort_key(arrays, name) for name in reversed(analysis.sort_by)])
-        arrays = {name: _taken(values, order) for name, values in arrays.items()}
+        arrays = {name: _take_rows(values, order) for name, values in arrays.items()}
     return Outcome(arrays, outcome.reason)
 
 
@@ -188,5 +188,5 @@ def _sort_key(columns: Mapping[str, Values], name: str) -> NDArray[Any]:
     return -values if name.startswith("-") else values
 
 
-def _taken(values: Values, rows: NDArray[np.intp]) -> Values:
+def _take_rows(values: Values, rows: NDArray[np.intp]) -> Values:
     return [values[row] for row in rows.tolist()] if isinstance(values, list) else values.take(rows)

@@ -26,7 +26,7 @@ def breakdown(timeline: Timeline) -> Outcome:
     devices = device_times(timeline)
     if not devices:
         return none_in(timeline, "CUDA kernels or memory operations")
-    row = _divided(devices)
+    row = _account_row(devices)
     return Outcome(columns_of([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
 
 
@@ -38,10 +38,12 @@ def device_breakdown(timeline: Timeline) -> Outcome:
         return none_in(timeline, "CUDA kernels or memory operations")
     idle = [device.device for device in devices if not device.span]
     why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
-    return Outcome(columns_of([{"device": device.device} | _divided([device]) for device in devices]), why)
+    return Outcome(
+        columns_of([{"device": device.device} | _account_row([device]) for device in devices]), why
+    )
 
 
-def _divided(devices: list[DeviceTime]) -> dict[str, int | float | None]:
+def _account_row(devices: list[DeviceTime]) -> dict[str, int | float | None]:
     """Return the span of devices, its parts, and their percent of it; sums over the devices."""
     span = sum(device.span for device in devices)
     parts = {name: sum(times) for name, *times in zip(PARTS, *map(_parts, devices), strict=True)}

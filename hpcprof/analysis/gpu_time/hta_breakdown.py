@@ -41,13 +41,13 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     if timeline.origin.kind != TORCH.name:
         return no_rows(f"{file} is not a PyTorch trace, the only input of HolisticTraceAnalysis")
-    work = _kept(timeline, _work(timeline))
+    work = _work_of_steps(timeline, _work(timeline))
     if not len(work):
         return no_rows(f"no GPU work in {file} that HolisticTraceAnalysis counts")
     start, end = _whole_microseconds(work.start, work.end)
     computes = named(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
-    span, busy = _merged(start, end)
-    _, compute = _merged(start[computes], end[computes])
+    span, busy = _span_and_union(start, end)
+    _, compute = _span_and_union(start[computes], end[computes])
     times = {"idle_time": span - busy, "compute_time": compute, "non_compute_time": busy - compute}
     shares = {name: float(np.round(100 * (time / span), 2)) if span else None for name, time in times.items()}
     row = {
@@ -64,7 +64,7 @@ def _work(timeline: Timeline) -> GpuMarks:
     return concatenate(GpuMarks, (timeline.kernels, timeline.memops, waits))
 
 
-def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
+def _work_of_steps(timeline: Timeline, work: GpuMarks) -> GpuMarks:
     """Drop work that was launched after the last step began; work of two calls with its id counts twice."""
     steps = concatenate(_Named, (timeline.ranges, timeline.gpu_marks))
     steps = steps.take(named(timeline, steps.name, lambda name: _STEP in name))
@@ -89,7 +89,7 @@ def _double(nanoseconds: Ints) -> Floats:
     return nanoseconds // 1000 + nanoseconds % 1000 / 1000
 
 
-def _merged(start: Ints, end: Ints) -> tuple[int, int]:
+def _span_and_union(start: Ints, end: Ints) -> tuple[int, int]:
     """Return the span of some intervals and the sum of the merged ones.
 
     An interval that ends before it starts counts with its negative length if it is not merged;

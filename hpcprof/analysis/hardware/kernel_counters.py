@@ -89,8 +89,8 @@ def ncu_kernels(report: KernelReport) -> Outcome:
 
 def _row(kernel: MeasuredKernel) -> dict[str, object]:
     metrics = kernel.metrics
-    percent = {name: first_of(metrics, of) for name, of in _PERCENT.items()}
-    whole = {name: first_of(metrics, of) for name, of in _WHOLE.items()}
+    percent = {name: first_metric(metrics, of) for name, of in _PERCENT.items()}
+    whole = {name: first_metric(metrics, of) for name, of in _WHOLE.items()}
     tensor, tensor_type = tensor_flops(metrics)
     return {
         "id": kernel.id,
@@ -109,7 +109,7 @@ def _row(kernel: MeasuredKernel) -> dict[str, object]:
 Metrics = Mapping[str, float]
 
 
-def first_of(metrics: Metrics, names: Sequence[str]) -> float | None:
+def first_metric(metrics: Metrics, names: Sequence[str]) -> float | None:
     """Return the value of the first metric that was measured; None if none was."""
     return next((metrics[name] for name in names if name in metrics), None)
 
@@ -164,7 +164,7 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
 def dram_bytes(metrics: Metrics) -> int | None:
     """Return the bytes read from and written to the GPU's memory."""
     total = metrics.get("dram__bytes.sum")
-    time = first_of(metrics, _DURATIONS)
+    time = first_metric(metrics, _DURATIONS)
     for name, scale in (
         ("dram__bytes_{way}.sum", 1.0),
         ("dram__sectors_{way}.sum", _SECTOR_BYTES),
@@ -186,7 +186,7 @@ def _instructions(metrics: Metrics, name: str) -> float | None:
     per_cycle = metrics.get(f"{name}.per_cycle_elapsed")
     cycles = metrics.get("smsp__cycles_elapsed.avg")
     rate = metrics.get("smsp__cycles_elapsed.avg.per_second")
-    time = first_of(metrics, _DURATIONS)
+    time = first_metric(metrics, _DURATIONS)
     if cycles is None and rate is not None and time is not None:
         cycles = rate * time / 1e9
     return None if per_cycle is None or cycles is None else per_cycle * cycles

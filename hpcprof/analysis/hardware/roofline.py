@@ -30,7 +30,7 @@ def roofline_of_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
     The times in situ come from the run's other ranks, if these ran under Nsight Systems.
     """
     outcome = roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
-    return _with(outcome, _several_devices(results["device_breakdown"]) if len(outcome.rows) else [])
+    return _add_notes(outcome, _several_devices(results["device_breakdown"]) if len(outcome.rows) else [])
 
 
 def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -45,10 +45,10 @@ def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Out
     outcome = roofline(kernels, shapes, peaks)
     devices = [device for run in against for device in _several_devices(run.tables["device_breakdown"])]
     notes = list(dict.fromkeys(devices)) if len(outcome.rows) else []
-    return _with(outcome, [*notes, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
+    return _add_notes(outcome, [*notes, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
 
 
-def _with(outcome: Outcome, notes: Sequence[str]) -> Outcome:
+def _add_notes(outcome: Outcome, notes: Sequence[str]) -> Outcome:
     """Add sentences to the reason of an outcome."""
     return Outcome(outcome.rows, "; ".join(filter(None, [outcome.reason, *notes])))
 
@@ -123,11 +123,11 @@ def _row(
         if counts["dram_bytes"]:
             row["ai_flop_per_byte"] = round(total / counts["dram_bytes"], 4)
     if time:
-        row |= _bound(counts, "+".join(types), peak, time)
+        row |= _binding_resource(counts, "+".join(types), peak, time)
     return row
 
 
-def _bound(
+def _binding_resource(
     counts: Mapping[str, float | None], tensor_type: str, peak: Mapping[str, float], time: float
 ) -> dict[str, object]:
     """Return the resource that needs the most time, and its share; empty if a value is unknown."""

@@ -200,7 +200,7 @@ def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
     return "", {}
 
 
-def growing(rows: Iterable[Row]) -> list[Row]:
+def growing_ranks(rows: Iterable[Row]) -> list[Row]:
     """Return the rows of ``host_memory`` of the ranks whose memory grows with each step."""
     return [row for row in rows if row["grows"] and row["growth_bytes_per_step"] is not None]
 
@@ -218,7 +218,7 @@ def growth_in_words(row: Row) -> str:
 
 
 def _host(rows: Sequence[Row]) -> Iterator[Finding]:
-    grown = growing(rows)
+    grown = growing_ranks(rows)
     if not grown:
         return
     evidence = [

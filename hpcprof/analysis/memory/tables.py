@@ -122,7 +122,7 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         grown = [_growth(series, marks) for _, series, marks in parts]
         growing = [rate for rate in grown if rate.grows]
         by_s, by_step = (sum(by.rate for each in growing if (by := each[at]) is not None) for at in (0, 1))
-        free = _free(node)
+        free = _free_bytes(node)
         for (rank, series, marks), rate in zip(parts, grown, strict=True):
             yield _row(node, rank, series, marks, rate, free, (by_s, by_step))
 
@@ -149,14 +149,14 @@ def _growth(series: Series, marks: Sequence[StepMark]) -> _Grown:
     return _Grown(growth(times, values), growth(steps, values))
 
 
-def _free(node: NodeTelemetry) -> float | None:
+def _free_bytes(node: NodeTelemetry) -> float | None:
     """Return the bytes that the job left free on a node when it used most."""
     limit = node.limits.get("memory_bytes")
     used = node.series.get(("node", "cgroup_memory_bytes")) or node.series.get(("node", "memory_used_bytes"))
     return None if limit is None or used is None else max(0.0, float(limit - used.values.max()))
 
 
-def _last(series: Series, marks: Sequence[StepMark] = ()) -> float:
+def _last_value(series: Series, marks: Sequence[StepMark] = ()) -> float:
     """Return the last value up to the last step; without steps, the last one that is not zero.
 
     It is zero when the processes have ended, and small as long as only the shell that started them is left.
@@ -188,8 +188,8 @@ def _row(
         "samples": len(series.times),
         "first_step": marks[0].step if marks else None,
         "last_step": marks[-1].step if marks else None,
-        "resident_bytes": int(_last(series, marks)),
-        "proportional_bytes": None if shared is None else int(_last(shared)),
+        "resident_bytes": int(_last_value(series, marks)),
+        "proportional_bytes": None if shared is None else int(_last_value(shared)),
         "growth_bytes_per_step": by_step and round(by_step.rate, 1),
         "growth_low_bytes_per_step": by_step and round(by_step.low, 1),
         "growth_high_bytes_per_step": by_step and round(by_step.high, 1),
@@ -263,7 +263,7 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
         if snapshot.snapshot is None:
             damaged += 1
         else:
-            looked += _looked_at(snapshot.rank, snapshot.file, snapshot.snapshot)
+            looked += _snapshot_views(snapshot.rank, snapshot.file, snapshot.snapshot)
     reason = f"{counted(damaged, 'snapshot')} could not be read" if damaged else ""
     lines = [row for rank, rank_lines in sorted(run.lines.items()) for row in _line_rows(rank, rank_lines)]
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
@@ -294,7 +294,7 @@ def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any
         }
 
 
-def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Looked]:
+def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Looked]:
     notes = snapshot.notes
     for memory in snapshot.devices:
         if not memory.reserved_bytes and not memory.blocks:
@@ -358,7 +358,8 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
         differs = differences(view.held, other_ranks)
         whole = sum(held.bytes for held in view.held.values()) or 1
         places = sorted(
-            {*view.held, *differs}, key=lambda place: (-_held(view, place).bytes, -abs(differs.get(place, 0)))
+            {*view.held, *differs},
+            key=lambda place: (-_memory_of_place(view, place).bytes, -abs(differs.get(place, 0))),
         )
         largest, smaller = places[:_MOST_PLACES], places[_MOST_PLACES:]
         small_places: dict[str, list[Purpose]] = defaultdict(list)
@@ -366,7 +367,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             small_places[place.kind].append(place)
         groups = [[place] for place in largest] + [*small_places.values()]
         for group in groups:
-            held = [_held(view, place) for place in group]
+            held = [_memory_of_place(view, place) for place in group]
             size = sum(each.bytes for each in held)
             kind, module, line = group[0] if len(group) == 1 else (group[0].kind, "", REST)
             yield view.key | {
@@ -380,7 +381,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _held(view: _Looked, place: Purpose) -> Held:
+def _memory_of_place(view: _Looked, place: Purpose) -> Held:
     return view.held.get(place, Held(0, 0))
 
 

@@ -155,7 +155,7 @@ class Efficiencies:
             if thread in past
         }
         begun, ended = ideal_times(run, first)
-        length = calls.length + _until_next(run)
+        length = calls.length + _gaps_to_next(run)
         own_end, ended = calls.own_start + length, ended + length - calls.length
         for thread, low, high in zip(threads, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             prior = past.get(thread)
@@ -211,7 +211,7 @@ class Efficiencies:
         return rows
 
 
-def _until_next(run: RunMpi) -> Ints:
+def _gaps_to_next(run: RunMpi) -> Ints:
     """Return the gap from each call to the next one of its thread, in ns; 0 if above `_AT_ONCE_NS`."""
     calls = run.calls
     gap = np.append(calls.own_start[1:], 0) - calls.own_end

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE, START_CALLS
-from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, needed_before
+from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, scan_predecessors
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
@@ -55,7 +55,7 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     for place, thread in enumerate(threads):
         first[place] = begun.get(thread, first[place])
     begin += np.repeat(first - begin[bounds[:-1]], np.diff(bounds))
-    later, after = _replayed(_plan(run), begin, begin + unavoidable, bounds)
+    later, after = _replay_waits(_plan(run), begin, begin + unavoidable, bounds)
     return begin + later, begin + unavoidable + after
 
 
@@ -75,7 +75,7 @@ def _plan(run: RunMpi) -> _Plan:
             awaited.append(np.repeat(operations.begin[rows[is_root]], rows.shape[1] - 1))
         for_all = run.waits_for_all(op, rows)
         if name in PREFIX and not for_all:
-            waiters, other = needed_before(run, rows)
+            waiters, other = scan_predecessors(run, rows)
             waiting.append(operations.completes[waiters])
             awaited.append(operations.begin[other])
         if name in TO_ROOT:
@@ -149,7 +149,7 @@ class _Events:
         return latest
 
 
-def _replayed(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, Ints]:
+def _replay_waits(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, Ints]:
     """Return by how much waits delay the begin and the end of each call.
 
     Each thread goes on until it waits for an event that has no time yet.

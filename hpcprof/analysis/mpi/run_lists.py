@@ -110,7 +110,7 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
     return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
 
 
-def _joined_by_all(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
+def _common_call(communicators: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
     every = [
         number
         for number, members in enumerate(communicators.members[:-1])
@@ -138,7 +138,7 @@ def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: I
     columns = {name: rows.operations[name].astype(np.int64) for name in ("comm", "peer", "tag")}
     for name, values in (("comm", comm), ("peer", peer), ("tag", tag)):
         columns[name][places] = values
-    return replace(rows, operations={**rows.operations, **_small(columns)})
+    return replace(rows, operations={**rows.operations, **_shrink_columns(columns)})
 
 
 class RunLists(msgspec.Struct, dict=True):
@@ -175,7 +175,9 @@ class RunLists(msgspec.Struct, dict=True):
         begin, end = operation_columns["begin"], operation_columns["end"]
         operation_columns["end"] = np.where(end == NONE, NONE, end - begin)
         bounds = np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(start))
-        self._added[rank] = _RankRows(_small(call_columns), _small(operation_columns), bounds)
+        self._added[rank] = _RankRows(
+            _shrink_columns(call_columns), _shrink_columns(operation_columns), bounds
+        )
 
     @property
     def ranks(self) -> list[int]:
@@ -187,7 +189,7 @@ class RunLists(msgspec.Struct, dict=True):
         """The rows of each rank; receives that record nothing have the message that they must have got."""
         rows = self._added
         groups = _communicators(self.comms, rows)
-        world = _joined_by_all(groups, rows)
+        world = _common_call(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
         messages = messages_of_unnamed(
             {rank: _messages(of.operations, groups, world, message, sends) for rank, of in rows.items()}
@@ -213,7 +215,9 @@ class RunLists(msgspec.Struct, dict=True):
         The messages with a tag from one rank to another match in their order. Those that are left over, if
         one side has more, do not; without ``MPI_Init`` on both ranks, none of them does.
         """
-        peers = {rank: _small({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()}
+        peers = {
+            rank: _shrink_columns({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()
+        }
         counted = []
         for rank, rows in self._rows.items():
             chosen = np.flatnonzero(peers[rank] != NONE)
@@ -278,7 +282,7 @@ class RunLists(msgspec.Struct, dict=True):
         alike = min(counts) == max(counts)
         return min(counts) if alike or np.isin(communicators.members[number], self.started).all() else 0
 
-    def _left_over(self, rows: _RankRows) -> Mask:
+    def _unmatched_collectives(self, rows: _RankRows) -> Mask:
         """Return which operations are collectives without a counterpart."""
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
         comm = rows.operations["comm"].astype(np.int64)
@@ -328,17 +332,17 @@ class RunLists(msgspec.Struct, dict=True):
             ops = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
             ops["begin"], ops["end"] = began[chosen], position[_ends(ops)]
             ops["peer"] = self.peers[rank][chosen].astype(np.int64)
-            ops["left"] = self._left_over(rows)[chosen].astype(np.int64)
+            ops["left"] = self._unmatched_collectives(rows)[chosen].astype(np.int64)
             ops["root"] = self.communicators.in_program(ops["comm"], ops["root"])
             operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **ops})
-        return RowWindow(_joined(calls), _joined(operations), begin is None, end is None)
+        return RowWindow(_join_columns(calls), _join_columns(operations), begin is None, end is None)
 
     @cached_property
     def _cuts(self) -> list[dict[int, int]]:
         """The moments of each rank, on its clock, at which the windows but the last one end."""
         if sum(len(rows.calls["start"]) for rows in self._rows.values()) <= self.most_calls:
             return []
-        world = _joined_by_all(self.communicators, self._rows)
+        world = _common_call(self.communicators, self._rows)
         if world is None:
             return []
         weights = _Weights(self.communicators)
@@ -378,7 +382,7 @@ class RunLists(msgspec.Struct, dict=True):
         order = np.argsort(begun, kind="stable")
         peer = self.peers[rank].astype(np.int64)
         weight = np.where(message, self._message_weight(rank, ops, peer), weights.of(rank, ops["comm"]))
-        weight[~message & ((ops["comm"] == world) | self._left_over(rows))] = 0
+        weight[~message & ((ops["comm"] == world) | self._unmatched_collectives(rows))] = 0
         so_far = np.concatenate(([np.uint64(0)], np.cumsum(weight[order], dtype=np.uint64)))
         latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(finished[order])))
         main = slice(0, rows.threads[1])
@@ -396,7 +400,7 @@ class RunLists(msgspec.Struct, dict=True):
     def _message_weight(self, rank: int, ops: Mapping[str, Ints], peer: Ints) -> NDArray[np.uint64]:
         sends = np.isin(ops["op"], self.ops.chosen(_SENDS))
         sender, receiver = np.where(sends, rank, peer), np.where(sends, peer, rank)
-        mixed = _mixed(ops["comm"], sender, receiver, ops["tag"])
+        mixed = _hash_rows(ops["comm"], sender, receiver, ops["tag"])
         return np.where(peer == NONE, np.uint64(0), np.where(sends, mixed, -mixed))
 
 
@@ -441,13 +445,13 @@ class _Weights:
             ranks = self._members[number]
             place = int(np.searchsorted(ranks, rank))
             if place < len(ranks) and ranks[place] == rank:
-                every = _mixed(np.full(len(ranks), number), ranks)
+                every = _hash_rows(np.full(len(ranks), number), ranks)
                 every[-1:] = -np.add.reduce(every[:-1], keepdims=True)
                 result[comm == number] = every[place]
         return result
 
 
-def _mixed(*columns: Ints) -> NDArray[np.uint64]:
+def _hash_rows(*columns: Ints) -> NDArray[np.uint64]:
     """Return a number for each row that looks random (the mixing function of SplitMix64)."""
     result = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
     for column in columns:
@@ -466,7 +470,7 @@ def _ends(operations: Mapping[str, Ints]) -> Ints:
     return np.where(operations["end"] == NONE, NONE, operations["begin"] + operations["end"])
 
 
-def _small(columns: Mapping[str, Ints]) -> dict[str, _Column]:
+def _shrink_columns(columns: Mapping[str, Ints]) -> dict[str, _Column]:
     """Return columns in the smallest types that hold their values; equal values take no memory."""
     bounded: dict[str, _Column] = {}
     for name, values in columns.items():
@@ -478,5 +482,5 @@ def _small(columns: Mapping[str, Ints]) -> dict[str, _Column]:
     return bounded
 
 
-def _joined(parts: Sequence[Mapping[str, Ints]]) -> dict[str, Ints]:
+def _join_columns(parts: Sequence[Mapping[str, Ints]]) -> dict[str, Ints]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

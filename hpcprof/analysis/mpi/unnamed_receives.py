@@ -68,15 +68,19 @@ def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[In
     inbound = {key[0]: rows for key, rows in rows_by_key(streams[:, 3])}
     result = {}
     for rank, rows in unnamed.items():
-        chosen = _left_over(ranks[rank], streams, progress, inbound[rank]) if rank in inbound else rows[:0]
+        chosen = (
+            _unclaimed_messages(ranks[rank], streams, progress, inbound[rank])
+            if rank in inbound
+            else rows[:0]
+        )
         if len(chosen) != len(rows):
-            places, taken = _shared(np.floor(ranks[rank].progress[rows]), np.floor(progress[chosen]))
+            places, taken = _pair_receives(np.floor(ranks[rank].progress[rows]), np.floor(progress[chosen]))
             rows, chosen = rows[places], chosen[taken]
         result[rank] = (rows, *streams[chosen, :3].T)
     return result
 
 
-def _shared(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
+def _pair_receives(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
     """Return positions of receives and messages that are paired, given the collectives before each."""
     pairs = []
     for epoch in np.intersect1d(receives, messages):
@@ -88,7 +92,7 @@ def _shared(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
-def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
+def _unclaimed_messages(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
     """Return the messages that a rank's named receives leave over, by the progress of the senders."""
     named = np.flatnonzero(ops.receives & (ops.peer != NO_PEER))
     taken = {
@@ -96,14 +100,14 @@ def _left_over(ops: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> I
         for key, rows in (rows_by_key(ops.comm[named], ops.peer[named], ops.tag[named]) if len(named) else [])
     }
     sequences = [
-        np.delete(inbound[rows], _taken(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
+        np.delete(inbound[rows], _taken_messages(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
         for key, rows in rows_by_key(*streams[inbound, :3].T)
     ]
     remaining = np.concatenate(sequences)
     return remaining[np.argsort(at[remaining], kind="stable")]
 
 
-def _taken(sent: Floats, received: Floats) -> NDArray[np.int64]:
+def _taken_messages(sent: Floats, received: Floats) -> NDArray[np.int64]:
     """Return positions of the messages of a stream that its receives take, given the progress of each."""
     count = min(len(sent), len(received))
     turn = np.arange(count)

@@ -15,7 +15,7 @@ import numpy as np
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask
 
@@ -80,15 +80,15 @@ def blocked_sends(run: RunMpi) -> Ints:
     return sends[late & (end[ops.completes[sends]] > posted)]
 
 
-def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
+def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return operations of scans, and for each that of the rank before and of the last one of those before.
 
     ``rows``, of shape (m, n), are as in `collective_tables`, which has the ranks of a communicator in their
     order.
     """
     start = run.calls.start[run.operations.begin[rows]]
-    latest = np.maximum.accumulate(start, axis=1)[:, :-1]
-    place = np.where(start[:, :-1] == latest, np.arange(rows.shape[1] - 1), 0)
+    latest_start = np.maximum.accumulate(start, axis=1)[:, :-1]
+    place = np.where(start[:, :-1] == latest_start, np.arange(rows.shape[1] - 1), 0)
     last = np.take_along_axis(rows, np.maximum.accumulate(place, axis=1), axis=1)
     waiters = np.concatenate([rows[:, 1:].ravel()] * 2)
     return waiters, np.concatenate([rows[:, :-1].ravel(), last.ravel()])
@@ -131,7 +131,7 @@ def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
     # A later call of the rank receives what was sent before this message.
     order = np.lexsort((call, ops.rank[receives]))
     by_rank, ends = ops.rank[receives][order], call[order]
-    earliest = _earliest_later(by_rank, ends, start[sent][order])
+    earliest = _earliest_later_sends(by_rank, ends, start[sent][order])
     wrong = np.empty(len(receives), bool)
     wrong[order] = earliest < start[sent][order]
     yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
@@ -154,7 +154,7 @@ def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part
     call, begin = ops.completes[ends], ops.begin[other]
     start, end = calls.start[call], calls.end[call]
     # Calls of a thread follow each other, and so do their starts.
-    following = _first_after(run, begin, start)
+    following = _next_calls(run, begin, start)
     back = np.minimum(following, len(calls) - 1)
     pending = (following > begin) & (following <= ops.completes[other]) & (calls.start[begin] <= start)
     waited, until_return = calls.start[back] - start, end - calls.start[back]
@@ -162,20 +162,20 @@ def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part
     return _part(run, call[rows], pattern, back[rows])
 
 
-def _first_after(run: RunMpi, call: Ints, moment: Ints) -> Ints:
+def _next_calls(run: RunMpi, call: Ints, moment: Ints) -> Ints:
     """Return the first call after each moment of the thread of each call, or one of the next thread."""
     sequence = run.calls.sequence
     keys, number = sequence[call], np.arange(len(run.calls))
-    last = latest((sequence,), run.calls.start, (keys,), moment)
+    last = latest_rows((sequence,), run.calls.start, (keys,), moment)
     return np.where(last == NONE, np.searchsorted(sequence, keys), number[last] + 1)
 
 
-def _earliest_later(rank: Ints, call: Ints, sent: Ints) -> Ints:
+def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
     """Return when the first of the messages was sent that later calls of the same rank receive."""
-    latest = np.iinfo(np.int64).max
-    result = np.full(len(rank), latest)
+    latest_time = np.iinfo(np.int64).max
+    result = np.full(len(rank), latest_time)
     for _, rows in rows_by_key(rank) if len(rank) else []:
-        after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], latest)
+        after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], latest_time)
         result[rows] = after[np.searchsorted(call[rows], call[rows], side="right")]
     return result
 
@@ -188,11 +188,11 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
         if run.waits_for_all(op, rows):
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
-            yield _part(run, *_paired(ops.completes[rows], pattern, ops.begin[last]))
+            yield _part(run, *_pair_messages(ops.completes[rows], pattern, ops.begin[last]))
             ends, last_rows = last_to_complete(run, rows)
             yield _until_progress(run, ends, last_rows, pattern)
         elif name in PREFIX:
-            waiters, other = needed_before(run, rows)
+            waiters, other = scan_predecessors(run, rows)
             yield _part(run, ops.completes[waiters], N_TO_N, ops.begin[other])
         root = ops.root[rows[:, 0]]
         rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
@@ -201,7 +201,9 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
             continue
         waiters = rows[is_root]
         if name in FROM_ROOT:
-            yield _part(run, *_paired(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None]))
+            yield _part(
+                run, *_pair_messages(ops.completes[rows], LATE_BROADCAST, ops.begin[waiters][:, None])
+            )
         if name in TO_ROOT:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
             yield _part(run, ops.completes[waiters], EARLY_REDUCE, ops.begin[last])
@@ -222,7 +224,7 @@ def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     return rows[other], last_rows[other]
 
 
-def _paired(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
+def _pair_messages(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
     return call.ravel(), pattern, np.broadcast_to(arrival, call.shape).ravel()
 
 
@@ -267,8 +269,8 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     since = np.minimum(end[own_from], end[other_from])
     waiter, other = (_Since(run, gap, waited, calls_of_side, since) for calls_of_side in (call, arrival))
     more_work, more_wait = other.worked - waiter.worked, other.waited - waiter.waited
-    longest_gap = _longest(run, gap, other.first + 1, arrival + 1)
-    longest_wait = _longest(run, waited, other.first + 1, arrival)
+    longest_gap = _call_of_maximum(run, gap, other.first + 1, arrival + 1)
+    longest_wait = _call_of_maximum(run, waited, other.first + 1, arrival)
     departure = np.where(other.first < arrival, other.left, 0)
     longest_wait = np.where(
         departure > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
@@ -298,7 +300,7 @@ class _Since:
     def __init__(self, run: RunMpi, gap: Ints, waited: Ints, call: Ints, moment: Ints) -> None:
         calls, bounds = run.calls, run.calls.first
         begins = bounds[np.searchsorted(bounds, call, side="right") - 1]
-        self.first = first = np.clip(_first_after(run, call, moment) - 1, begins, call)
+        self.first = first = np.clip(_next_calls(run, call, moment) - 1, begins, call)
         worked, idle = np.cumsum(gap), np.cumsum(waited)
         after = np.maximum(moment - calls.end[first], 0)
         self.worked = np.maximum(worked[call] - worked[first] - after, 0)
@@ -332,7 +334,7 @@ def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
     ended_at = np.where(ops.sends, ops.begin, ops.completes)
     pairs, wanted = (ops.rank[rows], ops.rank[partners]), (calls.rank[call], calls.rank[arrival])
     # A message that ends in the call that waits is not before it.
-    last = latest(pairs, ended_at[rows], wanted, call - 1)
+    last = latest_rows(pairs, ended_at[rows], wanted, call - 1)
     has_last = np.flatnonzero(last != NONE)
     waiter, other = np.full(len(call), NONE), np.full(len(call), NONE)
     waiter[has_last], other[has_last] = ended_at[rows[last[has_last]]], ended_at[partners[last[has_last]]]
@@ -364,7 +366,7 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
         yield waiter, other
 
 
-def _longest(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
+def _call_of_maximum(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
     """Return the call with the greatest value from ``low`` to below ``high``, `NONE` if none is above 0.
 
     Both are calls of one thread. Maxima over 1, 2, 4, … calls answer each question with two of them.

@@ -78,11 +78,11 @@ def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iter
         return None
     precision = _TYPES.get(str(written[first]))
     if precision == "fp32":
-        precision = _of_single(kernels)
+        precision = _single_precision(kernels)
     return peaks_of(gpu).get(precision or "")
 
 
-def _of_single(kernels: Iterable[str]) -> str | None:
+def _single_precision(kernels: Iterable[str]) -> str | None:
     text = " ".join(kernels)
     if _TF32.search(text):
         return "tf32"
@@ -162,7 +162,7 @@ def _output(
     image: list[int], weight: list[int], inputs: _Inputs, positions: tuple[int, int, int]
 ) -> list[int]:
     size = len(weight) - 2
-    stride, padding, dilation = (_each(inputs.value(position), size) for position in positions)
+    stride, padding, dilation = (_per_dimension(inputs.value(position), size) for position in positions)
     if not (stride and padding and dilation and min(stride) > 0 and len(image) == len(weight)):
         return []
     rows = zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
@@ -170,7 +170,7 @@ def _output(
     return [image[0], weight[0], *points] if min(points) >= 0 else []
 
 
-def _each(value: Any, size: int) -> list[int]:
+def _per_dimension(value: Any, size: int) -> list[int]:
     """Return a value for each dimension, empty if there is none; one value counts for all."""
     if not _is_list(value) or not value:
         return []

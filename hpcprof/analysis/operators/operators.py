@@ -85,7 +85,7 @@ def launching_operators(timeline: Timeline) -> tuple[Ints, Ints]:
     operation, call = first_launches(timeline)
     calls = timeline.calls
     call_start = (calls.process[call], calls.thread[call], calls.start[call])
-    carrier = open_at(nesting(timeline), timeline.operators, *call_start)
+    carrier = innermost_row(nesting(timeline), timeline.operators, *call_start)
     launched = carrier != NO_OPERATOR
     return operation[launched], carrier[launched]
 
@@ -98,7 +98,9 @@ def first_launches(timeline: Timeline) -> tuple[Ints, Ints]:
     return operation[first], call[first]
 
 
-def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Ints, moment: Ints) -> Ints:
+def innermost_row(
+    tree: Nesting, table: Operators | Ranges, process: Ints, thread: Ints, moment: Ints
+) -> Ints:
     """Return the position of the innermost row that is open on a thread at each moment, or `NO_OPERATOR`."""
     start, end = table.start[tree.order], table.end[tree.order]
     carrier = np.full(len(moment), NO_OPERATOR, np.int64)
@@ -324,7 +326,7 @@ def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]
     """Return the number and the time of the operations that each call launched itself, by position."""
     operation, call = first_launches(timeline)
     calls = timeline.calls
-    place = open_at(tree, timeline.modules, calls.process[call], calls.thread[call], calls.start[call])
+    place = innermost_row(tree, timeline.modules, calls.process[call], calls.thread[call], calls.start[call])
     inside = place != NO_OPERATOR
     spent = sums(place[inside], time[operation[inside]], len(tree.order))
     return np.bincount(place[inside], minlength=len(spent)), spent
@@ -343,6 +345,6 @@ def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     first = np.flatnonzero(link[linked][1:] == link[linked][:-1])
     forward, backward = linked[first], linked[first + 1]
     rows = operator_tree.order[forward]
-    place = open_at(tree, timeline.modules, table.process[rows], table.thread[rows], table.start[rows])
+    place = innermost_row(tree, timeline.modules, table.process[rows], table.thread[rows], table.start[rows])
     inside = place != NO_OPERATOR
     return sums(place[inside], spent[backward[inside]], len(tree.order))

@@ -131,7 +131,7 @@ def operation_of(name: str, kind: str) -> str:
     return operation(name) or "AllReduce"
 
 
-def fitted(samples: Sequence[Sample], algorithm: str = TREE, share: float | None = None) -> Network:
+def fit_run_network(samples: Sequence[Sample], algorithm: str = TREE, share: float | None = None) -> Network:
     """Return the network that explains the communication of a run.
 
     Operations with one size at one number of ranks do not tell latency from bandwidth. Their latency is then

@@ -108,10 +108,12 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
         measured = float(total.mean(axis=1).var(ddof=1)) / whole**2
         if measured > 2 * within:
             residuals = residuals - residuals.mean(axis=2, keepdims=True)
-    return Noise(mean, _drawn(mean, residuals, names, generator, doubt), measured, within, units, steps)
+    return Noise(
+        mean, _draw_differences(mean, residuals, names, generator, doubt), measured, within, units, steps
+    )
 
 
-def _drawn(
+def _draw_differences(
     mean: Floats, residuals: Floats, names: Ints, generator: np.random.Generator, doubt: bool
 ) -> Floats:
     """Return drawn differences from the mean, shape (operations, draws)."""

@@ -221,10 +221,10 @@ def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFram
     free = replay.mixed(comm, [np.zeros_like(times) for times in replay.measured], replay.measured)
     saving = unchanged - replay.walls(free)
     if saving.mean() >= LEAST_PCT / 100 * step:
-        yield _finding(replay, "", None, [*_communicating(replay)], saving, None, step)
+        yield _finding(replay, "", None, [*_communication_names(replay)], saving, None, step)
 
 
-def _communicating(replay: OperationReplay) -> Iterator[str]:
+def _communication_names(replay: OperationReplay) -> Iterator[str]:
     """Yield the names of communication, the one with most own time first."""
     parts = [
         pd.Series(times.sum(axis=1)).groupby(graph.rows["name"].to_numpy()).sum()
@@ -314,7 +314,7 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
     replay = OperationReplay.from_table(table)
     durations: Sequence[Floats] = replay.measured
     for change in changes:
-        durations = _changed(replay, durations, change)
+        durations = _changed_times(replay, durations, change)
     measured = np.concatenate([graph.measured for graph in replay.graphs])
     unchanged, predicted = replay.walls(replay.measured), replay.walls(durations)
     half = _NORMAL_90 * float(np.std(predicted)) / np.sqrt(len(predicted)) + abs(
@@ -333,11 +333,11 @@ def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Predic
     )
 
 
-def _changed(replay: OperationReplay, durations: Sequence[Floats], change: Change) -> list[Floats]:
+def _changed_times(replay: OperationReplay, durations: Sequence[Floats], change: Change) -> list[Floats]:
     if change.kind == "ideal":
         if not change.pattern:
             return list(replay.ideal)
-        chosen = _selected(replay, change.pattern)
+        chosen = _select_operations(replay, change.pattern)
         return (
             replay.mixed(chosen, durations, replay.ideal)
             if change.factor
@@ -361,7 +361,7 @@ def _changed(replay: OperationReplay, durations: Sequence[Floats], change: Chang
     return [np.where(rows, times * factor, times) for rows, times in zip(chosen, durations, strict=True)]
 
 
-def _selected(replay: OperationReplay, pattern: str) -> list[Mask]:
+def _select_operations(replay: OperationReplay, pattern: str) -> list[Mask]:
     """Return the operations that ``rank:0``, ``stage:3``, ``replica:1`` or ``name:REGEX`` selects."""
     column, _, value = pattern.partition(":")
     if column == "name":

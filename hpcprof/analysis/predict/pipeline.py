@@ -234,7 +234,10 @@ def pipeline_step(
     else:
         behind = [stages - stage - 1 for stage in range(stages)]
         ahead = behind if schedule == "1f1b" else [2 * later + (chunks - 1) * stages for later in behind]
-        orders = [_alternating(stage, stages, microbatches, chunks, ahead[stage]) for stage in range(stages)]
+        orders = [
+            _one_forward_one_backward(stage, stages, microbatches, chunks, ahead[stage])
+            for stage in range(stages)
+        ]
     end: dict[Block, Floats] = {}
     free: list[Floats | float] = [0.0] * stages
     waiting = [iter(order) for order in orders]
@@ -271,7 +274,9 @@ def _arrival(block: Block, end: dict[Block, Floats], virtual: int, message: floa
     return come if come is None or source[2] == place else come + message
 
 
-def _alternating(stage: int, stages: int, microbatches: int, chunks: int, ahead: int) -> list[Block]:
+def _one_forward_one_backward(
+    stage: int, stages: int, microbatches: int, chunks: int, ahead: int
+) -> list[Block]:
     """Return the order of a stage: some forward blocks ahead, then forward and backward in turns."""
     count = microbatches * chunks
 

@@ -19,7 +19,15 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.explain.changes import Change
-from hpcprof.analysis.predict.network import RING, TREE, Network, Sample, fitted, medians, operation_of
+from hpcprof.analysis.predict.network import (
+    RING,
+    TREE,
+    Network,
+    Sample,
+    fit_run_network,
+    medians,
+    operation_of,
+)
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
@@ -151,7 +159,9 @@ class Predictor:
         site: Network | None = None,
         computing: Callable[[float], float] = float,
     ) -> None:
-        self.unit, *self._others = (_changed(unit_of(one, keep), changes) for one in (table, *other_tables))
+        self.unit, *self._others = (
+            _changed_unit(unit_of(one, keep), changes) for one in (table, *other_tables)
+        )
         self._site = site
         self._computing = computing
         self._fixed = 0.0 if computing is float else _FIXED
@@ -192,7 +202,9 @@ class Predictor:
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
                     samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
-        network = fitted([sample for sample in samples if sample.own_ns > 0] or samples, algorithm, share)
+        network = fit_run_network(
+            [sample for sample in samples if sample.own_ns > 0] or samples, algorithm, share
+        )
         return network if self._site is None else self._site.over(network)
 
     def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:
@@ -225,7 +237,7 @@ class Predictor:
             round(max(value - np.hypot(max(middle - low, 0.0), half), 0.0)),
             round(value + np.hypot(max(high - middle, 0.0), half)),
         )
-        account = _whole({name: part * scale for name, part in parts.items()}, step.value)
+        account = _round_parts({name: part * scale for name, part in parts.items()}, step.value)
         grown = {name: account[name] - before[name] for name in account}
         largest = max(grown, key=lambda name: grown[name])
         count = nodes or -(-ranks // self._per_node)
@@ -436,7 +448,7 @@ class Predictor:
         return side if offset > 0 else -side
 
 
-def _changed(unit: Unit, changes: Sequence[Change]) -> Unit:
+def _changed_unit(unit: Unit, changes: Sequence[Change]) -> Unit:
     """Return a unit with changed times; the measured step stays what it was."""
     own = unit.own.copy()
     for change in changes:
@@ -469,7 +481,7 @@ def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
     return notes
 
 
-def _whole(parts: dict[str, float], value: int) -> dict[str, int]:
+def _round_parts(parts: dict[str, float], value: int) -> dict[str, int]:
     """Round parts so that they add up to a value."""
     rounded = {name: round(part) for name, part in parts.items()}
     rounded["wait_for_peer_ns"] += value - sum(rounded.values())

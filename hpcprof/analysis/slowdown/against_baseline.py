@@ -111,16 +111,18 @@ def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     clock = StepRatios.of(control, control_rows) if len(control_rows) else None
     busy, covered = _times(pair.candidate, len(names))
     share = {"overlap_pct": percent(covered[compared].sum(), busy[compared].sum())}
-    rows = [(math.inf, _named((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock) | share)]
+    rows = [
+        (math.inf, _name_columns((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock) | share)
+    ]
     if clock is not None:
         row = slowdown_columns(control, control_rows, None) | {"overlap_pct": 0.0}
-        rows.append((math.inf, _named((CONTROL, "", "")) | row))
+        rows.append((math.inf, _name_columns((CONTROL, "", "")) | row))
     for k in compared.tolist():
         row = slowdown_columns(overlapped, np.array([k]), clock) | {
             "overlap_pct": percent(covered[k], busy[k])
         }
         lost = (row["slowdown"] - 1) * float(overlapped.expected[k])
-        rows.append((lost, _named(names[k]) | row))
+        rows.append((lost, _name_columns(names[k]) | row))
     rows.sort(key=lambda row: -row[0])
     return [row for _, row in rows]
 
@@ -135,7 +137,7 @@ def _times(runs: list[Occurrences], kernels: int) -> tuple[Floats, Floats]:
     return busy.astype(np.float64), covered.astype(np.float64)
 
 
-def _named(kernel: KernelId) -> dict[str, Any]:
+def _name_columns(kernel: KernelId) -> dict[str, Any]:
     return dict(zip(("name", "grid", "block"), kernel, strict=True))
 
 

@@ -65,7 +65,7 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     if not ascends(everything.start):
         rows = rows[np.argsort(everything.start[rows], kind="stable")]
     duration = everything.end[rows] - everything.start[rows]
-    covered = _covered(everything, rows)
+    covered = _overlapped_time(everything, rows)
     touched = np.flatnonzero(covered)
     overlapped = np.zeros(len(rows), bool)
     overlapped[touched] = covered[touched] >= OVERLAPPED_SHARE * duration[touched]
@@ -120,7 +120,7 @@ def _last_step(timeline: Timeline, process: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _covered(kernels: Kernels, rows: Ints) -> Ints:
+def _overlapped_time(kernels: Kernels, rows: Ints) -> Ints:
     """Return how long communication ran on the device of each of these kernels during the kernel."""
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)

@@ -56,7 +56,7 @@ def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurren
     steps = steps_of(timeline).ranges
     owner = open_range(steps, placed.process, placed.launched)
     inside = np.flatnonzero(owner != OUTSIDE)
-    kernel, phase = _numbered(placed, numbering)
+    kernel, phase = _number_keys(placed, numbering)
     kernel, phase = kernel[inside], phase[inside]
     _, step = numbered(owner[inside])
     _, group = numbered_rows(step, kernel, phase)
@@ -70,7 +70,7 @@ def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurren
     )
 
 
-def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints, Ints]:
+def _number_keys(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints, Ints]:
     shapes = zip(placed.shapes.name, placed.shapes.grid, placed.shapes.block, strict=True)
     kernel = [numbering.kernels.setdefault(shape, len(numbering.kernels)) for shape in shapes]
     phase = [numbering.phases.setdefault(name, len(numbering.phases)) for name in placed.phases]

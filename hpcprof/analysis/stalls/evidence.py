@@ -160,7 +160,7 @@ def meeting_call(stack: tuple[CodeLine, ...] | list[CodeLine]) -> str:
     return calls[-1] if calls else ""
 
 
-def lacking(call: str) -> str:
+def counterpart_verb(call: str) -> str:
     """Return the verb for the counterpart of a call (``sends`` for ``MPI_Recv``); empty for most calls."""
     return next((other for calls, other in _COUNTERPARTS if calls.fullmatch(call)), "")
 
@@ -200,20 +200,20 @@ def _last_calls(stall: Stall) -> str:
 def _verdict(stall: Stall) -> str:
     who = _capital(named_ranks(stall.ranks, most=_SHOWN))
     single = len(stall.ranks) == 1
-    where, waiting, waited = _where(stall.where), _waiting(stall), stall.collective
+    where, waiting, waited = _place_text(stall.where), _waiting_sentence(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
         sides = "; ".join(map(_side, waited.sides))
         if not waited.group:
             return f"The ranks are in different calls: {sides}."
-        return f"The ranks entered different operations as {_numbered(waited)}: {sides}."
+        return f"The ranks entered different operations as {_number_text(waited)}: {sides}."
     if stall.kind is StallKind.INSIDE and waited is not None:
         all_ranks = "All ranks of the group" if waited.group else "All ranks"
         return (
-            f"{all_ranks} are in {_numbered(waited)}{where}, and it does not go on on "
+            f"{all_ranks} are in {_number_text(waited)}{where}, and it does not go on on "
             f"{named_ranks(stall.ranks, most=_SHOWN)}: look at the network and the GPUs."
         )
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
-        return f"{who} all wait in {waited.name}{where}, and none of them {lacking(waited.name)}."
+        return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
         return f"{who} do{'es' * single} not go on{where}, and no rank is seen to wait for another."
     held = {
@@ -229,17 +229,17 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _waiting(stall: Stall) -> str:
+def _waiting_sentence(stall: Stall) -> str:
     if not stall.waiting or stall.collective is None:
         return ""
     who = _capital(named_ranks(stall.waiting, most=_SHOWN))
     verb = "waits" if len(stall.waiting) == 1 else "wait"
     if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
         return f"{who} {verb} for them."
-    return f"{who} {verb} in {_numbered(stall.collective)}."
+    return f"{who} {verb} in {_number_text(stall.collective)}."
 
 
-def _numbered(waited: WaitedFor) -> str:
+def _number_text(waited: WaitedFor) -> str:
     if not waited.group:
         return waited.name
     return f"{waited.name}{_sizes(waited.sizes)}, number {waited.number} of group {waited.group}"
@@ -255,6 +255,6 @@ def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return f" of {sizes}" if sizes else ""
 
 
-def _where(places: tuple[Place, ...]) -> str:
+def _place_text(places: tuple[Place, ...]) -> str:
     names = dict.fromkeys(map(place_name, places))
     return f" in {' and '.join(list(names)[:3])}" if names else ""

@@ -98,7 +98,7 @@ class _CallsOfRank:
     def group_of(self, operation: str) -> str:
         """Return the communicator of the operation that hangs; empty if unknown."""
         groups = (call.group for call in self.hanging if call.operation == operation)
-        return next(groups, "") or _predicted(self.ended, operation)
+        return next(groups, "") or _predict_communicator(self.ended, operation)
 
     def last_calls(self) -> tuple[LastCall, ...]:
         """Return the calls that have ended last, the last one at the end."""
@@ -115,7 +115,7 @@ class _CallsOfRank:
         return tuple(calls_of_rank)
 
 
-def _predicted(ended: Sequence[_Collective], operation: str) -> str:
+def _predict_communicator(ended: Sequence[_Collective], operation: str) -> str:
     """Return the communicator of an operation after these; empty if the rank had none like it before."""
     best, group = -1, ""
     for place in reversed(range(len(ended))):

@@ -20,7 +20,7 @@ from hpcprof.analysis.stalls.evidence import (
     Stall,
     StallKind,
     WaitedFor,
-    lacking,
+    counterpart_verb,
     meeting_call,
     place,
     place_name,
@@ -46,7 +46,7 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     ``ranks`` are all of the run; one whose evidence is missing has an empty `RankEvidence`.
     """
     operations = _Operations(ranks)
-    verdict = operations.mismatch() or _by_waiting(ranks, operations)
+    verdict = operations.mismatch() or _stall_by_waiting(ranks, operations)
     if not operations.unfinished and not operations.messages:
         verdict = _by_calls(ranks) or verdict or _by_places(ranks)
     if verdict is None:
@@ -183,10 +183,10 @@ class _Operations:
             missing = self.missing(number)
             for rank, operation in inside.items():
                 for absent in missing:
-                    waits[rank][absent] = self._waited_for(operation)
+                    waits[rank][absent] = self._find_waited_for(operation)
         for rank, operation, other in self.messages:
             if not self.unread(other) and not self._has_counterpart(rank, operation, other):
-                waits[rank][other] = self._waited_for(operation)
+                waits[rank][other] = self._find_waited_for(operation)
         for _, rank in self._stuck:
             waits.pop(rank, None)
         return waits
@@ -202,7 +202,7 @@ class _Operations:
             for who, theirs, whom in self.messages
         )
 
-    def _waited_for(self, operation: Entered) -> WaitedFor:
+    def _find_waited_for(self, operation: Entered) -> WaitedFor:
         number = operation.p2p_seq_id if operation.is_p2p else operation.collective_seq_id
         return WaitedFor(operation.name, number, self.title(operation.group), _sizes(operation))
 
@@ -218,11 +218,11 @@ class _Operations:
             # A rank whose GPU has not begun what those of others have holds them up.
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
-            return late or sorted(first), self._waited_for(next(iter(first.values())))
+            return late or sorted(first), self._find_waited_for(next(iter(first.values())))
         messages = [message for message in self.messages if not self.unread(message[2])]
         if messages:
             rank, operation, other = min(messages, key=lambda message: message[1].time_created_ns)
-            return sorted({rank, other}), self._waited_for(operation)
+            return sorted({rank, other}), self._find_waited_for(operation)
         return None
 
 
@@ -265,7 +265,7 @@ def _sizes(operation: Entered) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(shape) for shape in operation.input_sizes)
 
 
-def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
+def _stall_by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
     waits = operations.waits()
     for rank, facts in ranks.items():
         # A rank that is stopped or gone waits for nobody, whatever it has entered.
@@ -281,13 +281,13 @@ def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> S
         where = _places(cycle, ranks, waits_in=operations)
         return Stall(StallKind.CYCLE, tuple(cycle), operations.held(cycle), waited, where)
     kind, chosen = _kind(culprits, ranks)
-    waited = _most_awaited(waits, chosen)
+    waited = _find_most_awaited(waits, chosen)
     where = _places(chosen, ranks)
     if kind is StallKind.DESYNCHRONIZED:
         inside = operations.held(chosen)
         entered = next(iter(_places(inside, ranks, waits_in=operations)), None)
         sides = [Side(inside, waited.name, waited.sizes, entered)]
-        calls = _alike({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
+        calls = _ranks_by_name({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
         for call, call_ranks in calls.items():
             sides.append(Side(tuple(call_ranks), call, (), next(iter(_places(call_ranks, ranks)), None)))
         waited = replace(waited, sides=tuple(sides))
@@ -311,7 +311,7 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
     return StallKind.DESYNCHRONIZED, sorted(culprits)
 
 
-def _most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: Sequence[int]) -> WaitedFor:
+def _find_most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: Sequence[int]) -> WaitedFor:
     counts = Counter(
         waited for rank_waits in waits.values() for absent, waited in rank_waits.items() if absent in culprits
     )
@@ -353,7 +353,7 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     absent |= {rank for rank, facts in running.items() if rank not in calls and (facts.native or facts.stack)}
     # A rank that has not imported PyTorch yet, and that nothing can look into, has no stacks.
     absent = absent or running.keys() - calls.keys()
-    alike = _alike(calls)
+    alike = _ranks_by_name(calls)
     most = max(alike, key=lambda call: len(alike[call]))
     waited = WaitedFor(most, 0, "", ())
     if absent:
@@ -361,9 +361,9 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
         return Stall(kind, tuple(chosen), tuple(sorted(calls)), waited, _places(chosen, ranks))
     if len(alike) == 1:
         chosen = sorted(calls)
-        kind = StallKind.CYCLE if lacking(most) else StallKind.INSIDE
+        kind = StallKind.CYCLE if counterpart_verb(most) else StallKind.INSIDE
         return Stall(kind, tuple(chosen), (), waited, _places(chosen, ranks))
-    return _apart(alike, waited, ranks)
+    return _stall_of_minority(alike, waited, ranks)
 
 
 def _call(facts: RankEvidence) -> str:
@@ -377,7 +377,7 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     for another. If no place is known, and some have ended, the others are those to blame.
     """
     places = {rank: places_of_rank[0] for rank in ranks if (places_of_rank := _places([rank], ranks))}
-    alike = _alike({rank: place_name(frame) for rank, frame in places.items()})
+    alike = _ranks_by_name({rank: place_name(frame) for rank, frame in places.items()})
     if not alike:
         running = tuple(rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING)
         return Stall(StallKind.NEVER_CAME, running, ()) if 0 < len(running) < len(ranks) else None
@@ -387,12 +387,12 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     waited = WaitedFor(most, 0, "", ())
     if 0 < len(waiting) <= len(other_ranks):
         named = {places[ranks_of_place[0]].function: ranks_of_place for ranks_of_place in alike.values()}
-        return _apart(named if len(named) == len(alike) else alike, waited, ranks)
+        return _stall_of_minority(named if len(named) == len(alike) else alike, waited, ranks)
     where = tuple(places[rank] for rank in other_ranks)
     return Stall(StallKind.NEVER_CAME, tuple(other_ranks), tuple(waiting), waited if waiting else None, where)
 
 
-def _alike(named: Mapping[int, str]) -> dict[str, list[int]]:
+def _ranks_by_name(named: Mapping[int, str]) -> dict[str, list[int]]:
     """Return the ranks of each name."""
     groups: dict[str, list[int]] = defaultdict(list)
     for rank, name in sorted(named.items()):
@@ -400,7 +400,9 @@ def _alike(named: Mapping[int, str]) -> dict[str, list[int]]:
     return groups
 
 
-def _apart(alike: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]) -> Stall:
+def _stall_of_minority(
+    alike: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]
+) -> Stall:
     """Return the verdict on ranks in different calls or places, of which the fewest are to blame."""
     sides = [
         Side(tuple(same), call, (), next(iter(_places(same[:1], ranks)), None))

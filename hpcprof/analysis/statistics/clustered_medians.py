@@ -134,7 +134,7 @@ class ClusteredMedians(msgspec.Struct, frozen=True):
             share=share,
             shift=shift,
             variance=np.fmax(np.bincount(owner, shift**2), independent),
-            clusters=_effective(owner, share),
+            clusters=_effective_clusters(owner, share),
         )
 
 
@@ -175,11 +175,11 @@ def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:
         parts = [side.variance**2 / (side.clusters - 1) for side in (above, below)]
         welch = (above.variance + below.variance) ** 2 / (parts[0] + parts[1])
         carried = above.variance[owner] * above.share + below.variance[owner] * below.share
-        degrees = np.minimum(welch, _effective(owner, carried) - 1)
+        degrees = np.minimum(welch, _effective_clusters(owner, carried) - 1)
     return np.where(degrees >= _FEWEST_DEGREES, degrees, np.nan)
 
 
-def _effective(owner: Ints, share: Floats) -> Floats:
+def _effective_clusters(owner: Ints, share: Floats) -> Floats:
     """Return how many clusters of equal shares would vary as much (Kish), for each owner."""
     return np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
 

@@ -138,7 +138,7 @@ def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
     return np.minimum((freedom * (1 - square) + 4 * square) / (1 + square), freedom)
 
 
-def widening(apart: Floats) -> float:
+def correlation_factor(apart: Floats) -> float:
     """Return by how much an interval is wider because neighbours are alike.
 
     ``apart`` is how far each value of a series is from its level. Few values hardly tell how alike they are;
@@ -168,7 +168,7 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     cut = n // _TRIMMED if n <= _FEW_VALUES else int(n * (1 - share) / 2)
     count = n - 2 * cut
     level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
-    variance = _winsorized(series, cut).var(axis=-1, ddof=1) * (n - 1) / (count * (count - 1))
+    variance = _winsorize(series, cut).var(axis=-1, ddof=1) * (n - 1) / (count * (count - 1))
     widened = variance_of_mean(count, correlation)
     freedom = correlated_freedom(count - 1, correlation)
     half = student_quantile(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
@@ -177,7 +177,7 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
 
 def _correlation(series: Floats, lag: int) -> Floats:
     """Return the correlation of a series' values with those ``lag`` later; 0 where all values are equal."""
-    values = _winsorized(series, series.shape[-1] // _TRIMMED)
+    values = _winsorize(series, series.shape[-1] // _TRIMMED)
     apart = values - values.mean(axis=-1, keepdims=True)
     total = np.sum(apart * apart, axis=-1)
     later = np.sum(apart[..., lag:] * apart[..., :-lag], axis=-1)
@@ -185,7 +185,7 @@ def _correlation(series: Floats, lag: int) -> Floats:
     return correlation
 
 
-def _winsorized(series: Floats, cut: int) -> Floats:
+def _winsorize(series: Floats, cut: int) -> Floats:
     """Return the series with its ``cut`` lowest and highest values set to the next one."""
     ordered, n = np.sort(series, axis=-1), series.shape[-1]
     return np.clip(series, ordered[..., cut, None], ordered[..., n - 1 - cut, None])

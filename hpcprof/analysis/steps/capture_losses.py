@@ -28,11 +28,11 @@ _LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
     """Return what is missing in a timeline, beside what its reader left out."""
-    parts = (_not_launched, _not_executed, _not_copied, _not_run, _cut_steps)
+    parts = (_launch_losses, _execution_losses, _copy_losses, _program_losses, _cut_steps)
     return [loss for part in parts for loss in part(timeline)]
 
 
-def _not_launched(timeline: Timeline) -> list[Loss]:
+def _launch_losses(timeline: Timeline) -> list[Loss]:
     """Count the operations without a recorded launch call.
 
     The driver moves pages of unified memory by itself, without a call.
@@ -56,7 +56,7 @@ def _not_launched(timeline: Timeline) -> list[Loss]:
     return [Loss(kind, subject, lost, of) for subject, lost, of in counts if lost]
 
 
-def _not_executed(timeline: Timeline) -> list[Loss]:
+def _execution_losses(timeline: Timeline) -> list[Loss]:
     """Count the launch calls whose operations are not in the profile, but those counted as left out."""
     left_out = sum(
         loss.count
@@ -72,7 +72,7 @@ def _not_executed(timeline: Timeline) -> list[Loss]:
     return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
 
 
-def _not_copied(timeline: Timeline) -> list[Loss]:
+def _copy_losses(timeline: Timeline) -> list[Loss]:
     """Count the calls that copy, without any operation, in a profile without memory operations."""
     if len(timeline.memops) or not timeline.operation_count:
         return []
@@ -81,7 +81,7 @@ def _not_copied(timeline: Timeline) -> list[Loss]:
     return [Loss(LossKind.MISSING, Subject.COPY, lost, len(calls))] if lost else []
 
 
-def _not_run(timeline: Timeline) -> list[Loss]:
+def _program_losses(timeline: Timeline) -> list[Loss]:
     """Count the executions of XLA's programs that launch nothing, beside others: GPUs may be missing."""
     rows = np.flatnonzero(
         named(timeline, timeline.ranges.name, _PROGRAM.match) & (timeline.ranges.closed == 1)

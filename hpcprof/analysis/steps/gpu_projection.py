@@ -55,12 +55,12 @@ def launches(timeline: Timeline) -> Launches:
     twice = np.flatnonzero(operation[1:] == operation[:-1])
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     return {
-        (process, thread): list(_layers(*_launched(calls, call[rows], start[rows], end[rows], shared)))
+        (process, thread): list(_layers(*_layer_arguments(calls, call[rows], start[rows], end[rows], shared)))
         for (process, thread), rows in rows_by_key(calls.process[call], calls.thread[call])
     }
 
 
-def _launched(calls: ApiCalls, call: Ints, first: Ints, last: Ints, shared: Ints) -> tuple[Ints, ...]:
+def _layer_arguments(calls: ApiCalls, call: Ints, first: Ints, last: Ints, shared: Ints) -> tuple[Ints, ...]:
     """Return the arguments of `_layer` for one thread, sorted by start and end."""
     if not ascends(call):
         order = np.argsort(call, kind="stable")
@@ -94,7 +94,7 @@ def _layers(*columns: Ints) -> Iterator[Layer]:
 
 
 def _layer(start: Ints, end: Ints, first: Ints, last: Ints, number: Ints) -> Layer:
-    return Layer(start, end, first, last, _counted(number >= 0), number[number >= 0])
+    return Layer(start, end, first, last, _count_before(number >= 0), number[number >= 0])
 
 
 def on_thread(ranges: Ranges, launched: Launches) -> Projection:
@@ -130,7 +130,7 @@ def ranges_on_gpu(timeline: Timeline) -> Ranges:
     return replace(opened, start=start, end=end).take(projected)
 
 
-def _counted(chosen: Mask) -> Ints:
+def _count_before(chosen: Mask) -> Ints:
     """Return how many are chosen before each position, and in all; usually none are chosen."""
     if not chosen.any():
         return np.broadcast_to(np.int64(0), (len(chosen) + 1,))

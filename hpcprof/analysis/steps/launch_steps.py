@@ -130,7 +130,7 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     rows = np.flatnonzero(process == busiest)
     rows = rows[np.argsort(timeline.calls.start[calls[rows]], kind="stable")]
     calls, operation, work = calls[rows], operation[first[rows]], work[rows]
-    keys, kind = numbered_rows(*_described(timeline, calls, operation))
+    keys, kind = numbered_rows(*_describe_launches(timeline, calls, operation))
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
     _, family = np.unique([_TILE.split(name)[0] for name in names], return_inverse=True)
@@ -143,7 +143,7 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
 
-def _described(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:
+def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:
     """Return, for each call and its first operation, its prefix, the name of the operation, and its size."""
     api = timeline.calls.name[calls]
     graph = [number for number in distinct(api).tolist() if _GRAPH_LAUNCH in timeline.strings[number]]
@@ -182,13 +182,13 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
             continue
         if len(candidates) >= _MAX_MARKS or (candidates and count[number] > _SAME_COUNT * candidates[0][0]):
             break
-        marks = _kept(launched, np.flatnonzero(launched.kind == number))
+        marks = _regular_marks(launched, np.flatnonzero(launched.kind == number))
         if len(marks) <= MIN_INSTANCES or _are_layers(launched.blocks[marks]):
             continue
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
         if covered >= _COVERED:
-            every = _every(np.diff(launched.front[marks]))
+            every = _periods_per_step(np.diff(launched.front[marks]))
             name = f"{sequence.names[number]}/{every}" if every > 1 else sequence.names[number]
             step = LaunchStep(name, (len(marks) - 1) // every, round(100 * covered, 2))
             candidates.append((int(count[number]), float(np.median(pause[marks])), step))
@@ -201,9 +201,9 @@ def _are_layers(blocks: Ints) -> bool:
     return bool(sizes >= _FEWEST_SIZES and sizes == len(distinct(blocks)))
 
 
-def _kept(launched: _Launched, marks: Ints) -> Ints:
+def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
-    alike, length = _alike(launched.family, marks), np.diff(launched.start[marks])
+    alike, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
     if not alike.any():
         return marks[:0]
     usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike])))
@@ -213,7 +213,7 @@ def _kept(launched: _Launched, marks: Ints) -> Ints:
     return marks[inside.start : inside.stop + 1] if regular else marks[:0]
 
 
-def _every(length: Ints) -> int:
+def _periods_per_step(length: Ints) -> int:
     """Return how many periods a step has: after as many their lengths repeat."""
     limits = np.quantile(length, [0.02, 0.98])
     times = np.clip(length, *limits).astype(float)
@@ -226,7 +226,7 @@ def _every(length: Ints) -> int:
     return 1
 
 
-def _alike(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
+def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
     """Return which periods launch the kinds about as often as the median period; shape (marks - 1,)."""
     # The rarest kinds count together.
     rank = np.argsort(np.argsort(-np.bincount(kind), kind="stable"))
@@ -250,10 +250,10 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     launched = sequence.launched
     parts = None if name in sequence.names else _EVERY.fullmatch(name)
     launch, every = (parts["launch"], int(parts["every"])) if parts else (name, 1)
-    matching = _matching(launch, sequence.names)
+    matching = _kinds_of_name(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))
     if launch in sequence.names and len(marks) > MIN_INSTANCES:
-        regular = _kept(launched, marks)
+        regular = _regular_marks(launched, marks)
         marks = regular if len(regular) else marks
     if every > 1 and len(marks) > every:
         marks = marks[_longest_place(np.diff(launched.front[marks]), every) :: every]
@@ -272,7 +272,7 @@ def _longest_place(length: Ints, every: int) -> int:
     return int(np.median(whole, axis=0).argmax() + 1) % every if len(whole) else 0
 
 
-def _matching(name: str, kinds: Sequence[str]) -> list[int]:
+def _kinds_of_name(name: str, kinds: Sequence[str]) -> list[int]:
     """Return the kinds of launches that a step's name means: it is their name, or an expression for it."""
     prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
     alike = [number for number, kind in enumerate(kinds) if kind.startswith(prefix)]

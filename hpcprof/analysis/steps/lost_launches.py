@@ -34,15 +34,15 @@ def lost_launches(timeline: Timeline) -> Ints:
     lost, paired = _without_operation(timeline)
     if not len(lost) or (timeline.operation_count and not len(paired)):
         return np.empty(0, np.int64)
-    lost = lost[~_nested(timeline, lost, paired)]
-    lost = lost[~_captured(timeline, lost)]
+    lost = lost[~_nested_calls(timeline, lost, paired)]
+    lost = lost[~_calls_in_capture(timeline, lost)]
     return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
 
 
 def captured_launches(timeline: Timeline) -> int:
     """Return the number of launch calls that were captured into a graph, and so launched nothing."""
     lost, _ = _without_operation(timeline)
-    return int(np.count_nonzero(_captured(timeline, lost)))
+    return int(np.count_nonzero(_calls_in_capture(timeline, lost)))
 
 
 def _without_operation(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -52,7 +52,7 @@ def _without_operation(timeline: Timeline) -> tuple[Ints, Ints]:
     return rows[~with_operation[rows]], np.flatnonzero(with_operation)
 
 
-def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
+def _nested_calls(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     """Return which calls lie inside, or around, a call of their thread that has an operation."""
     calls = timeline.calls
     nested = np.zeros(len(lost), bool)
@@ -70,7 +70,7 @@ def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     return nested
 
 
-def _captured(timeline: Timeline, lost: Ints) -> Mask:
+def _calls_in_capture(timeline: Timeline, lost: Ints) -> Mask:
     """Return which calls are made while a thread of their process captures a stream into a graph."""
     calls = timeline.calls
     begins, ends = (

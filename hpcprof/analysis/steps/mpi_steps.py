@@ -112,7 +112,7 @@ def mpi_calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 @computed_once
-def _begun(timeline: Timeline) -> _Begun:
+def _communication_begins(timeline: Timeline) -> _Begun:
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
     ops = timeline.mpi_operations
@@ -153,16 +153,16 @@ def _kinds(values: Ints) -> Ints:
 
 def communicating_time(timeline: Timeline) -> int:
     """Return the time from the end of the first message or collective to that of the last, in ns."""
-    end = _begun(timeline).end
+    end = _communication_begins(timeline).end
     return int(end[-1] - end[0]) if len(end) else 0
 
 
-def begun_inside(timeline: Timeline, ranges: Ranges) -> float:
+def share_begun_inside(timeline: Timeline, ranges: Ranges) -> float:
     """Return the share of the messages and collectives between the first and the last range inside ranges.
 
     It is 1 where there are hardly any.
     """
-    calls = _begun(timeline)
+    calls = _communication_begins(timeline)
     if not len(ranges) or not len(calls):
         return 1.0
     begin = np.sort(ranges.start)
@@ -279,18 +279,18 @@ def _alternation(length: Ints) -> int:
 
 
 @computed_once
-def _shared(timeline: Timeline) -> tuple[_Sequence, Ints]:
+def _shared_sequence(timeline: Timeline) -> tuple[_Sequence, Ints]:
     """Return the sequence of the calls that all ranks join, and the kind of each."""
-    calls = _begun(timeline)
+    calls = _communication_begins(timeline)
     rows = np.flatnonzero(calls.shared)
     _, kind = numbered_rows(calls.name[rows], calls.size[rows])
     return _Sequence(calls, rows, kind), kind
 
 
 @computed_once
-def _alone(timeline: Timeline) -> tuple[_Sequence, Ints]:
+def _sequence_of_rank(timeline: Timeline) -> tuple[_Sequence, Ints]:
     """Return the sequence of all calls of a rank, and the kind of each."""
-    calls = _begun(timeline)
+    calls = _communication_begins(timeline)
     return _Sequence(calls, np.arange(len(calls)), calls.own), calls.own
 
 
@@ -321,7 +321,7 @@ def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
 
 
 def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
-    sequence, kind = _shared(timeline)
+    sequence, kind = _shared_sequence(timeline)
     calls = sequence.calls.take(sequence.rows)
     count = np.bincount(kind)
     for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
@@ -352,7 +352,7 @@ def _own_candidate(timeline: Timeline) -> list[MpiStep]:
     marks = _own_marks(timeline)
     if marks is None:
         return []
-    return [_candidate(OWN_SEQUENCE, _begun(timeline), marks, regular=True, waiting=False)]
+    return [_candidate(OWN_SEQUENCE, _communication_begins(timeline), marks, regular=True, waiting=False)]
 
 
 @computed_once
@@ -361,7 +361,7 @@ def _own_marks(timeline: Timeline) -> _Marks | None:
 
     The last of the kinds of calls with the shortest period is taken.
     """
-    sequence, kind = _alone(timeline)
+    sequence, kind = _sequence_of_rank(timeline)
     count = np.bincount(kind)
     best: tuple[float, _Marks] | None = None
     last = sequence.calls.end
@@ -391,7 +391,7 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     calls = timeline.mpi_calls
     if marks is None or len(marks.place) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
-    end = _begun(timeline).end[marks.place]
+    end = _communication_begins(timeline).end[marks.place]
     rows, _ = mpi_calls_in_order(timeline)
     count = len(end) - 1
     every = {"process": calls.process[rows[0]], "thread": calls.thread[rows[0]], "name": NO_NAME}
@@ -404,7 +404,7 @@ def _marks(timeline: Timeline, name: str) -> _Marks | None:
     if name == OWN_SEQUENCE:
         return _own_marks(timeline)
     match = _NAME.fullmatch(name)
-    calls = _begun(timeline)
+    calls = _communication_begins(timeline)
     if match is None or not len(calls):
         return None
     used = [number for number in set(calls.name.tolist()) if timeline.strings[number] == match["call"]]
@@ -413,7 +413,7 @@ def _marks(timeline: Timeline, name: str) -> _Marks | None:
         chosen &= calls.size == int(match["bytes"])
     is_shared = calls.shared == 1
     shared = bool(np.any(chosen & is_shared))
-    sequence, _ = _shared(timeline) if shared else _alone(timeline)
+    sequence, _ = _shared_sequence(timeline) if shared else _sequence_of_rank(timeline)
     return sequence.marks(chosen[sequence.rows], int(match["every"] or 1))
 
 
@@ -424,7 +424,7 @@ def sequence_text(timeline: Timeline, name: str) -> str:
         return ""
     rows, thread = mpi_calls_in_order(timeline)
     rows = rows[thread == 0]
-    end = _begun(timeline).end[marks.place]
+    end = _communication_begins(timeline).end[marks.place]
     bounds = np.searchsorted(calls.start[rows], end)
     counts = np.diff(bounds)
     typical = int(np.argsort(counts, kind="stable")[len(counts) // 2])

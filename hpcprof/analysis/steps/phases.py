@@ -50,7 +50,7 @@ def phases(timeline: Timeline) -> Outcome:
     the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.
     Rows are in order of first appearance, the rest is last.
     """
-    children = _found(timeline)
+    children = _find_phases(timeline)
     if children is None:
         return no_rows(_why_none(timeline))
     ranges = timeline.ranges.take(children.rows)
@@ -74,7 +74,7 @@ def phases(timeline: Timeline) -> Outcome:
 
 def phase_times(timeline: Timeline) -> Outcome:
     """Return the wall time of each phase in each step that has it, and of ``(rest)``, as in `phases`."""
-    children = _found(timeline)
+    children = _find_phases(timeline)
     if children is None:
         return no_rows(_why_none(timeline))
     order = children.in_order()
@@ -111,7 +111,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 @computed_once
-def _found(timeline: Timeline) -> _Found | None:
+def _find_phases(timeline: Timeline) -> _Found | None:
     steps = steps_of(timeline)
     owner, rows = phases_of(timeline, steps)
     if not len(rows):

@@ -81,7 +81,7 @@ def range_names(timeline: Timeline) -> RangeNames:
     number_of_text = np.zeros(len(family_of_text), np.int64)
     number_of_text[used] = number
     several = np.bincount(family, minlength=len(families)) > 1
-    broken = _repeating(ranges, family_of_text[ranges.name], number_of_text[ranges.name])
+    broken = _repeating_families(ranges, family_of_text[ranges.name], number_of_text[ranges.name])
     real = several & ~np.isin(np.arange(len(families)), broken)
     real |= families == PROFILER_STEP
     executed = np.isin(np.arange(len(families)), family[[bool(_EXECUTION.fullmatch(text)) for text in plain]])
@@ -112,7 +112,7 @@ def _counters(names: list[str]) -> tuple[list[str], Ints]:
     return written, np.array(numbers, np.int64)
 
 
-def _repeating(ranges: Ranges, family: Ints, number: Ints) -> Ints:
+def _repeating_families(ranges: Ranges, family: Ints, number: Ints) -> Ints:
     """Return the families whose numbers do not increase from range to range, or whose ranges overlap."""
     order = np.lexsort((ranges.start, ranges.thread, ranges.process, family))
     columns = (family[order], ranges.process[order], ranges.thread[order])

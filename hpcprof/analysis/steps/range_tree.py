@@ -63,14 +63,14 @@ def tightest(start: Ints, end: Ints) -> Ints:
         running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
         asking = items[~left]
         best[asking] = np.minimum(best[asking], running[~left])
-        items = _halved(items, block, left, half)
+        items = _move_halves(items, block, left, half)
         half //= 2
     parent = np.empty(n, np.int64)
     parent[order] = np.append(by_length, NO_PARENT)[best]
     return _with_twins(parent, order, start, end)
 
 
-def _halved(items: Ints, block: Ints, left: Mask, half: int) -> Ints:
+def _move_halves(items: Ints, block: Ints, left: Mask, half: int) -> Ints:
     """Move each block's left half before its right half, keeping the order within both.
 
     All blocks except the last are full: they have ``half`` items on each side.

@@ -16,7 +16,7 @@ import pandas as pd
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Floats, Ints
-from hpcprof.runs.step_time import happened_once
+from hpcprof.runs.step_time import single_long_steps
 
 PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
 """The columns of ``step_account`` that add up to ``wall_ns``."""
@@ -109,7 +109,7 @@ def kinds_of_steps(account: pd.DataFrame) -> Ints:
     by_step = whole_steps(account).fillna({"wait_for_peer_ns": 0}).astype({"wait_for_peer_ns": float})
     grouped = by_step.groupby("step")
     features = np.column_stack([grouped["wall_ns"].max(), grouped[[*PARTS]].mean()]).astype(float)
-    clusters = [*_split(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
+    clusters = [*_split_by_kind(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
     clusters.sort(key=lambda rows: (-len(rows), rows[0]))
     kind = np.empty(len(features), np.int64)
     for number, rows in enumerate(clusters, 1):
@@ -126,7 +126,7 @@ def kind_of_rows(account: pd.DataFrame) -> Ints:
     return kind_of_step
 
 
-def _split(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
+def _split_by_kind(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
     """Yield the rows of each kind: the clearest valley of a feature divides them, and then both sides."""
     least = max(_FEWEST, int(np.ceil(_LEAST_SHARE * len(features))))
     best, clearest = None, 0.0
@@ -139,7 +139,7 @@ def _split(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
         yield rows
         return
     for side in (best[:below], best[below:]):
-        yield from _split(features, np.sort(side), apart)
+        yield from _split_by_kind(features, np.sort(side), apart)
 
 
 def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
@@ -206,10 +206,10 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
         return []
     rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
     kind, series, follow = kinds_of_steps(account), step_series(account), _follow(*_by_step(rows))
-    elapsed = _elapsed(rows, aligned, follow)
+    elapsed = _elapsed_times(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
-    once = np.isin(np.arange(len(kind)), happened_once(series.wall.tolist()))
+    once = np.isin(np.arange(len(kind)), single_long_steps(series.wall.tolist()))
     ended[once] = False
     chosen = [np.ones(len(kind), bool)]
     chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
@@ -255,7 +255,7 @@ def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
     return {name: 0.0 if pd.isna(every[name]) else float(every[name]) for name in ("elapsed_ns", *PARTS)}
 
 
-def _elapsed(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:
+def _elapsed_times(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:
     """Return how long the run takes for each step; without a common clock, the times of the slowest rank."""
     ranks = np.unique(rows["rank"])
     start = rows["start_ns"].to_numpy(np.int64).reshape(-1, len(ranks))

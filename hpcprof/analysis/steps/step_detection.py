@@ -8,7 +8,12 @@ import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
-from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
+from hpcprof.analysis.steps.mpi_steps import (
+    MpiStep,
+    communicating_time,
+    mpi_step_candidates,
+    share_begun_inside,
+)
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
@@ -297,7 +302,8 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         covered = round(100 * time / capture, 2)
         source = _source(name, ranges, covered)
         is_part = (
-            begun_inside(timeline, ranges) < _MPI_INSIDE or _launched_inside(timeline, ranges) < _GPU_INSIDE
+            share_begun_inside(timeline, ranges) < _MPI_INSIDE
+            or _share_launched_inside(timeline, ranges) < _GPU_INSIDE
         )
         if source == AUTOMATIC and is_part:
             source = REPEATS
@@ -305,7 +311,7 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
     return candidates
 
 
-def _launched_inside(timeline: Timeline, ranges: Ranges) -> float:
+def _share_launched_inside(timeline: Timeline, ranges: Ranges) -> float:
     """Return the share of the GPU's time that was launched in ranges, of one after another; 1 without any."""
     launched, time = _launched_time(timeline)
     first, last = np.searchsorted(launched, ranges.start), np.searchsorted(launched, ranges.end)

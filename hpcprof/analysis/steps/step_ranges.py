@@ -199,7 +199,7 @@ def step_ranges(timeline: Timeline) -> Outcome:
     if steps.name:
         named = timeline.step_range is not None and timeline.step_range.named
         same = next((item for item in candidates if item.name == steps.name), None)
-        chosen = same or _judged(timeline, steps)
+        chosen = same or _judge_candidate(timeline, steps)
         candidates = [item for item in candidates if item is not same]
         candidates.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not candidates:
@@ -219,7 +219,7 @@ def step_ranges(timeline: Timeline) -> Outcome:
     return Outcome(columns_of(rows), sequence or why_without_steps(timeline))
 
 
-def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:
+def _judge_candidate(timeline: Timeline, steps: Steps) -> StepCandidate:
     if is_launch_step(steps.name):
         return StepCandidate(steps.name, LAUNCHES, len(steps), 0.0)
     if not steps.by_mpi:

@@ -63,7 +63,7 @@ def launches(timeline: Timeline) -> Outcome:
         "queue_count": queued,
         **total.columns("total_"),
         **summarize(group, returned - called).columns("api_"),
-        **_where_any(queue, len(queued)),
+        **_queue_columns(queue, len(queued)),
         **summarize(group, end - start).columns("kernel_"),
     }
     return Outcome(rows)
@@ -86,7 +86,7 @@ def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any
     return columns, group
 
 
-def _where_any(queue: GroupStatistics, groups: int) -> dict[str, Any]:
+def _queue_columns(queue: GroupStatistics, groups: int) -> dict[str, Any]:
     """Return the statistics of the time in the queue; of a group that never waited None, and deviation 0."""
     columns = {}
     for name, values in queue.columns("queue_").items():

@@ -21,7 +21,7 @@ def _statistics(prefix: str = "") -> str:
     return f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
 
 
-def _held(memory: str) -> str:
+def _held_columns(memory: str) -> str:
     return " ".join(f"{memory}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
 
 
@@ -114,7 +114,7 @@ ANALYSES = (
     declare(
         "memory_usage",
         "Memory allocator usage",
-        "rank device:text count " + _held("allocated") + " " + _held("reserved"),
+        "rank device:text count " + _held_columns("allocated") + " " + _held_columns("reserved"),
         "rank device count allocated_max_bytes reserved_max_bytes",
         function="summaries.memory:memory_usage",
         events=Events(frozenset({Subject.ALLOCATION, Subject.EVENT})),

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
-from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.statistics.confidence_intervals import correlation_factor
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.robust import MAD_TO_DEVIATION
 from hpcprof.node.telemetry import METRICS
@@ -124,11 +124,11 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
     """Yield the rows of the analysis ``coincidences``, the least probable first."""
     if steps is None or not nodes:
         return
-    covered = _covered(steps, nodes)
-    steps = _joined(covered)
+    covered = _sampled_steps(steps, nodes)
+    steps = _join_neighbours(covered)
     if len(steps.steps) < FEWEST_UNITS:
         return
-    tested = list(_all_tested(nodes, steps.edges))[:_MOST_SERIES]
+    tested = list(_tests_of_metrics(nodes, steps.edges))[:_MOST_SERIES]
     subjects, long = list(_subjects(steps)), _times_of_long_steps(covered)
     rows: list[dict[str, Any]] = []
     for subject in subjects:
@@ -142,14 +142,18 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
                 units = RunSteps(covered.edges[-MOST_UNITS - 1 :], *(c[-MOST_UNITS:] for c in covered[1:]))
                 spiked = next((each for each in _subjects(units) if each.name == "spikes"), subject)
             if not spiked.weights.all():
-                rows += _moved(spiked, _in_windows(nodes, units, spiked.weights > 0), len(subjects))
+                rows += _worse_metrics(spiked, _in_windows(nodes, units, spiked.weights > 0), len(subjects))
         else:
-            rows += _moved(subject, tested, len(subjects))
-    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, steps), *_crowded(nodes, tested, steps)]
+            rows += _worse_metrics(subject, tested, len(subjects))
+    rows += [
+        *_ranks_apart(tested, steps),
+        *_waiting_ranks(nodes, steps),
+        *_ranks_short_of_cores(nodes, tested, steps),
+    ]
     yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
 
 
-def _covered(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
+def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
     """Return the steps during which everything was sampled, but for what was sampled briefly."""
     sampled = [series.times for node in nodes for series in node.series.values()]
     extents = np.array([(times[0], times[-1]) for times in sampled])
@@ -164,7 +168,7 @@ def _covered(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
     return RunSteps(edges, *(column[chosen] for column in steps[1:]))
 
 
-def _joined(steps: RunSteps) -> RunSteps:
+def _join_neighbours(steps: RunSteps) -> RunSteps:
     """Join neighbours until there are few enough; one's time is then the mean of theirs."""
     count = -(-len(steps.steps) // MOST_UNITS)
     if count < 2:
@@ -187,7 +191,7 @@ def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> 
     width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))
     middle = (steps.edges[:-1] + steps.edges[1:]) / 2
     edges = np.column_stack((middle - width / 2, middle + width / 2)).ravel()
-    tested = list(_all_tested(nodes, edges))[:_MOST_SERIES]
+    tested = list(_tests_of_metrics(nodes, edges))[:_MOST_SERIES]
     return [series._replace(values=series.values[::2]) for series in tested]
 
 
@@ -241,7 +245,7 @@ def _beside_usual_steps(
     width = width[is_long_enough]
     edges = [middle[is_long_enough] + side * width / 2 for middle in middles for side in (-1, 1)]
     varied, values = [], []
-    for test in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
+    for test in list(_tests_of_metrics(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
         thirds = np.append(test.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
         if not _is_known(thirds, test.metric) or not np.isfinite(thirds[:, 1]).any():
             continue
@@ -264,7 +268,7 @@ def _beside_usual_steps(
         drawn = draw.integers(0, 3, (_PERMUTATIONS, -(-len(width) // length))).repeat(length, axis=1)
         chosen = np.vstack((np.ones(len(width), np.int64), drawn[:, : len(width)]))
         sums = np.column_stack([tables[place][np.arange(len(width)), chosen].sum(axis=1) for place in places])
-        chances = np.minimum(1.0, subjects * len(set(lengths)) * _as_high(sums))
+        chances = np.minimum(1.0, subjects * len(set(lengths)) * _tail_frequency(sums))
         for place, p_value in zip(places, chances.tolist(), strict=True):
             test, signed = varied[place], varied[place].sign * values[place]
             then, usual = float(np.nanmean(signed[:, 1])), float(np.nanmean(signed[:, [0, 2]]))
@@ -272,7 +276,7 @@ def _beside_usual_steps(
                 yield _row(test, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
-def _as_high(sums: Floats) -> Floats:
+def _tail_frequency(sums: Floats) -> Floats:
     """Return how often the highest of some drawn sums is as high as each of the first row, by its spread."""
     spread = sums.std(axis=0)
     scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -294,7 +298,7 @@ def single_steps(steps: RunSteps) -> StepSeries:
     return StepSeries(number, wall, np.zeros(len(wall), np.int64))
 
 
-def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Tested]:
+def _tests_of_metrics(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Tested]:
     """Yield the metrics that may be a reason for longer steps, as far as they vary."""
     for node in nodes:
         for (device, metric), series in node.series.items():
@@ -309,12 +313,12 @@ def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Test
                 values = mean_of_samples(series, edges) if metric in _STATES else mean_in(series, kind, edges)
                 yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
         for rank in node.ranks:
-            foreign_cores = _others_in(node, [rank], edges)
+            foreign_cores = _foreign_cores(node, [rank], edges)
             if foreign_cores is not None:
                 yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, foreign_cores)
 
 
-def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
+def _foreign_cores(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
     """Return how many of the cores of some ranks others use in each unit; None where that is unknown.
 
     It is unknown for cores that other ranks share: these are no strangers. Ranks are sampled more often than
@@ -377,7 +381,7 @@ def _is_known(values: Floats, metric: str) -> bool:
     return bool(finite.all() or (metric in _STATES and finite.mean() >= _KNOWN))
 
 
-def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
+def _worse_metrics(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
     """Yield the metrics that are worse in the steps of a subject, with the probability of that by chance."""
     weights = subject.weights
     varied = [
@@ -439,11 +443,13 @@ def chance(weights: Floats, values: Floats, local: bool) -> Floats:
     for length in kinds.tolist():
         same = np.flatnonzero(lengths == length)
         if len(weights) >= (_FEWEST_BLOCKS if local else _FEWEST_OF_LEVELS) * length:
-            p_values[same] = np.minimum(1.0, len(kinds) * _permuted(weights, ranks[same], length, draw))
+            p_values[same] = np.minimum(
+                1.0, len(kinds) * _permutation_p_values(weights, ranks[same], length, draw)
+            )
     return p_values
 
 
-def _permuted(weights: Floats, ranks: Floats, length: int, draw: np.random.Generator) -> Floats:
+def _permutation_p_values(weights: Floats, ranks: Floats, length: int, draw: np.random.Generator) -> Floats:
     """Return the probabilities by permutations of blocks of the weights, adjusted for all rows of ranks."""
     count = len(weights)
     block = np.arange(count) // length
@@ -452,7 +458,7 @@ def _permuted(weights: Floats, ranks: Floats, length: int, draw: np.random.Gener
     turned = weights[(np.arange(count) + shift[:, np.newaxis]) % count]
     order = np.argsort(keys[:, block], axis=1, kind="stable")
     sums = np.vstack((weights, np.take_along_axis(turned, order, axis=1))) @ ranks.T
-    return _as_high(sums)
+    return _tail_frequency(sums)
 
 
 def _beside_neighbours(values: Floats) -> Floats:
@@ -523,7 +529,7 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
             yield _row(test, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
-def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[str, Any]]:
+def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[str, Any]]:
     """Yield the ranks that wait for memory, or for files, for a share of the steps; that is no chance.
 
     For memory, all processes in the control group of a rank wait at once, as the kernel counts, or the rank
@@ -536,12 +542,12 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
         system = {rank: _rate(node.series.get((f"rank{rank}", "system_s")), extent) for rank in node.ranks}
         for rank in node.ranks:
             metrics = node.metrics_of(f"rank{rank}")
-            blocked = _inside(metrics.get("blocked_pct"), extent)
+            blocked = _samples_between(metrics.get("blocked_pct"), extent)
             enough = np.count_nonzero(blocked.values) >= _FEWEST_BLOCKED
             waits = float(blocked.values.sum()) / len(blocked.times) if enough else 0.0
             stalled = 100 * _rate(metrics.get("memory_stall_s"), extent)
             faults = _rate(metrics.get("major_faults"), extent)
-            looked = _inside(metrics.get("paging_pct"), extent)
+            looked = _samples_between(metrics.get("paging_pct"), extent)
             paged = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
             refaulted = min(1.0, again / faults) if faults else 0.0
             paging = waits * float(paged.mean()) / 100 * refaulted if len(paged) else 0.0
@@ -556,7 +562,7 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
                     yield _row(test, subject, span, usual, min(100.0, then), 0.0)
 
 
-def _inside(series: Series | None, extent: Floats) -> Series:
+def _samples_between(series: Series | None, extent: Floats) -> Series:
     """Return the samples of a metric between two moments."""
     if series is None:
         return Series(np.empty(0), np.empty(0))
@@ -569,7 +575,7 @@ def _rate(series: Series | None, extent: Floats) -> float:
     return 0.0 if series is None else float(np.nan_to_num(mean_in(series, "counter", extent)).sum())
 
 
-def _crowded(
+def _ranks_short_of_cores(
     nodes: Sequence[NodeTelemetry], tested: Sequence[_Tested], steps: RunSteps
 ) -> Iterator[dict[str, Any]]:
     """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
@@ -596,7 +602,9 @@ def _crowded(
             continue
         foreign_cores = alone.get(test.rank)
         if foreign_cores is None:
-            foreign_cores = _others_in(nodes_by_name[test.node], nodes_by_name[test.node].ranks, steps.edges)
+            foreign_cores = _foreign_cores(
+                nodes_by_name[test.node], nodes_by_name[test.node].ranks, steps.edges
+            )
         if foreign_cores is None or not (np.isfinite(test.values).all() and np.isfinite(foreign_cores).all()):
             continue
         lowest = min(by_itself, default=0.0) if test.rank in alone else 0.0
@@ -619,7 +627,7 @@ def _is_apart(value: float, other_values: Floats) -> bool:
 def _beyond_noise(differences: Floats) -> float:
     """Return the probability that the mean of differences is above 0 by chance, for a normal mean."""
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    error *= widening(differences - differences.mean())
+    error *= correlation_factor(differences - differences.mean())
     mean = float(differences.mean())
     return 0.5 * math.erfc(mean / error / math.sqrt(2)) if error > 0 else 0.0
 

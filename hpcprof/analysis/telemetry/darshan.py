@@ -188,7 +188,7 @@ def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
                     if not len(in_block):
                         continue
                     length = float(blocks.edges[block + 1] - blocks.edges[block])
-                    waits = _covered(begins[in_block], ends[in_block])
+                    waits = _union_time(begins[in_block], ends[in_block])
                     yield {
                         "rank": program_rank,
                         "first_step": blocks.first[block],
@@ -212,7 +212,7 @@ def _sizes(writes: Ints, sizes: Ints) -> dict[str, int]:
     }
 
 
-def _covered(begins: Floats, ends: Floats) -> float:
+def _union_time(begins: Floats, ends: Floats) -> float:
     """Return the time that intervals cover together: threads may read at once."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], np.maximum.accumulate(ends[order])

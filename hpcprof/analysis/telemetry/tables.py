@@ -172,7 +172,7 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
             times, values, unit = (starts + ends) / 2, amounts / (ends - starts), f"{unit}/s"
         else:
             times, values = series.times, series.values
-        for block, samples in _grouped(rank_blocks, times, values):
+        for block, samples in _group_series(rank_blocks, times, values):
             yield {
                 "rank": rank,
                 "node": node.node,
@@ -189,7 +189,7 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterat
             }
 
 
-def _grouped(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
+def _group_series(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
     at = blocks.of(times)
     for block in range(len(blocks)):
         samples = values[at == block]
@@ -260,15 +260,15 @@ def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> 
     if power is not None:
         energy = power.times[:-1], power.times[1:], power.values[1:] * np.diff(power.times)
         if grown is not None and len(grown[0]):
-            inside, _ = _during(energy, grown[0][0], grown[1][-1])
+            inside, _ = _amount_during(energy, grown[0][0], grown[1][-1])
             energy = (*energy[:2], energy[2] * (float(grown[2].sum()) / inside if inside else 1.0))
     if energy is None:
         return None
-    joule, seconds = _during(energy, begin, end)
+    joule, seconds = _amount_during(energy, begin, end)
     return joule * (end - begin) / seconds if seconds >= _LEAST_S else None
 
 
-def _during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) -> tuple[float, float]:
+def _amount_during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) -> tuple[float, float]:
     """Return the part of evenly spread amounts that lies in a time, and the time that they cover of it."""
     starts, ends, values = amounts
     shared = np.maximum(0.0, np.minimum(ends, end) - np.maximum(starts, begin))
@@ -283,8 +283,8 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
         rank = node.rank_of_gpu(gpu)
         rank_blocks, clock = blocks.get(rank) or blocks[None], metrics["sm_mhz"]
         reasons = metrics.get("throttle_reasons", Series(np.empty(0), np.empty(0)))
-        masks = dict(_grouped(rank_blocks, reasons.times, reasons.values))
-        for block, samples in _grouped(rank_blocks, clock.times, clock.values):
+        masks = dict(_group_series(rank_blocks, reasons.times, reasons.values))
+        for block, samples in _group_series(rank_blocks, clock.times, clock.values):
             mask = masks.get(block, np.empty(0)).astype(np.int64)
             shares = {reason: 100.0 * _mean((mask & bit) != 0) for bit, reason in REASONS.items()}
             lowered = {reason: share for reason, share in shares.items() if share}
@@ -338,8 +338,8 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
             times = np.intersect1d(times, series.times)
         if len(times) > 1:
             seconds = np.diff(times)
-            used = _sampled(cpu_times, times) / seconds
-            foreign_use = np.maximum(0.0, _sampled(busy, times) / seconds - used)
+            used = _counter_growth(cpu_times, times) / seconds
+            foreign_use = np.maximum(0.0, _counter_growth(busy, times) / seconds - used)
             yield _neighbour_row(
                 node, f"{counted(len(cores), 'core')} of the ranks", used, foreign_use, seconds
             )
@@ -349,7 +349,7 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
             yield _neighbour_row(node, f"gpu{gpu}", None, foreign_use, np.ones(len(foreign_use)))
 
 
-def _sampled(series: Sequence[Series], times: Floats) -> Floats:
+def _counter_growth(series: Sequence[Series], times: Floats) -> Floats:
     """Return by how much the sum of counters grew between moments that all of them have samples of."""
     return sum(
         (np.maximum(0.0, np.diff(item.values[np.searchsorted(item.times, times)])) for item in series),
@@ -394,9 +394,9 @@ def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[di
                 "first_step": step_blocks.first[block],
                 "last_step": step_blocks.last[block],
                 "duration_s": round(float(step_blocks.edges[block + 1] - step_blocks.edges[block]), 3),
-                "read_bytes": _whole(values.get("read_bytes")),
-                "written_bytes": _whole(values.get("written_bytes")),
-                "calls": _whole(values.get("io_calls")),
+                "read_bytes": _integer_or_none(values.get("read_bytes")),
+                "written_bytes": _integer_or_none(values.get("written_bytes")),
+                "calls": _integer_or_none(values.get("io_calls")),
                 "wait_s": values.get("io_wait_s"),
                 "checkpoint": int(large[block]),
             }
@@ -406,7 +406,7 @@ def _mean(values: NDArray[Any]) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _whole(value: float | None) -> int | None:
+def _integer_or_none(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 

@@ -182,7 +182,7 @@ class _Modules:
         stack = self._running.stack
         if module not in self._names and not stack:
             for name, inner in module.named_modules():
-                self._names[inner] = _short(name) or type(module).__name__
+                self._names[inner] = _short_name(name) or type(module).__name__
         stack.append(self._names.get(module) or type(module).__name__)
         self._tell(self.current())
 
@@ -192,7 +192,7 @@ class _Modules:
             self._tell(self.current())
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     """Return the name of a module without those of the wrappers around the program's own."""
     while name.startswith(("module.", "_orig_mod.", "_fsdp_wrapped_module.")):
         name = name.partition(".")[2]
@@ -212,7 +212,7 @@ def _tensors(torch: Any, owners: list[Any]) -> Iterator[tuple[str, str, int]]:
     for root in (module for module in modules if id(module) not in inner):
         for name, tensor in itertools.chain(root.named_parameters(), root.named_buffers()):
             if id(tensor) not in names:
-                names[id(tensor)] = _short(name)
+                names[id(tensor)] = _short_name(name)
                 yield from _of_parameter(names[id(tensor)], tensor)
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -17,7 +17,7 @@ _IN_A, _IN_B = 1, 2
 
 def union(start: Ints, end: Ints) -> Intervals:
     """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
-    start, end = _ordered(start, end)
+    start, end = _sort_intervals(start, end)
     # If as many intervals have ended as have begun, none is open, whichever start belongs to which end.
     apart = start[1:] > end[:-1]
     if apart.all():
@@ -66,13 +66,13 @@ def styles_of_threads(process: Ints, thread: Ints, start: Ints, end: Ints) -> In
 
 def length(start: Ints, end: Ints) -> int:
     """Return the time that the intervals cover, with overlaps counted once."""
-    start, end = _ordered(start, end)
+    start, end = _sort_intervals(start, end)
     gaps = start[1:] - end[:-1]
     covered: Ints = end[-1:] - start[:1] - np.maximum(gaps, 0, out=gaps).sum()
     return int(covered.sum())
 
 
-def _ordered(start: Ints, end: Ints) -> Intervals:
+def _sort_intervals(start: Ints, end: Ints) -> Intervals:
     full = end > start
     if not full.all():
         start, end = start[full], end[full]
@@ -81,12 +81,12 @@ def _ordered(start: Ints, end: Ints) -> Intervals:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that both sets cover."""
-    return _where(a, b, _IN_A | _IN_B)
+    return _intervals_of_set(a, b, _IN_A | _IN_B)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that ``a`` covers and ``b`` does not."""
-    return _where(a, b, _IN_A)
+    return _intervals_of_set(a, b, _IN_A)
 
 
 def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
@@ -108,7 +108,7 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
     return result
 
 
-def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
+def _intervals_of_set(a: Intervals, b: Intervals, wanted: int) -> Intervals:
     """Return the time in which exactly the sets of the bit mask ``wanted`` are open."""
     (a_start, a_end), (b_start, b_end) = union(*a), union(*b)
     points = np.concatenate((a_start, a_end, b_start, b_end))

@@ -36,7 +36,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     """Return the rows of all pairs with equal keys, one array per table, in the order of ``left``."""
     if not len(left) or not len(right):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    chosen = _wanted(left, right)
+    chosen = _candidate_rows(left, right)
     if not len(chosen):
         return chosen, chosen
     order = np.argsort(right[chosen], kind="stable")
@@ -64,7 +64,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     return rows, order[in_ranges(low, count)]
 
 
-def _wanted(left: _Keys, right: _Keys) -> Ints:
+def _candidate_rows(left: _Keys, right: _Keys) -> Ints:
     """Return the rows of the right table whose keys may be in the left; most calls launch nothing."""
     low, span = extent(right)
     least, width = extent(left)
@@ -81,7 +81,7 @@ def _narrow(keys: _Keys) -> _Keys:
     return keys.astype(np.int32) if fit else keys
 
 
-def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
+def latest_rows(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
     """Return, for each wanted key and moment, the last row with this key whose time is not later; -1 if none.
 
     Rows have the ``time`` and ``keys`` of shape (n,), and what is wanted the shape (m,).

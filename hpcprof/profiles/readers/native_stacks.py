@@ -64,8 +64,8 @@ def parse_native_stack(text: str) -> NativeStack | None:
     for frames in stacks:
         inside = [i for i, frame in enumerate(frames) if frame[3]]
         if inside:
-            return NativeStack(_call(frames[: inside[-1] + 1]), _first(frames[inside[-1] + 1 :]))
-    return NativeStack("", _first(stacks[0]))
+            return NativeStack(_call(frames[: inside[-1] + 1]), _first_line(frames[inside[-1] + 1 :]))
+    return NativeStack("", _first_line(stacks[0]))
 
 
 def _frame(line: str) -> tuple[str, str, int, bool] | None:
@@ -88,7 +88,7 @@ def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
     return frames[-1][1].rpartition("/")[2].partition(".so")[0]
 
 
-def _first(frames: Sequence[tuple[str, str, int, bool]]) -> CodeLine | None:
+def _first_line(frames: Sequence[tuple[str, str, int, bool]]) -> CodeLine | None:
     in_python = [frame for frame in frames if _OWN.fullmatch(frame[1])]
     for function, file, line, _ in in_python or frames:
         if function not in ("", "??") and not _SYSTEM.search(file):

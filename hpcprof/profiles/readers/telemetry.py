@@ -173,15 +173,15 @@ class _Reading:
             self.damaged += 1
 
     def _describe(self, header: Mapping[str, Any]) -> None:
-        self._fast = [_parsed(name) for name in header["fast"]]
-        self._slow = [_parsed(name) for name in header["slow"]]
+        self._fast = [_parse_metric(name) for name in header["fast"]]
+        self._slow = [_parse_metric(name) for name in header["slow"]]
         self._gpus = tuple(str(name) for name in header["gpus"])
         self._missing |= {str(kind): str(why) for kind, why in header["missing"].items()}
         self._limits = {str(name): float(value) for name, value in header["limits"].items() if value}
         for number, place in header["ranks"].items():
             rank, before = int(number), self._ranks.get(int(number), RankPlace())
             cores, gpus = tuple(map(int, place["cores"])), tuple(map(int, place["gpus"]))
-            gpus = gpus or _visible(place["devices"], len(self._gpus))
+            gpus = gpus or _visible_gpus(place["devices"], len(self._gpus))
             self._ranks[rank] = RankPlace(cores or before.cores, gpus or before.gpus)
 
     def _sample(self, time: float, fast: list[float | None], slow: list[float | None] | None = None) -> None:
@@ -223,13 +223,13 @@ class _Reading:
         )
 
 
-def _parsed(name: str) -> tuple[str, str] | None:
+def _parse_metric(name: str) -> tuple[str, str] | None:
     """Return device and metric; None for a metric of a later version."""
     match = _NAME.fullmatch(name)
     return (match["device"], match["metric"]) if match and match["metric"] in METRICS else None
 
 
-def _visible(devices: str, count: int) -> tuple[int, ...]:
+def _visible_gpus(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
     numbers = map(parsed_count, words)

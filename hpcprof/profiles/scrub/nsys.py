@@ -67,7 +67,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         left_out = _copy_tables(copy)
         for table, rows in pairs.items():
             copy.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
-            copy.executemany(f"INSERT INTO {table} VALUES (?, ?)", _kept(table, rows))
+            copy.executemany(f"INSERT INTO {table} VALUES (?, ?)", _safe_pairs(table, rows))
     return left_out
 
 
@@ -84,14 +84,14 @@ def database_copy(path: Path, target: Path, names: Names) -> Iterator[sqlite3.Co
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
-            copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
+            copy.create_function("cleaned", 1, lambda text: _clean_value(text, names), deterministic=True)
             yield copy
             copy.commit()
     except sqlite3.Error as error:
         raise DamagedInput(f"{path} cannot be copied: {error}.") from None
 
 
-def _cleaned(text: bytes | None, names: Names) -> str | None:
+def _clean_value(text: bytes | None, names: Names) -> str | None:
     return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
 
 
@@ -173,7 +173,7 @@ def _pairs(export: NsysExport, table: str) -> Pairs:
     return [(str(name), str(value)) for name, value in rows if value is not None]
 
 
-def _kept(table: str, pairs: Pairs) -> Pairs:
+def _safe_pairs(table: str, pairs: Pairs) -> Pairs:
     safe_pairs: Pairs = []
     for name, value in pairs:
         if table == "META_DATA_CAPTURE" and name.endswith("ENVIRONMENT_VARIABLE"):

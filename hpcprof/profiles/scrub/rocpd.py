@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.rocprof.database import decoded, open_database
+from hpcprof.profiles.readers.rocprof.database import decode_value, open_database
 from hpcprof.profiles.readers.rocprof.records import KEPT
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
 from hpcprof.profiles.scrub.nsys import database_copy
@@ -54,15 +54,15 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
             hosts += [str(name) for (name,) in part.rows("info_node", "hostname") if name]
             names.know(hosts_and_users(hosts, users))
         with database_copy(path, target, names) as copy:
-            copy.create_function("kept", 2, lambda kind, text: _kept(kind, text, names))
+            copy.create_function("kept", 2, lambda kind, text: _safe_text(kind, text, names))
             left_out: list[str] = []
             for part in database.parts:
                 left_out += _copy_set(copy, part.suffix, f"_{part.number}")
         return left_out
 
 
-def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
-    fields = decoded(written, dict[str, Any]) or {}
+def _safe_text(kind: str, written: bytes | str | None, names: Names) -> str:
+    fields = decode_value(written, dict[str, Any]) or {}
     if kind == "environment":
         allowed = environment_allowlist.allowed
         fields = {name: value for name, value in fields.items() if allowed(name, str(value))}

@@ -11,13 +11,13 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Machine, parsed
+from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Machine, parse_results
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy results to ``target``, and return the sections that are left out."""
-    results = parsed(path, content_of(path))
+    results = parse_results(path, content_of(path))
     left_out: dict[str, None] = {}
     for process in results.processes:
         node = process.metadata.node

@@ -35,7 +35,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     text = data.decode(errors="replace")
     if path.suffix in (".json", ".pickle"):
         try:
-            copy = json.dumps(_cleaned(plain_values(data), names))
+            copy = json.dumps(_clean_value(plain_values(data), names))
         except ValueError as error:
             raise DamagedInput(f"{path}: {error}.") from None
     else:
@@ -44,11 +44,11 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     return [] if copy == text else ["paths, hosts and users"]
 
 
-def _cleaned(values: Any, names: Names) -> Any:
+def _clean_value(values: Any, names: Names) -> Any:
     if isinstance(values, dict):
-        return {_line(key, names): _cleaned(value, names) for key, value in values.items()}
+        return {_line(key, names): _clean_value(value, names) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
-        return [_cleaned(value, names) for value in values]
+        return [_clean_value(value, names) for value in values]
     return _line(values, names) if isinstance(values, str) else values
 
 

@@ -27,7 +27,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     names.know(hosts_and_users([path.stem], []))
     with reading(path):
         lines = path.read_bytes().splitlines()
-    clean_lines = [clean for line in lines if (clean := _cleaned(line, names))]
+    clean_lines = [clean for line in lines if (clean := _clean_line(line, names))]
     if not clean_lines:
         raise DamagedInput(f"{path} has no samples.")
     target.write_text("".join(f"{line}\n" for line in clean_lines), encoding="utf-8")
@@ -35,7 +35,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     return ["hosts and mount points", *lost]
 
 
-def _cleaned(line: bytes, names: Names) -> str:
+def _clean_line(line: bytes, names: Names) -> str:
     try:
         value = json.loads(line)
         if isinstance(value, dict):

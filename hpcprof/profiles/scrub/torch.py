@@ -113,7 +113,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
                 file.write(
                     msgspec.json.encode({**before, "displayTimeUnit": "ms"})[:-1] + b',"traceEvents":['
                 )
-            for event in _cleaned(batch, names, left_out):
+            for event in _clean_events(batch, names, left_out):
                 file.write(separator + msgspec.json.encode(event))
                 separator = b",\n"
         after = {
@@ -133,13 +133,13 @@ def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
 def _properties(trace: Mapping[str, Any], names: Names) -> dict[str, Any]:
     plain = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
     nested = {
-        "distributedInfo": _distributed(trace.get("distributedInfo"), names),
+        "distributedInfo": _distributed_info(trace.get("distributedInfo"), names),
         "deviceProperties": _devices(trace.get("deviceProperties")),
     }
     return plain | {key: value for key, value in nested.items() if value is not None}
 
 
-def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
+def _clean_events(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
     for event in batch:
         if not isinstance(event, _LinkedEvent) or event.ph is None or event.cat is None or event.name is None:
             left_out[_NO_CATEGORY] += 1
@@ -150,17 +150,17 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
                 event.ph,
                 event.cat,
                 names.cleaned(event.name),
-                pid=_if(_PLACE, event.pid),
-                tid=_if(_PLACE, event.tid),
-                ts=_if(_NUMBER, event.ts),
-                dur=_if(_NUMBER, event.dur),
-                id=_if(_NUMBER, event.id),
-                bp=_if(_ENCLOSING, event.bp),
+                pid=_raw_if(_PLACE, event.pid),
+                tid=_raw_if(_PLACE, event.tid),
+                ts=_raw_if(_NUMBER, event.ts),
+                dur=_raw_if(_NUMBER, event.dur),
+                id=_raw_if(_NUMBER, event.id),
+                bp=_raw_if(_ENCLOSING, event.bp),
                 args=_arguments(event.args, names, convolution="conv" in event.name),
             )
 
 
-def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
+def _raw_if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
     return value if kind.fullmatch(bytes(value)) else UNSET
 
 
@@ -213,7 +213,7 @@ def _is_plain(value: object) -> bool:
     return _PLAIN.fullmatch(value) is not None if isinstance(value, str) else _is_numeric(value)
 
 
-def _distributed(info: object, names: Names) -> dict[str, Any] | None:
+def _distributed_info(info: object, names: Names) -> dict[str, Any] | None:
     if not isinstance(info, dict):
         return None
     chosen = _numeric(info, _DISTRIBUTED) | _backend(info, "backend")

@@ -20,7 +20,7 @@ from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
 from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.profiles.timeline_parquet import overlapping
+from hpcprof.profiles.timeline_parquet import overlaps_window
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.node_tracks import NodeTrack, node_tracks
 from hpcprof.report.page.timeline_tracks import (
@@ -316,7 +316,7 @@ def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:
     tracks = []
     for track in rank.tracks.tracks:
         slices = track.slices
-        inside = np.any([overlapping(slices.start, slices.end, *extent) for extent in extents], axis=0)
+        inside = np.any([overlaps_window(slices.start, slices.end, *extent) for extent in extents], axis=0)
         if detail.others is None:
             slices, inside = slices.take(inside), np.ones(np.count_nonzero(inside), bool)
         pixels = np.where(inside, detail.chosen, detail.others or 0)

@@ -10,7 +10,7 @@ from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
 from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
-from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
+from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, in_declared_columns
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -75,7 +75,7 @@ def compare_sides(
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct, gates)
-    table = AnalysisTable.from_outcome(as_declared(outcome, analysis))
+    table = AnalysisTable.from_outcome(in_declared_columns(outcome, analysis))
     return _with_losses(table, analysis, [*runs, *against], store)
 
 
@@ -100,8 +100,8 @@ def slowdown_over_pair(
 
     pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store))
     return (
-        AnalysisTable.from_outcome(as_declared(pairs, ACROSS_RUNS["slowdown_pairs"])),
-        AnalysisTable.from_outcome(as_declared(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+        AnalysisTable.from_outcome(in_declared_columns(pairs, ACROSS_RUNS["slowdown_pairs"])),
+        AnalysisTable.from_outcome(in_declared_columns(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
     )
 
 

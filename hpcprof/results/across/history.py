@@ -24,7 +24,7 @@ from hpcprof.analysis.comparison.compare import (
     step_metrics,
     steps_behind,
 )
-from hpcprof.analysis.comparison.scaling_series import relevant
+from hpcprof.analysis.comparison.scaling_series import relevant_parameters
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.common.errors import UsageError, unknown
@@ -213,7 +213,7 @@ def _setup(data: RunData) -> _Setup:
     described = data.facts if has_program else {**data.facts, "program": data.id}
     facts = tuple((name, str(described[name])) for name in _ALIKE if described[name] is not None)
     recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
-    arguments = relevant(recorded or data.options)
+    arguments = relevant_parameters(recorded or data.options)
     if _MODE in data.parameters:
         arguments[_MODE] = data.parameters[_MODE]
     # A program may have arguments with the names of facts.

@@ -38,7 +38,7 @@ from hpcprof.profiles.event_folders import (
     run_key,
     table_path,
 )
-from hpcprof.profiles.input_bounds import first_repeated
+from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.results.across.listing import STATES, ListedRun
 from hpcprof.results.collect.kept_events import MATCHES, event_schemas
 from hpcprof.results.collect.last_collected import note_collected
@@ -378,7 +378,7 @@ def _check_events(place: Path, most_bytes: int) -> None:
         numbers = shared and table != MATCHES and all(pa.types.is_primitive(field.type) for field in columns)
         if not numbers and (not expected or any(field.type != expected.get(field.name) for field in columns)):
             raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
-        if name := first_repeated(columns.names):
+        if name := first_repeated_name(columns.names):
             raise DamagedInput(f"the events {table} have {name} twice")
         # Equal values take no place in the file, and 8 bytes each in memory.
         encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))

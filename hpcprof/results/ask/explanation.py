@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.analysis.collectives.verdicts import priced, with_hidden_lateness
+from hpcprof.analysis.collectives.verdicts import with_cost, with_hidden_lateness
 from hpcprof.analysis.explain.cause import Trait, is_a
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
@@ -235,7 +235,7 @@ def _compute(
     # Only here: a kept explanation needs neither pandas nor the graph.
     import pandas as pd
 
-    from hpcprof.analysis.framework.outcome import Outcome, as_declared
+    from hpcprof.analysis.framework.outcome import Outcome, in_declared_columns
 
     profiles = store.profiles(run.id) if store.exists() else {}
     sha256 = {rank: profile.sha256 for rank, profile in profiles.items()}
@@ -247,7 +247,7 @@ def _compute(
         _SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
     tables = {
-        name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
+        name: AnalysisTable.from_outcome(in_declared_columns(outcome, ANALYSES[name]))
         for name, outcome in outcomes.items()
     }
     tables |= _late_ranks(explanation, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
@@ -267,7 +267,7 @@ def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable)
         for rank in late.ranks
     }
     rows = [
-        priced({**row, "elapsed_ns": whole.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
+        with_cost({**row, "elapsed_ns": whole.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
         for row in summary.rows
     ]
     names = summary.columns

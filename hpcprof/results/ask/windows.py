@@ -22,7 +22,7 @@ from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Allocations, Ints, Mask, Timeline
-from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
+from hpcprof.profiles.timeline_parquet import RankEvents, overlaps_window
 from hpcprof.results.collect.kept_events import keep_timeline
 from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
@@ -219,14 +219,14 @@ def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] 
     for field in tables or timeline_tables():
         table = getattr(timeline, field)
         start, end = (table.time, table.time) if isinstance(table, Allocations) else (table.start, table.end)
-        fields[field] = table.take(overlapping(start, end, start_ns, end_ns))
+        fields[field] = table.take(overlaps_window(start, end, start_ns, end_ns))
     return replace(timeline, **fields)
 
 
 def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
     """Return the GPU's events of a window, and the host's since the first call that launched one of them."""
     started, ended = timeline.of_operations("start", "end")
-    call = launch_calls(timeline)[overlapping(started, ended, start_ns, end_ns)]
+    call = launch_calls(timeline)[overlaps_window(started, ended, start_ns, end_ns)]
     launched = timeline.calls.start[call[call != NO_CALL]]
     host_start = min(start_ns, int(launched.min(initial=start_ns)))
     host = tuple(field for field in timeline_tables() if field not in _ON_GPU)

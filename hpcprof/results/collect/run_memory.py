@@ -69,10 +69,10 @@ def growing_memory(run: Run) -> str:
     sampled = run_telemetry(run)
     if sampled is None:
         return ""
-    from hpcprof.analysis.memory.findings import growing, growth_in_words
+    from hpcprof.analysis.memory.findings import growing_ranks, growth_in_words
     from hpcprof.analysis.memory.tables import host_rows
 
-    growing_rows = growing(host_rows(sampled))
+    growing_rows = growing_ranks(host_rows(sampled))
     most = max(growing_rows, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
     return f"Memory on the host grows: {growth_in_words(most)}" if most else ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.runs.config import Engine
-from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
+from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, build_file_in
 
 # Commands that a usable image runs, by the name of the part that each proves to work.
 CHECKS: dict[str, tuple[str, ...]] = {
@@ -56,14 +56,14 @@ def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = (
     if engine is Engine.APPTAINER:
         if arguments:
             raise UsageError("--build-arg is for docker and podman; give versions to container render.")
-        return ["apptainer", "build", image, str(found_in(folder, DEFINITION))]
+        return ["apptainer", "build", image, str(build_file_in(folder, DEFINITION))]
     if engine is Engine.ENROOT:
         raise UsageError(
             "enroot builds no images: build and push one with docker or podman, then get it with "
             f"enroot import --output FILE.sqsh docker://{image}."
         )
     build_arguments = [word for argument in arguments for word in ("--build-arg", argument)]
-    file = str(found_in(folder, DOCKERFILE))
+    file = str(build_file_in(folder, DOCKERFILE))
     return [engine.value, "build", "--tag", image, "--file", file, *build_arguments, str(folder)]
 
 

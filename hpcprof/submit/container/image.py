@@ -108,7 +108,7 @@ def write_build_files(texts: Mapping[str, str], folder: Path) -> list[Path]:
     return paths
 
 
-def found_in(folder: Path, name: str) -> Path:
+def build_file_in(folder: Path, name: str) -> Path:
     """Return the path of a build file in a folder."""
     path = folder / name
     if not path.is_file():

@@ -135,7 +135,7 @@ def scheduler(machine: Inspected) -> CheckResult:
     missing = [command for command in commands if not machine.which(command)]
     if missing:
         remedy = f"Load the {title} module of the site, or use a login node of {machine.site.name}."
-        return broken(f"{_listed(missing)} not on the PATH.", remedy)
+        return broken(f"{_command_list(missing)} not on the PATH.", remedy)
     question = site_scheduler.question(machine.site)
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
@@ -146,10 +146,10 @@ def scheduler(machine: Inspected) -> CheckResult:
     if shortcoming is not None:
         return warning(shortcoming.observation, shortcoming.remedy)
     answers = f", and {title} answers" if question else ""
-    return ok(f"{_listed(commands)} on the PATH{answers}.")
+    return ok(f"{_command_list(commands)} on the PATH{answers}.")
 
 
-def _listed(commands: Sequence[str]) -> str:
+def _command_list(commands: Sequence[str]) -> str:
     *first_commands, last = commands
     return f"{', '.join(first_commands)} and {last} are" if first_commands else f"{last} is"
 

@@ -177,11 +177,11 @@ def probe_srun(machine: Inspected) -> Probe:
     # Asked first, while the other checks run: a silent Slurm takes up all these seconds.
     question = machine.scheduler.question(machine.site)
     if not machine.in_job and not machine.run(question, seconds=LISTING_SECONDS).ok:
-        return _not_granted("Slurm does not answer")
+        return _no_allocation("Slurm does not answer")
     return _probe_with_ranks(machine, types, wanted)
 
 
-def _not_granted(reason: object) -> Probe:
+def _no_allocation(reason: object) -> Probe:
     remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
     return Probe(warning(f"No ranks were started: {reason}.", remedy))
 
@@ -206,7 +206,7 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
         with _allocation(machine) as job:
             works, answer = _first_that_works(machine, job, list(candidates))
     except NotGranted as reason:
-        return _not_granted(reason)
+        return _no_allocation(reason)
     return _judge(library, list(candidates), wanted, works, answer)
 
 

@@ -11,7 +11,7 @@ from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import DEFAULT_SIGNAL, format_walltime, parse_walltime, warning_of
 from hpcprof.submit.jobs.workers import launcher_remarks
-from hpcprof.submit.launchers import LAUNCHERS, launched, starter
+from hpcprof.submit.launchers import LAUNCHERS, starter, with_launcher
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
@@ -93,7 +93,7 @@ def missing_requirements(job: Job, site: Site) -> list[str]:
 def check_job(job: Job, site: Site) -> None:
     """Check a job against its site; the first value that is wrong is named, with what would be valid."""
     scheduler = find_scheduler(site.scheduler)
-    site = launched(site, job)
+    site = with_launcher(site, job)
     scheduler.check(job, site)
     _check_launcher(job, site, scheduler)
     _, lead = warning_of(job.signal, job.on_timeout)
@@ -321,7 +321,7 @@ def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
     if queue.chunks and chunks not in queue.chunks:
         suffix = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
         return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{suffix}"
-    longest, why = _longest(job, queue)
+    longest, why = _longest_walltime(job, queue)
     if longest and job.walltime > parse_walltime(longest):
         return f"at most {longest}{why}, not {format_walltime(job.walltime)}"
     if queue.max_node_time and job.nodes * job.walltime > parse_walltime(queue.max_node_time):
@@ -341,7 +341,7 @@ def _option_limits(job: Job, site: Site) -> Iterator[tuple[str, str, Queue]]:
             yield key, value, limits
 
 
-def _longest(job: Job, queue: Queue) -> tuple[str, str]:
+def _longest_walltime(job: Job, queue: Queue) -> tuple[str, str]:
     """Return the longest walltime for a job of this size, and up to which size it applies."""
     size = min((nodes for nodes in queue.walltime_by_nodes if job.nodes <= nodes), default=None)
     return (queue.walltime_by_nodes[size], f" for up to {size} nodes") if size else (queue.max_walltime, "")

@@ -86,7 +86,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "profiler_options": tool.resolve(options),
             "options": site_options(site, spec.options),
             "after": _run_ids(spec),
-            "notify": _notified(spec, site.host),
+            "notify": _notify_names(spec, site.host),
         }
     )
     if job.gpus_per_rank is None and (queue := site.queues.get(job.queue)):
@@ -161,7 +161,7 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
     return values
 
 
-def _notified(spec: JobSpec, host: str | None) -> list[str]:
+def _notify_names(spec: JobSpec, host: str | None) -> list[str]:
     """Return the names of the targets of messages, of which job.sh finds each in a file of the user's."""
     if not spec.notify:
         return []

@@ -54,11 +54,11 @@ def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | N
     for command in commands(list(program), directory):
         name = launcher_of(command)
         if name in ("torchrun", "accelerate") and [*command.before, *command.words] == list(program):
-            return _split(command, name, nodes, gpus)
+            return _split_launcher(command, name, nodes, gpus)
     return None
 
 
-def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
+def _split_launcher(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
     arguments = command.words[1:]
     arguments = module_of(arguments)[1:] if PYTHON.fullmatch(command.name) else arguments
     arguments = arguments[1:] if name == "accelerate" and arguments[:1] == ["launch"] else arguments
@@ -183,9 +183,10 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
                 f"program that it runs after --, or give a script with its own {name} to --template"
             )
         else:
+            options = _launch_options(name, command, job.nodes)
             sentences.append(
                 f"{name} starts the ranks itself, within a rank that the job starts: leave it out "
-                f"({_launched(name, command, job.nodes)}), or use --template for a script with its own {name}"
+                f"({options}), or use --template for a script with its own {name}"
             )
     return list(dict.fromkeys(sentences))
 
@@ -227,7 +228,7 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
     return f"{does}: leave it out (--ranks-per-node N -- python PROGRAM); ranks have {variables}"
 
 
-def _launched(name: str, command: Command, nodes: int) -> str:
+def _launch_options(name: str, command: Command, nodes: int) -> str:
     """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
     options, words = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
     count = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""

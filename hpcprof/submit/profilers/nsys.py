@@ -46,8 +46,8 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     return (
-        *_traced(target, settings),
-        *_sampling(target, settings),
+        *_trace_flags(target, settings),
+        *_sampling_flags(target, settings),
         "--cpuctxsw=none",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
         # Where the session ends before the program, its hooks in CUDA's calls go. nsys would end the program.
@@ -61,7 +61,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
-def _traced(target: Target, settings: Settings) -> tuple[Word, ...]:
+def _trace_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     """Return what to trace: CUDA only where there is a GPU, and MPI only where the program's is known."""
     trace = settings["trace"].split(",")
     chosen: list[Word] = []
@@ -87,7 +87,7 @@ _MPI = ("openmpi", "mpich")
 _HAS_GPU = "[ -e /dev/nvidiactl ] || [ -e /dev/nvhost-gpu ] || [ -e /dev/dxg ]"
 
 
-def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
+def _sampling_flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     """Return the flags for stacks; those of the CPU need permission and gigabytes of scratch."""
     without = f"--sample={settings['sample']}"
     if settings["stacks"] == "false":

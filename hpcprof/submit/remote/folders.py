@@ -56,7 +56,7 @@ def send_texts(
     host: Host, folder: PurePosixPath, texts: Mapping[str, bytes], folders: Sequence[str] = FOLDERS
 ) -> None:
     """Make a folder on a host, by default that of a run, with files and ``folders`` in it."""
-    with _sending(host, folder) as archive:
+    with _send_archive(host, folder) as archive:
         for name in folders:
             below = tarfile.TarInfo(name)
             below.type, below.mode = tarfile.DIRTYPE, 0o755
@@ -70,8 +70,8 @@ def send_texts(
 
 def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
     """Copy a folder of the user's to a host, and note the number of files and bytes; links stay links."""
-    with _sending(host, folder) as archive:
-        for path in _chosen(sync.folder, "", [*_ALWAYS_EXCLUDED, *sync.excludes]):
+    with _send_archive(host, folder) as archive:
+        for path in _chosen_paths(sync.folder, "", [*_ALWAYS_EXCLUDED, *sync.excludes]):
             try:
                 member = archive.gettarinfo(path, str(path.relative_to(sync.folder)))
                 if not member.isreg():
@@ -86,7 +86,7 @@ def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
             sync.files, sync.size = sync.files + 1, sync.size + member.size
 
 
-def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]:
+def _chosen_paths(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         name = f"{below}{path.name}"
         excluded = any(
@@ -95,11 +95,11 @@ def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]
         if not excluded and (path.is_symlink() or path.is_file() or path.is_dir()):
             yield path
             if path.is_dir() and not path.is_symlink():
-                yield from _chosen(path, f"{name}/", excludes)
+                yield from _chosen_paths(path, f"{name}/", excludes)
 
 
 @contextmanager
-def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
+def _send_archive(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
     """Yield an archive that is unpacked in a folder of a host while it is written."""
     unpack = 'umask "$2" && mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
     words = ["sh", "-c", unpack, "sh", str(folder), "027" if group_may_read() else "077"]

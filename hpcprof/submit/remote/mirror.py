@@ -58,7 +58,7 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
     files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
     local = {f"state/{name}" for name in _OWN}
     files = {name: file for name, file in files.items() if name not in local}
-    fetched = fetch_files(host, host.folder(run.id), _new(run, files), run.path, _MOST_BYTES, seconds)
+    fetched = fetch_files(host, host.folder(run.id), _new_files(run, files), run.path, _MOST_BYTES, seconds)
     for path in (run.path / "state").glob("*"):
         name = f"state/{path.name}"
         if path.is_file() and name not in files and name not in local:
@@ -79,7 +79,7 @@ def bring_profiles(run: Run) -> list[str]:
 def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> list[str]:
     """Fetch what is new in folders of a run, and the file ``always`` if it is there; return the names."""
     files = list_files(host, host.folder(run.id), below)
-    new = _new(run, files) | {name: file for name, file in files.items() if name == always}
+    new = _new_files(run, files) | {name: file for name, file in files.items() if name == always}
     size = sum(file.size for file in new.values())
     free = shutil.disk_usage(run.path).free - _FREE_BYTES
     if size > free:
@@ -89,7 +89,7 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
     return fetch_files(host, host.folder(run.id), new, run.path, largest).files
 
 
-def _new(run: Run, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+def _new_files(run: Run, files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
     new = {}
     for name, file in files.items():
         try:

@@ -35,13 +35,15 @@ class Transport(msgspec.Struct, frozen=True):
         here, remote = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
         # Slurm's options for logs double the per cent sign.
         pairs = [(here, remote), (here.replace("%", "%%"), remote.replace("%", "%%"))]
-        words = [_replaced(word, pairs) for word in words]
+        words = [_replace_paths(word, pairs) for word in words]
         result = self.host.run(words, str(directory or ""), environment, prelude, seconds)
         back = [(remote, here)]
-        return replace(result, stdout=_replaced(result.stdout, back), stderr=_replaced(result.stderr, back))
+        return replace(
+            result, stdout=_replace_paths(result.stdout, back), stderr=_replace_paths(result.stderr, back)
+        )
 
 
-def _replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
+def _replace_paths(text: str, pairs: Sequence[tuple[str, str]]) -> str:
     for old, new in pairs:
         text = text.replace(old, new)
     return text

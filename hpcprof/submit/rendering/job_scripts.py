@@ -42,7 +42,7 @@ def render_scripts(
         template=template,
     )
     texts = render(site, job, rendering)
-    return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
+    return {**texts, JOB_SCRIPT: _move_script(script, run_directory)} if script else texts
 
 
 def render_masked(
@@ -85,7 +85,7 @@ def render_array(
     return render_array_script(arrays, job_scripts, sweep_directory, command_line, at_once, template), texts
 
 
-def _edited(script: Path, run_directory: Path) -> str:
+def _move_script(script: Path, run_directory: Path) -> str:
     """Return an edited job.sh in which this run's directory replaces the one that it was rendered for."""
     try:
         text = script.read_text(encoding="utf-8")

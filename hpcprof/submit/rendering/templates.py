@@ -25,7 +25,14 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, warning_of
-from hpcprof.submit.launchers import LAUNCHERS, MEETING, MEETING_HOST, MEETING_PORT, launched, on_each_node
+from hpcprof.submit.launchers import (
+    LAUNCHERS,
+    MEETING,
+    MEETING_HOST,
+    MEETING_PORT,
+    on_each_node,
+    with_launcher,
+)
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import (
     FOLDER,
@@ -210,7 +217,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     scheduler = find_scheduler(site.scheduler)
     environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
-    site = launched(site, job)
+    site = with_launcher(site, job)
     job, rendering = scheduler.localize(site, job, rendering)
     profiler, target = find_profiler(job.profiler), target_of(job)
     profiled = rank_spans(job.profiled_ranks)
@@ -225,7 +232,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         keeps_memory=bool(job.memory_history),
     )
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
-    command = _found(profiler.command, tools)
+    command = _with_tool_paths(profiler.command, tools)
     afterwards = profiler.afterwards(target, job.profiler_options)
     common = ScriptValues(
         site=_with_devices_of_ranks(site, job, scheduler),
@@ -270,7 +277,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         profiler_window=profiler.window(target, job.profiler_options),
         profiler_suffix=profiler.suffix_of(job.profiler_options),
         profiler_environment=profiler.environment(target, job.profiler_options),
-        profiler_afterwards=[_found(words, tools) for words in afterwards],
+        profiler_afterwards=[_with_tool_paths(words, tools) for words in afterwards],
         start_up=START_UP if start_up else "",
         # A profiler with a start-up module of its own has it on the ranks that it profiles.
         hook=START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
@@ -357,7 +364,7 @@ def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
     return msgspec.structs.replace(site, affinity=affinity)
 
 
-def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
+def _with_tool_paths(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
     """Return a command in which programs are replaced by their paths in ``tools``, if there are any."""
     return tuple(tools.get(word, word) for word in words)
 

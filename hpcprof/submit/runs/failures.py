@@ -205,11 +205,11 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         ),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
-        explained = [_explained(failure, job_cause) for failure in explained]
+        explained = [_with_cause(failure, job_cause) for failure in explained]
     return _culprit_first(run, [*explained, *_failed_workers(run, explained)], lost)
 
 
-def _explained(failure: RankFailure, cause: FailureCause) -> RankFailure:
+def _with_cause(failure: RankFailure, cause: FailureCause) -> RankFailure:
     """Return a failure with the cause that job.sh names, unless its exception tells more than an abort."""
     tells_more = failure.exception and cause.name in _ABORTS
     return failure if failure.rank != cause.rank or tells_more else replace(failure, cause=cause)
@@ -231,24 +231,26 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
         return failures
     culprits = [failure for failure in failures if failure.has_own_fault or (lost and failure.how == lost)]
     if not culprits:
-        return [_after_others_ended(run, failures[0]), *failures[1:]]
+        return [_with_earlier_ends(run, failures[0]), *failures[1:]]
     culprit = min(culprits, key=lambda failure: failure.exception.time if failure.exception else 0.0)
     consequences = [replace(failure, first=False) for failure in failures if failure is not culprit]
     return [replace(culprit, first=failures[0].noticed_another), *consequences]
 
 
-def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
+def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
     """Add which ranks had ended before with exit code 0: others notice it, and launchers of MPI kill them."""
     names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
-    moment = next(filter(None, (_written(run, name) for name in names)), float("inf"))
+    moment = next(filter(None, (_time_written(run, name) for name in names)), float("inf"))
     codes = run.rank_exit_codes().items()
-    ended = [rank for rank, code in codes if code == 0 and _written(run, f"rank{rank:05d}.exit") < moment]
+    ended = [
+        rank for rank, code in codes if code == 0 and _time_written(run, f"rank{rank:05d}.exit") < moment
+    ]
     sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
     killed = failure.how == _KILLED or failure.exit_code in _KILLED_CODES
     return replace(failure, before=sentence) if failure.noticed_another or killed else failure
 
 
-def _written(run: Run, name: str) -> float:
+def _time_written(run: Run, name: str) -> float:
     """Return when a fact of the run was written, by the clock of its file system; 0 if it was not."""
     with suppress(OSError):
         return (run.path / "state" / name).stat().st_mtime
@@ -383,7 +385,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
-            stalled = _held_up(run)
+            stalled = _stall_sentence(run)
     blamed = unstarted or (str(failure) if failure else "")
     if status.state is JobState.COMPLETED:
         return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
@@ -409,7 +411,7 @@ def _waits_for_leftovers(run: Run) -> str:
     return ""
 
 
-def _held_up(run: Run) -> str:
+def _stall_sentence(run: Run) -> str:
     """Return which ranks had held up the others, if the run had stalled before."""
     with suppress(msgspec.MsgspecError):
         stall = from_json(run.state_file("stall.json") or "", _Stall)

@@ -43,7 +43,7 @@ class Refused(SchedulerError):
     """The scheduler did not accept a job: nothing of it is left there."""
 
 
-def unaccepted(command: str, reason: str, *, refused: bool) -> SchedulerError:
+def submission_error(command: str, reason: str, *, refused: bool) -> SchedulerError:
     """Return the error of a command that submits: without an answer, the job may have been accepted."""
     if refused:
         return Refused(f"{command} did not accept the job: {reason}.")

@@ -28,13 +28,13 @@ from hpcprof.submit.schedulers.command import (
     ids_by_place,
     run_scheduler_command,
     run_submission,
-    unaccepted,
+    submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import directive_path, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
 
-_OWN_OPTIONS = {
+_RESERVED_OPTIONS = {
     "--bank": "give --account",
     "--cores-per-slot": "give --cpus-per-rank",
     "--cwd": "submit from the folder in which the program is to start",
@@ -52,7 +52,7 @@ _OWN_OPTIONS = {
 }
 """The options that hpcprof sets, each with the end of a sentence on what to do."""
 
-_SHORT = {
+_LONG_OPTIONS = {
     "-B": "--bank",
     "-N": "--nodes",
     "-c": "--cores-per-slot",
@@ -83,7 +83,7 @@ class FluxScheduler(BatchScheduler):
     starters = (LauncherName.FLUX,)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
     masks_gpus = True
-    own_options = _OWN_OPTIONS
+    own_options = _RESERVED_OPTIONS
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     named_files = {"flux.lua": "job/flux.lua.j2"}  # noqa: RUF012
 
@@ -113,7 +113,7 @@ class FluxScheduler(BatchScheduler):
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option."""
         name = re.split(r"[= ]", directive)[0]
-        return frozenset({name if name.startswith("--") else _SHORT.get(name[:2], name[:2])})
+        return frozenset({name if name.startswith("--") else _LONG_OPTIONS.get(name[:2], name[:2])})
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
@@ -143,9 +143,9 @@ class FluxScheduler(BatchScheduler):
         """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""
         listing = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
         for job in _jobs(*listing.answer):
-            jobspec = run_scheduler_command(["flux", "job", "info", _plain(job["jobid"]), "jobspec"])
+            jobspec = run_scheduler_command(["flux", "job", "info", _ascii_id(job["jobid"]), "jobspec"])
             if f"{json.dumps(str(script.parent))[1:-1]}/" in jobspec.stdout:
-                return _plain(job["jobid"])
+                return _ascii_id(job["jobid"])
         return ""
 
     def question(self, site: Site) -> list[str]:
@@ -168,33 +168,33 @@ def _ask(instance: str, words: Sequence[str]) -> Completed:
     return run_scheduler_command([*(["flux", "proxy", instance] if instance else []), "flux", *words])
 
 
-def _plain(job_id: str) -> str:
+def _ascii_id(job_id: str) -> str:
     """Return an id in ASCII: Flux writes its first letter as ƒ where the terminal shows it."""
     return job_id.replace("ƒ", "f")
 
 
 _JOB_ID = re.compile(r"f[1-9A-HJ-NP-Za-km-z]+")
-_SILENT = ("Unable to connect to Flux", "Connection refused", "Connection reset", "Host is down")
-_DONE = ("job is inactive", "unknown job id")
+_NO_ANSWER = ("Unable to connect to Flux", "Connection refused", "Connection reset", "Host is down")
+_ALREADY_ENDED = ("job is inactive", "unknown job id")
 
 
 def parse_batch(code: int, out: str, error: str) -> str:
     """Return the job id that ``flux batch`` printed."""
-    ids = [_plain(line.strip()) for line in out.splitlines() if _JOB_ID.fullmatch(_plain(line.strip()))]
+    ids = [_ascii_id(line.strip()) for line in out.splitlines() if _JOB_ID.fullmatch(_ascii_id(line.strip()))]
     if code == 0 and ids:
         return ids[-1]
-    refused = code != 0 and (_SILENT[0] in error or not any(words in error for words in _SILENT))
-    raise unaccepted("flux", _complaint(error), refused=refused)
+    refused = code != 0 and (_NO_ANSWER[0] in error or not any(words in error for words in _NO_ANSWER))
+    raise submission_error("flux", _complaint(error), refused=refused)
 
 
 def parse_jobs(code: int, out: str, error: str, now: float) -> dict[str, Record]:
     """Return records by ASCII id from ``flux jobs --json ID…`` at ``now`` (s since 1970)."""
-    return {_plain(job["jobid"]): _record(job, now) for job in _jobs(code, out, error)}
+    return {_ascii_id(job["jobid"]): _record(job, now) for job in _jobs(code, out, error)}
 
 
 def parse_cancel(code: int, error: str) -> None:
     """Check the result of ``flux cancel``: a job that has ended or is unknown need not be cancelled."""
-    lines = [line for line in error.splitlines() if line.strip() and not line.endswith(_DONE)]
+    lines = [line for line in error.splitlines() if line.strip() and not line.endswith(_ALREADY_ENDED)]
     if code != 0 and lines:
         raise SchedulerError(f"flux did not cancel the job: {_complaint(error)}.")
 
@@ -204,7 +204,7 @@ def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
     if code != 0 and not re.search(r"^JobID \S+ unknown$", error, re.MULTILINE):
         if "flux-proxy" in error:
             raise Unreachable("Flux did not answer: the instance that has the job cannot be reached.")
-        if any(words in error for words in _SILENT):
+        if any(words in error for words in _NO_ANSWER):
             raise Unreachable(f"Flux did not answer: {_complaint(error)}.")
         raise SchedulerError(f"flux jobs failed: {_complaint(error)}.")
     try:
@@ -229,10 +229,10 @@ def _record(job: Mapping[str, Any], now: float) -> Record:
         return Record(JobState.RUNNING, _RUNNING[state])
     if state != "INACTIVE":
         return Record(JobState.UNKNOWN, f"Flux calls its state {state}")
-    return _ended(job, now)
+    return _ended_record(job, now)
 
 
-def _ended(job: Mapping[str, Any], now: float) -> Record:
+def _ended_record(job: Mapping[str, Any], now: float) -> Record:
     ended = now - job["t_inactive"] if isinstance(job.get("t_inactive"), (int, float)) else None
     result, exception = job.get("result"), job.get("exception") or {}
     kind, note = exception.get("type"), exception.get("note") or ""

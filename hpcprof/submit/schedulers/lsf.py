@@ -24,7 +24,7 @@ from hpcprof.submit.schedulers.command import (
     complaint,
     run_scheduler_command,
     run_submission,
-    unaccepted,
+    submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import GPUS, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine
@@ -165,7 +165,7 @@ def parse_bsub(code: int, out: str, error: str) -> str:
         return answer[1]
     refused = code != 0 and not any(words in error for words in _SILENT)
     reason = complaint(error or out).removesuffix(". Job not submitted")
-    raise unaccepted("bsub", reason, refused=refused)
+    raise submission_error("bsub", reason, refused=refused)
 
 
 def parse_bjobs(code: int, out: str, error: str) -> dict[str, Record]:
@@ -236,7 +236,7 @@ _TERMINATIONS: dict[str, tuple[JobState, str]] = {
 def _record(job: Mapping[str, Any]) -> Record:
     word = str(job.get("STAT", ""))
     if word == "EXIT":
-        return _failed(job)
+        return _failed_record(job)
     state = _STATES.get(word, JobState.UNKNOWN)
     if state is JobState.UNKNOWN:
         lost = "LSF has lost contact with its node"
@@ -249,7 +249,7 @@ def _record(job: Mapping[str, Any]) -> Record:
     return Record(state, _WORDS.get(word) or why.rstrip("; "))
 
 
-def _failed(job: Mapping[str, Any]) -> Record:
+def _failed_record(job: Mapping[str, Any]) -> Record:
     reason = str(job.get("EXIT_REASON") or "")
     code = int(text) if (text := str(job.get("EXIT_CODE") or "")).isdigit() else None
     state, words = _TERMINATIONS.get(reason.partition(":")[0].strip(), (JobState.FAILED, ""))

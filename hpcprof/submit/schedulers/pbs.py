@@ -44,7 +44,7 @@ from hpcprof.submit.schedulers.command import (
     read_words,
     run_scheduler_command,
     run_submission,
-    unaccepted,
+    submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
@@ -387,7 +387,9 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     words_of_qsub = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else meanings().refusals.get(code, "")
     refused = code != 0 and "Connection timed out" not in error
-    raise unaccepted("qsub", f"{meaning}: {words_of_qsub}" if meaning else words_of_qsub, refused=refused)
+    raise submission_error(
+        "qsub", f"{meaning}: {words_of_qsub}" if meaning else words_of_qsub, refused=refused
+    )
 
 
 def parse_job_name(script: str) -> str:
@@ -450,12 +452,12 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     }
     for job_id, job in attributes.items():
         if "[]" in job_id:
-            for member, record in _without_own(job_id, job, records[job_id]).items():
+            for member, record in _records_from_array(job_id, job, records[job_id]).items():
                 records.setdefault(member, record)
     return records
 
 
-def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[str, Record]:
+def _records_from_array(array_id: str, job: Mapping[str, str], record: Record) -> dict[str, Record]:
     """Return the records of the members that wait, or that ended with their array before they ran.
 
     PBS makes a separate job, which has an ``array_index``, of a member when it starts. Until then it shows
@@ -571,11 +573,11 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     state = job.get("job_state", "")
     comment = job.get("comment", "")
     if state in ("F", "X"):
-        return _ended(job, asked_at)
+        return _ended_record(job, asked_at)
     if state in ("Q", "H", *meanings().queued):
         # An array has the exit status of one of its members.
         lost = job.get("Exit_status") == str(_NODE_LOST) and "array" not in job
-        return Record(JobState.QUEUED, _pending(state, job, comment), node_lost=lost)
+        return Record(JobState.QUEUED, _pending_reason(state, job, comment), node_lost=lost)
     if state == "R" or state in meanings().running:
         # After qdel the job still has state R for seconds; only the comment shows the deletion.
         dying = "terminated by" in comment
@@ -588,7 +590,7 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     return Record(JobState.UNKNOWN, f"PBS calls its state {state or 'nothing'}")
 
 
-def _pending(state: str, job: Mapping[str, str], comment: str) -> str:
+def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
     _, _, why = comment.partition("Can Never Run:")
     if why:
         return f"it can never run: {why.strip()}"
@@ -600,7 +602,7 @@ def _pending(state: str, job: Mapping[str, str], comment: str) -> str:
     return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")
 
 
-def _ended(job: Mapping[str, str], asked_at: float | None) -> Record:
+def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:
     when = job.get("history_timestamp", "")
     ago = asked_at - float(when) if asked_at is not None and when.isdigit() else None
     text = job.get("Exit_status")

@@ -80,9 +80,9 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     if record.preempted and recorded_site(run.submission).preemption is Preemption.REQUEUE:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
-        return _completed(run, record)
+        return _completed_status(run, record)
     if record.state is JobState.FAILED:
-        return _failed(run, record)
+        return _failed_status(run, record)
     if record.state is JobState.TIMEOUT:
         written = _end_in_output(run)
         held = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
@@ -122,7 +122,7 @@ def _requeued_because(run: Run, record: Record) -> str:
     return "its node was lost, or after a requeue" if run.state_file("started") is not None else ""
 
 
-def _completed(run: Run, record: Record) -> JobStatus:
+def _completed_status(run: Run, record: Record) -> JobStatus:
     finished = status_by_finished_file(run)
     if finished is not None:
         return replace(finished, reason=finished.reason or record.reason)
@@ -134,7 +134,7 @@ def _completed(run: Run, record: Record) -> JobStatus:
     return JobStatus(JobState.FAILED, reason, record.exit_code, provisional=True)
 
 
-def _failed(run: Run, record: Record) -> JobStatus:
+def _failed_status(run: Run, record: Record) -> JobStatus:
     # job.sh's own exit code takes precedence: sacct subtracts 128 from larger ones.
     finished = status_by_finished_file(run)
     code = (finished and finished.exit_code) or record.exit_code

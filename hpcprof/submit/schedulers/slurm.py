@@ -35,7 +35,7 @@ from hpcprof.submit.schedulers.command import (
     read_words,
     run_scheduler_command,
     run_submission,
-    unaccepted,
+    submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import (
     GPUS,
@@ -367,7 +367,7 @@ def _gpu_request(site: Site, job: Job, directives: Iterable[str]) -> list[str]:
     return [f"--gpus-per-node={count}"] if wanted else []
 
 
-def _whole(numbers: Iterable[str]) -> str:
+def _array_option(numbers: Iterable[str]) -> str:
     """Return the option for the jobs to ask for: an array once, for all its members."""
     return f"--jobs={','.join(dict.fromkeys(number.partition('_')[0] for number in numbers))}"
 
@@ -386,7 +386,13 @@ def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[st
 def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
     # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
     # scontrol does, but many jobs at once. --array prints one line per member, waiting ones included.
-    options = ["--states=all", "--array", _whole(numbers), f"--Format={SQUEUE_FORMAT}", *_of_cluster(cluster)]
+    options = [
+        "--states=all",
+        "--array",
+        _array_option(numbers),
+        f"--Format={SQUEUE_FORMAT}",
+        *_of_cluster(cluster),
+    ]
     listing = run_scheduler_command(["squeue", "--noheader", *options])
     return of_members(parse_squeue(*listing.answer, time.time()), numbers)
 
@@ -396,7 +402,7 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
         return {}
     # The default window starts at midnight, and sacct takes local time.
     start = since.astimezone().strftime("--starttime=%Y-%m-%dT%H:%M:%S")
-    options = [_whole(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
+    options = [_array_option(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
     listing = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
     return of_members(parse_sacct(*listing.answer, time.time()), numbers)
 
@@ -438,7 +444,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
     refused = code != 0 and (_NOT_REACHED in error or not any(words in error for words in _SILENT))
-    raise unaccepted("sbatch", reason, refused=refused)
+    raise submission_error("sbatch", reason, refused=refused)
 
 
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:

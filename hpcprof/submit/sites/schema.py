@@ -60,10 +60,10 @@ def descriptions(module: ModuleType) -> dict[str, dict[str, str]]:
     """Return the text under each field of a module's models, by model and field."""
     tree = ast.parse(inspect.getsource(module))
     models = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {model.name: dict(_described(model)) for model in models}
+    return {model.name: dict(_described_keys(model)) for model in models}
 
 
-def _described(model: ast.ClassDef) -> list[tuple[str, str]]:
+def _described_keys(model: ast.ClassDef) -> list[tuple[str, str]]:
     texts = []
     for field, after in zip(model.body, model.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):

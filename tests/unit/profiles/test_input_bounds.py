@@ -19,7 +19,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import bounded, first_repeated
+from hpcprof.profiles.input_bounds import bounded, first_repeated_name
 from hpcprof.profiles.readers import plain_pickle
 from hpcprof.profiles.readers.darshan.dump_script import memory_of
 from hpcprof.profiles.readers.discovery import read_profile
@@ -27,7 +27,7 @@ from hpcprof.profiles.readers.nsys.export import open_export
 from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
 from hpcprof.profiles.readers.nsys.table_pages import StoredTable, TablePages, Wanted
 from hpcprof.profiles.readers.rocprof import database
-from hpcprof.profiles.readers.rocprof.database import decoded
+from hpcprof.profiles.readers.rocprof.database import decode_value
 
 BOMB = "was not unpacked: it becomes larger than"
 
@@ -130,7 +130,7 @@ def test_countless_planes_lines_and_statistics_are_damage(content: bytes, tmp_pa
 
 def test_names_of_columns_are_compared_in_one_pass() -> None:
     names = [str(number) for number in range(300_000)]
-    assert (first_repeated(names), first_repeated([*names, "7"])) == ("", "7")
+    assert (first_repeated_name(names), first_repeated_name([*names, "7"])) == ("", "7")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_stored_value_is_unpacked_up_to_its_bound(monkeypatch: pytest.MonkeyPa
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "lz4") as file:
         file.write(b"[" + b" " * 2000 + b"]")
-    assert decoded(sink.getvalue().to_pybytes(), list[int]) is None
+    assert decode_value(sink.getvalue().to_pybytes(), list[int]) is None
     monkeypatch.setattr(database, "_LONGEST_JSON", 10_000)
-    assert decoded(sink.getvalue().to_pybytes(), list[int]) == []
+    assert decode_value(sink.getvalue().to_pybytes(), list[int]) == []
 
 
 def shared_pages(path: Path, levels: int) -> Path:

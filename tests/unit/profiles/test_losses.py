@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.profiles.losses import Loss, LossKind, Subject, in_short, losses, over_ranks
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses, over_ranks, short_sentences
 
 DISCARDED = "150 annotations were discarded, e.g. at 3.5 ms. Were the fields initialized?"
 
@@ -76,7 +76,7 @@ def test_in_short_the_losses_of_the_same_ranks_are_one_sentence() -> None:
         for detail, ranks in (("No CUDA.", (0, 1)), ("No NVTX.", (0, 1)), ("Late.", (1,)))
         for rank in ranks
     ]
-    assert in_short(found) == [
+    assert short_sentences(found) == [
         "ranks 0, 1: the profiler reports: No CUDA; the profiler reports: No NVTX",
         "rank 1: the profiler reports: Late",
     ]

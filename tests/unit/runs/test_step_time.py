@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcprof.runs.step_time import StepTime, happened_once, step_time
+from hpcprof.runs.step_time import StepTime, single_long_steps, step_time
 
 USUAL = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
 
@@ -20,7 +20,7 @@ USUAL = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
     ],
 )
 def test_a_long_step_happens_once_if_no_other_is_alike(steps: list[int], once: list[int]) -> None:
-    assert happened_once(steps) == once
+    assert single_long_steps(steps) == once
 
 
 def test_the_elapsed_time_per_step_leaves_out_what_happened_once() -> None:

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from hpcprof.serve.grants import create_grant
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
-from hpcprof.serve.hub import _in_schema, _wanted, make_hub
+from hpcprof.serve.hub import _in_schema, _requested_page, make_hub
 
 
 def test_the_schema_of_a_project_joins_the_options_of_the_url() -> None:
@@ -23,8 +23,8 @@ def test_the_schema_of_a_project_joins_the_options_of_the_url() -> None:
 
 def test_the_page_that_a_reader_wants_has_no_token_in_its_address() -> None:
     scope = {"raw_path": b"/compare", "query_string": b"a=1&token=x&b=%2F"}
-    assert _wanted(scope) == "/compare?a=1&b=%2F"
-    assert _wanted({"raw_path": b"/runs/" + b"x" * 4000, "query_string": b""}) == "/runs"
+    assert _requested_page(scope) == "/compare?a=1&b=%2F"
+    assert _requested_page({"raw_path": b"/runs/" + b"x" * 4000, "query_string": b""}) == "/runs"
 
 
 def test_where_the_database_is_concerns_no_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

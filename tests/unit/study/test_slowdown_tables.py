@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.study.slowdown_record import Arm, PlannedRun
-from hpcprof.study.slowdown_tables import best, by_point
+from hpcprof.study.slowdown_tables import best_point_sentence, by_point
 
 
 class FakeStore:
@@ -82,9 +82,9 @@ def rows(*points: tuple[str, int, int, int, int]) -> list[dict[str, Any]]:
 
 def test_the_best_point_is_named_with_how_sure_that_is() -> None:
     apart = rows(("1", 3, 90, 100, 110), ("25", 3, 40, 50, 60))
-    assert best(apart, ["cap"]) == "best: cap=25, step p50 0.000 ms (n=3 runs)"
+    assert best_point_sentence(apart, ["cap"]) == "best: cap=25, step p50 0.000 ms (n=3 runs)"
     near = rows(("1", 3, 55, 100, 110), ("25", 3, 40, 50, 60))
-    assert best(near, ["cap"]).endswith("its runs are not all shorter than those of cap=1")
+    assert best_point_sentence(near, ["cap"]).endswith("its runs are not all shorter than those of cap=1")
     alone = rows(("1", 1, 100, 100, 100), ("25", 1, 50, 50, 50))
-    assert best(alone, ["cap"]).endswith("one run each: no statistics")
-    assert best(apart[:1], ["cap"]) == ""
+    assert best_point_sentence(alone, ["cap"]).endswith("one run each: no statistics")
+    assert best_point_sentence(apart[:1], ["cap"]) == ""

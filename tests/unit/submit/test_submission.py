@@ -6,7 +6,7 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.runs.intent import read_intent
-from hpcprof.submit.schedulers.command import unaccepted
+from hpcprof.submit.schedulers.command import submission_error
 from hpcprof.submit.submission import _handing_over
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
@@ -17,7 +17,7 @@ def test_a_run_whose_job_may_have_been_accepted_is_kept_and_named(refused: bool,
     run = make_run(job_id="")
     advice = "" if refused else f" If it did, hpcprof status {run.id} shows it."
     with pytest.raises(SchedulerError) as error, _handing_over([run], run.path):
-        raise unaccepted("sbatch", "Socket timed out", refused=refused)
+        raise submission_error("sbatch", "Socket timed out", refused=refused)
     assert str(error.value).endswith(f"the job: Socket timed out.{advice}")
     assert run.path.exists() != refused
     assert refused or read_intent(run) is not None

@@ -80,7 +80,7 @@ def main(path: str) -> None:
         if module in MODULES:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
-                overflown |= _overflown(record)
+                overflown |= _overflown_counters(record)
                 if len(dump["records"]) < _MOST_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
                     dump["records"].append(_counters(module, file, record))
@@ -109,7 +109,7 @@ def _records(read: Callable[[], Any]) -> Iterator[Any]:
         yield record
 
 
-def _overflown(record: Mapping[str, Any]) -> set[str]:
+def _overflown_counters(record: Mapping[str, Any]) -> set[str]:
     """Return the counters below -1, which stands for what was not monitored."""
     return {name for name, value in record["counters"].items() if value < -1}
 

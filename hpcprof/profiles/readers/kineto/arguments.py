@@ -107,9 +107,9 @@ class BatchDecoder(Generic[ValueT]):
             values = self._all.decode(b"[%b]" % b",".join(written))
             if len(values) == len(written):  # A single absent value is an empty list.
                 return values
-        return [self._single(bytes(value)) for value in written]
+        return [self._single_value(bytes(value)) for value in written]
 
-    def _single(self, value: bytes) -> ValueT | None:
+    def _single_value(self, value: bytes) -> ValueT | None:
         try:
             return self._one.decode(value)
         except msgspec.DecodeError:

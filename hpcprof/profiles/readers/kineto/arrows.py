@@ -30,8 +30,8 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     operator = np.full(place.max(initial=-1) + 1, NO_LINK)
     operator[place[: len(rows)]] = rows
     row = operator[place[len(rows) :]]
-    begin_ids, begin_rows = _first(arrows["id"], row, (arrows["ends"] == 0) & (row != NO_LINK))
-    end_ids, end_rows = _first(arrows["id"], row, (arrows["ends"] != 0) & (row != NO_LINK))
+    begin_ids, begin_rows = _first_arrows(arrows["id"], row, (arrows["ends"] == 0) & (row != NO_LINK))
+    end_ids, end_rows = _first_arrows(arrows["id"], row, (arrows["ends"] != 0) & (row != NO_LINK))
     _, begin_at, end_at = np.intersect1d(begin_ids, end_ids, assume_unique=True, return_indices=True)
     linked: dict[int, int] = {}
     for begin, end in zip(begin_rows[begin_at].tolist(), end_rows[end_at].tolist(), strict=True):
@@ -41,7 +41,7 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     return link
 
 
-def _first(ids: Ints, rows: Ints, chosen: Mask) -> tuple[Ints, Ints]:
+def _first_arrows(ids: Ints, rows: Ints, chosen: Mask) -> tuple[Ints, Ints]:
     """Return the distinct ids of the chosen arrows, in ascending order, and the row of the first of each."""
     distinct_ids, at = np.unique(ids[chosen], return_index=True)
     return distinct_ids, rows[chosen][at]

@@ -162,7 +162,7 @@ class _Trace:
 
     def _kineto_events(self, event: Event | None) -> Iterator[Event | None]:
         if event is None or event.ph in ("s", "f"):
-            yield _plain(event) if event else None
+            yield _plain_event(event) if event else None
             return
         if event.ph != "X":
             return
@@ -174,10 +174,10 @@ class _Trace:
                 yield self._collective(event)
         elif process == _HOST:
             pid = event.pid if self._python is None else msgspec.Raw(self._python)
-            yield _plain(event, cat="cuda_runtime", pid=pid, args=self._launched(event))
+            yield _plain_event(event, cat="cuda_runtime", pid=pid, args=self._launch_event(event))
         elif process == _PYTHON:
             if event.cat in ("cpu_op", "python_function", "user_annotation"):
-                yield _plain(event, cat=self._python_category(event))
+                yield _plain_event(event, cat=self._python_category(event))
         elif process != _REPEATED:
             self.unread[process] += 1
 
@@ -195,8 +195,10 @@ class _Trace:
         is_hccl = (str(arguments.get("Stream Id")), str(arguments.get("Task Id"))) in self._tasks
         if not _NO_WORK.fullmatch(kind) and not (copies and is_hccl):
             device, stream = self.devices[bytes(event.pid)], arguments.get("Stream Id")
-            written = self._launched(event, device=device, **({} if stream is None else {"stream": stream}))
-            yield _plain(event, cat="gpu_memcpy" if copies else "kernel", args=written)
+            written = self._launch_event(
+                event, device=device, **({} if stream is None else {"stream": stream})
+            )
+            yield _plain_event(event, cat="gpu_memcpy" if copies else "kernel", args=written)
 
     def _collective(self, event: Event) -> Event:
         """Return an operation of HCCL as a kernel, without its number in its group."""
@@ -204,11 +206,11 @@ class _Trace:
         tid = bytes(event.tid)
         stream = _FIRST_STREAM + (int(tid) if tid.isdigit() else 0)
         arguments = msgspec.json.encode({"device": 0, "stream": stream})
-        return _plain(
+        return _plain_event(
             event, cat="kernel", name=numbered[1] if numbered else event.name, args=msgspec.Raw(arguments)
         )
 
-    def _launched(self, event: Event, **arguments: Any) -> msgspec.Raw:
+    def _launch_event(self, event: Event, **arguments: Any) -> msgspec.Raw:
         if (number := self._launch.get(_place(event))) is not None:
             arguments["correlation"] = number
         return msgspec.Raw(msgspec.json.encode(arguments))
@@ -234,7 +236,7 @@ def _span(event: Event) -> tuple[int, int] | None:
         return None
 
 
-def _plain(event: Event, **changes: Any) -> Event:
+def _plain_event(event: Event, **changes: Any) -> Event:
     """Return an event with changes and with numbers where torch_npu writes texts of them."""
     for name in ("ts", "dur"):
         changes[name] = msgspec.Raw(bytes(getattr(event, name)).strip(b'"'))

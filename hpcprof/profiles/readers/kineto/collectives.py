@@ -50,7 +50,7 @@ class CollectiveRecord(NamedTuple):
     """The start of a kernel, which orders the kernels of a CUDA graph."""
 
 
-def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
+def collective_record(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
     """Return the record in the arguments of a kernel or a call, None if there is none."""
     arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
     name = arguments.get("Collective name")
@@ -60,17 +60,17 @@ def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRec
     return CollectiveRecord(
         name=name,
         correlation=correlation,
-        elements_in=max(0, _natural(arguments.get("In msg nelems"))),  # Bytes must fit 63 bits.
-        elements_out=max(0, _natural(arguments.get("Out msg nelems"))),
+        elements_in=max(0, _natural_number(arguments.get("In msg nelems"))),  # Bytes must fit 63 bits.
+        elements_out=max(0, _natural_number(arguments.get("Out msg nelems"))),
         kind=kind if isinstance(kind, str) else None,
-        ranks=_natural(arguments.get("Group size")) or UNKNOWN_RANKS,
+        ranks=_natural_number(arguments.get("Group size")) or UNKNOWN_RANKS,
         group=group if isinstance(group, str) else None,
         even=arguments.get("In split size", "[]") == "[]",
-        peer=_natural(arguments.get("Dst Rank", arguments.get("Src Rank")), 1 << 31),
+        peer=_natural_number(arguments.get("Dst Rank", arguments.get("Src Rank")), 1 << 31),
     )
 
 
-def _natural(value: object, below: int = 1 << 56) -> int:
+def _natural_number(value: object, below: int = 1 << 56) -> int:
     """Return a natural number, for anything else -1, which is `NO_PEER` and `UNKNOWN_RANKS`."""
     value = number(value)  # PyTorch 2.13's tool for annotations of CUDA graphs writes texts.
     return value if type(value) is int and 0 <= value < below else -1
@@ -113,12 +113,12 @@ def by_operators(
         GroupCall(process, thread, start, end, CollectiveRecord(names[name]))
         for process, thread, start, end, name in zip(*columns, strict=True)
     ]
-    records = batched([], group_calls, kernels, communicating, calls, strings)
+    records = batched_records([], group_calls, kernels, communicating, calls, strings)
     launched = [record.correlation for record in records]
     return records if np.isin(kernels["correlation"][communicating], launched).all() else []
 
 
-def batched(
+def batched_records(
     records: Sequence[CollectiveRecord],
     group_calls: Sequence[GroupCall],
     kernels: IntColumns,

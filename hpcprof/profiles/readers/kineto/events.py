@@ -29,7 +29,7 @@ from hpcprof.profiles.readers.kineto.arguments import (
 )
 from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
-from hpcprof.profiles.readers.kineto.collectives import CALL, CollectiveRecord, GroupCall, recorded
+from hpcprof.profiles.readers.kineto.collectives import CALL, CollectiveRecord, GroupCall, collective_record
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.rank_identity import labelled_process
 from hpcprof.profiles.readers.kineto.stamps import present, times
@@ -99,11 +99,13 @@ def integers(written: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
     numbers = _INTEGERS(written)
     if (whole := _complete(numbers)) is not None:
         return whole, np.ones(len(whole), np.bool_)
-    spelled = [_spelled(bytes(text)) if v is None else v for v, text in zip(numbers, written, strict=True)]
+    spelled = [
+        _spelled_integer(bytes(text)) if v is None else v for v, text in zip(numbers, written, strict=True)
+    ]
     return np.array([value or 0 for value in spelled], np.int64), present(spelled)
 
 
-def told(values: Sequence[int | None], otherwise: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
+def with_fallback(values: Sequence[int | None], otherwise: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
     """Return the values, with another field's in place of None, and a mask of the valid ones."""
     if (whole := _complete(values)) is not None:
         return whole, np.ones(len(whole), np.bool_)
@@ -131,7 +133,7 @@ def _complete(values: Sequence[int | None]) -> Ints | None:
         return None
 
 
-def _spelled(written: bytes) -> int | None:
+def _spelled_integer(written: bytes) -> int | None:
     """Return the integer that a text spells: PyTorch up to 1.11 writes ``"tid": "25738"``."""
     number = int(written[1:-1]) if _QUOTED.fullmatch(written) else labelled_process(written)
     return number if number is None or number <= _INT64.max else None
@@ -294,7 +296,7 @@ class TraceEvents:
         for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
             if events:
                 columns, checks = build(events)
-                valid = _passed(checks)
+                valid = _passed_checks(checks)
                 table.add(columns, valid)
                 self._seen[subject] += len(valid)
                 if not valid.all():
@@ -326,7 +328,7 @@ class TraceEvents:
                 self._lost[LossKind.ROW, subject, name] += lost
             is_valid &= valid
 
-    def _timed(self, events: list[Event]) -> Built:
+    def _add_times(self, events: list[Event]) -> Built:
         name = self.strings.add_all([event.name for event in events])
         complete = np.array([event.ph == "X" for event in events], np.bool_)
         start, started = times([event.ts for event in events])
@@ -336,7 +338,7 @@ class TraceEvents:
         return {"name": name, "start": start, "end": start + duration}, checks
 
     def _on_host(self, events: list[Event]) -> Built:
-        columns, checks = self._timed(events)
+        columns, checks = self._add_times(events)
         process, in_process = integers([event.pid for event in events])
         thread, on_thread = integers([event.tid for event in events])
         columns |= {"process": process, "thread": thread}
@@ -358,19 +360,21 @@ class TraceEvents:
                 for value, e in zip(values, events, strict=True)
             ]
         self._keep_group_calls(events, columns, checks)
-        return columns | {**self._inputs(arguments), "values": self._as_written(values)}, checks
+        return columns | {**self._inputs(arguments), "values": self._decode_texts(values)}, checks
 
     def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: ValidRows) -> None:
-        for row in np.flatnonzero(_passed(checks) & (columns["name"] == self.strings.add(CALL))).tolist():
-            if record := recorded(bytes(events[row].args)):
+        for row in np.flatnonzero(
+            _passed_checks(checks) & (columns["name"] == self.strings.add(CALL))
+        ).tolist():
+            if record := collective_record(bytes(events[row].args)):
                 start, end, process, thread = (int(columns[name][row]) for name in _HOST[1:])
                 self.group_calls.append(GroupCall(process, thread, start, end, record))
 
     def _inputs(self, arguments: Sequence[OperatorArguments]) -> IntColumns:
         written = {"dims": [a.dims for a in arguments], "types": [a.types for a in arguments]}
-        return {name: self._as_written(values) for name, values in written.items()}
+        return {name: self._decode_texts(values) for name, values in written.items()}
 
-    def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
+    def _decode_texts(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
         """Return the numbers of texts, without the spaces of lists; few differ, so each is decoded once."""
         if none_written(values):
             return np.full(len(values), NO_NAME)
@@ -393,9 +397,9 @@ class TraceEvents:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        valid_rows = np.flatnonzero(_passed(checks)).tolist()
+        valid_rows = np.flatnonzero(_passed_checks(checks)).tolist()
         for number, row in enumerate(valid_rows, self.kernels.count):
-            if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
+            if record := collective_record(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record._replace(start=int(columns["start"][row])))
                 self.communicating.append(number)
         columns |= {
@@ -417,14 +421,14 @@ class TraceEvents:
         arguments = self._arguments(_MARK, events, Subject.MARK)
         columns, checks = self._on_gpu(events, arguments)
         wait_columns, waiting = waits(events, arguments)
-        self.waits.add(columns | wait_columns, waiting & _passed(checks))
+        self.waits.add(columns | wait_columns, waiting & _passed_checks(checks))
         return columns, checks
 
     def _on_gpu(self, events: list[Event], arguments: Sequence[GpuArguments]) -> Built:
         """Build GPU work and annotations; without arguments, the device is the pid and the stream the tid."""
-        columns, checks = self._timed(events)
-        device, on_device = told([a.device for a in arguments], [event.pid for event in events])
-        stream, on_stream = told([a.stream for a in arguments], [event.tid for event in events])
+        columns, checks = self._add_times(events)
+        device, on_device = with_fallback([a.device for a in arguments], [event.pid for event in events])
+        stream, on_stream = with_fallback([a.stream for a in arguments], [event.tid for event in events])
         columns |= {
             "device": device,
             "stream": stream,
@@ -459,7 +463,7 @@ def frame_of(name: str) -> Frame | None:
     return Frame(match["function"], match["file"], int(match["line"])) if match else None
 
 
-def _passed(checks: ValidRows) -> Mask:
+def _passed_checks(checks: ValidRows) -> Mask:
     passed: Mask = np.logical_and.reduce([*checks.values()])
     return passed
 

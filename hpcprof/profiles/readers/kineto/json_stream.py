@@ -51,12 +51,12 @@ Batch = list[Event | None]
 _TEXTS = ("ph", "cat", "name")
 
 
-def _as_written(number: str) -> msgspec.Raw:
+def _raw_value(number: str) -> msgspec.Raw:
     return msgspec.Raw(number.encode())
 
 
 # Not strict: programs put control characters into the names of their ranges.
-_LENIENT = json.JSONDecoder(parse_float=_as_written, parse_constant=_as_written, strict=False)
+_LENIENT = json.JSONDecoder(parse_float=_raw_value, parse_constant=_raw_value, strict=False)
 
 
 class TraceStream:
@@ -101,7 +101,7 @@ class TraceStream:
             if not more:
                 if not text.strip():
                     raise NotATrace("is empty.")
-                _parsed(text)
+                _parse_text(text)
                 break
         raise NotATrace("is not a PyTorch profiler trace: it has no list of traceEvents.")
 
@@ -115,7 +115,7 @@ class TraceStream:
             text += more
             ended = not more
             until, after = _end_of_list(text) if ended else _last_event(text)
-            events, tail = self._decoded(text[:until]), text[after:]
+            events, tail = self._decode_events(text[:until]), text[after:]
             if not any(events) and not (events and first and ended):
                 batch, tail, ended = _scan(text, first, ended, self._kind)
                 if batch.count(None) > _MOST_OTHER_VALUES:
@@ -132,7 +132,7 @@ class TraceStream:
                 size = f"{_LARGEST >> 20} MiB"
                 raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")
 
-    def _decoded(self, text: bytes) -> list[Batch]:
+    def _decode_events(self, text: bytes) -> list[Batch]:
         """Parse events separated by commas; without a batch if one is incomplete or a field is unusual."""
         try:
             return [self._decoder.decode(b"".join((b"[", text, b"]")))]
@@ -143,18 +143,18 @@ class TraceStream:
         """Read the properties around the events; ``tail`` is the text after the list read so far."""
         while len(tail) < _LARGEST and (more := self._file.read(_CHUNK)):
             tail += more
-        self.properties = _parsed(self._head + b'"traceEvents":[]' + tail + self._foot)
+        self.properties = _parse_text(self._head + b'"traceEvents":[]' + tail + self._foot)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        parsed = _parsed(text)
+        parsed = _parse_text(text)
     except NotATrace:
         return None
     return parsed if isinstance(parsed, dict) else None
 
 
-def _parsed(text: bytes) -> Any:
+def _parse_text(text: bytes) -> Any:
     try:
         return json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
@@ -189,20 +189,20 @@ def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Bat
     batch: Batch = []
     begin = _space(decoded, 0)
     if first and decoded.startswith("]", begin):
-        return batch, _encoded(decoded[begin + 1 :]), True
+        return batch, _encode_text(decoded[begin + 1 :]), True
     while True:
         try:
             value, end = _LENIENT.raw_decode(decoded, begin)
         except (ValueError, RecursionError) as error:
             if final or isinstance(error, RecursionError):
                 raise NotATrace(f"is not valid JSON: {error}.") from None
-            return batch, _encoded(decoded[begin:]), False
+            return batch, _encode_text(decoded[begin:]), False
         end = _space(decoded, end)
         if end == len(decoded) and not final:
-            return batch, _encoded(decoded[begin:]), False
+            return batch, _encode_text(decoded[begin:]), False
         batch.append(_lenient(value, kind))
         if decoded.startswith("]", end):
-            return batch, _encoded(decoded[end + 1 :]), True
+            return batch, _encode_text(decoded[end + 1 :]), True
         if not decoded.startswith(",", end):
             raise NotATrace(f"is not valid JSON: no comma after event {len(batch)} of the last piece.")
         begin = _space(decoded, end + 1)
@@ -213,7 +213,7 @@ def _space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 

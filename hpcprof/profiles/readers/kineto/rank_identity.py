@@ -40,11 +40,11 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
     Kineto records one process. The others that a tool merges with it, such as data loaders, launch nothing.
     """
-    processes = sorted({*_launching(path)})
+    processes = sorted({*_launching_processes(path)})
     return SeveralRanks(tuple((process,) for process in processes)) if len(processes) > 1 else None
 
 
-def _launching(path: Path) -> Iterator[int]:
+def _launching_processes(path: Path) -> Iterator[int]:
     """Yield the processes of launches. SGLang merges whole traces one after another: all of them are read."""
     with open_packed(path) as file, reading_packed(path):
         while text := file.read(_MERGED_BYTES):

@@ -19,7 +19,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.kineto import ASCEND_TRACE, MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
-from hpcprof.profiles.readers.kineto.collectives import batched, by_operators, collectives
+from hpcprof.profiles.readers.kineto.collectives import batched_records, by_operators, collectives
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, only_group, works
 from hpcprof.profiles.readers.kineto.json_stream import Batch, NotATrace, TraceStream
@@ -94,8 +94,8 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     if len(processes) > 1:
         for columns in on_gpu:
             for name in {"correlation", "source_correlation"} & columns.keys():
-                columns[name] = _distinguished(columns[name], columns["process"], processes)
-        calls = replace(calls, correlation=_distinguished(calls.correlation, calls.process, processes))
+                columns[name] = _distinguish_streams(columns[name], columns["process"], processes)
+        calls = replace(calls, correlation=_distinguish_streams(calls.correlation, calls.process, processes))
         numbers = on_gpu[0]["correlation"][events.communicating].tolist()
         records = [
             record._replace(correlation=number) for record, number in zip(records, numbers, strict=True)
@@ -106,7 +106,7 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     communicating = category == Category.COMM
     ranges, operators = events.ranges.columns(), events.operators.columns()
     if records or events.group_calls:
-        batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
+        batches = batched_records(records, events.group_calls, kernels, communicating, calls, events.strings)
     else:
         batches = by_operators(operators, kernels, communicating, calls, events.strings)
     communicated = collectives([*records, *batches], calls, events.strings)
@@ -170,7 +170,7 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
 
 
-def _distinguished(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
+def _distinguish_streams(correlation: Ints, owner: Ints, processes: Ints) -> Ints:
     number = correlation * len(processes) + np.searchsorted(processes, owner)
     return np.where(correlation == NO_CORRELATION, NO_CORRELATION, number)
 
@@ -218,7 +218,7 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
 
 def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:
     distributed = _object(trace.get("distributedInfo"))
-    rank = _natural(distributed.get("rank"))
+    rank = _natural_number(distributed.get("rank"))
     devices = trace.get("deviceProperties")
     gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
     versions = [(name, {**trace, **distributed}.get(key)) for key, name in _VERSIONS.items()]
@@ -226,8 +226,8 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
         path=path,
         kind=TORCH.name,
         rank=rank_from_name(path) if rank is None else rank,
-        world_size=_natural(distributed.get("world_size")),
-        start_utc_ns=_natural(trace.get("baseTimeNanoseconds")),
+        world_size=_natural_number(distributed.get("world_size")),
+        start_utc_ns=_natural_number(trace.get("baseTimeNanoseconds")),
         gpus=gpus,
         facts=tuple(Fact("version", name, str(of)) for name, of in versions if isinstance(of, (str, int))),
         losses=losses,
@@ -247,19 +247,22 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _natural(value: object) -> int | None:
+def _natural_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
 def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
     for position, device in enumerate(devices):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
-            number = _natural(device.get("id"))
-            major, minor = _natural(device.get("computeMajor")), _natural(device.get("computeMinor"))
+            number = _natural_number(device.get("id"))
+            major, minor = (
+                _natural_number(device.get("computeMajor")),
+                _natural_number(device.get("computeMinor")),
+            )
             yield Gpu(
                 device=position if number is None else number,
                 name=device["name"],
                 compute_capability=None if major is None or minor is None else f"{major}.{minor}",
-                sm_count=_natural(device.get("numSms")),
-                memory_bytes=_natural(device.get("totalGlobalMem")),
+                sm_count=_natural_number(device.get("numSms")),
+                memory_bytes=_natural_number(device.get("totalGlobalMem")),
             )

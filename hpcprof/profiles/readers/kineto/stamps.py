@@ -66,13 +66,13 @@ def nanoseconds(written: str) -> int:
     if len(fraction) <= 3 and fraction.isdecimal():
         time = int(whole + fraction.ljust(3, "0"))
     else:
-        time = _rounded(written)
+        time = _round_stamp(written)
     if not _INT64.min < time <= _INT64.max:
         raise ValueError(f"{written!r} does not fit 64 bits")
     return time
 
 
-def _rounded(written: str) -> int:
+def _round_stamp(written: str) -> int:
     try:
         number = Decimal(written) * 1000
     except InvalidOperation:

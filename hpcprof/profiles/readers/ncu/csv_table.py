@@ -15,7 +15,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import first_repeated
+from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -102,7 +102,7 @@ def parse(text: str, path: Path) -> Printed:
     DamagedInput if there is no table, or the raw page has no row of units.
     """
     header, rows = open_table(text, path)
-    page = _details if set(_METRIC) <= set(header) else _raw
+    page = _details if set(_METRIC) <= set(header) else _read_raw_page
     printed = page(header, rows, path)
     printed.cut = rows.cut
     return printed
@@ -119,7 +119,7 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
         raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
     rows = Rows(text[match.start() :])
     header = next(rows, [])
-    if twice := first_repeated(header):
+    if twice := first_repeated_name(header):
         raise DamagedInput(f"{path}: the table of Nsight Compute has the column {twice} twice.")
     return header, rows
 
@@ -139,7 +139,7 @@ class Rows(Iterator[list[str]]):
                 self.cut += 1
 
 
-def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
+def _read_raw_page(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the raw page: a row of units, then one row per kernel."""
     units = next(rows, None)
     at = {name: i for i, name in enumerate(header)}
@@ -153,7 +153,7 @@ def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
     metrics = [(name, i) for name, i in at.items() if "__" in name]
     measured = []
     for row in kernels:
-        values = {name: _converted(row[i], factors[i], decimal_comma) for name, i in metrics}
+        values = {name: _convert_unit(row[i], factors[i], decimal_comma) for name, i in metrics}
         measured.append(_kernel(row, at, {name: v for name, v in values.items() if v is not None}))
     device = kernels[0][at[DEVICE_NAME]] if kernels and DEVICE_NAME in at else None
     return Printed(measured, device)
@@ -174,7 +174,7 @@ def _details(header: list[str], rows: Rows, path: Path) -> Printed:
         section, metric, unit, text = (row[at[name]] for name in _METRIC)
         _, metrics = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}))
         name = _metric_name(section, metric)
-        value = _converted(text, factor(unit), decimal_comma)
+        value = _convert_unit(text, factor(unit), decimal_comma)
         if name is not None and value is not None:
             metrics[name] = value
     return Printed([_kernel(row, at, metrics) for row, metrics in kernels.values()])
@@ -193,7 +193,7 @@ def _kernel(row: list[str], at: dict[str, int], metrics: dict[str, float]) -> Me
     return MeasuredKernel(int(row[at["ID"]]), row[at["Kernel Name"]], grid, block, metrics)
 
 
-def _converted(text: str, scale: float, decimal_comma: bool) -> float | None:
+def _convert_unit(text: str, scale: float, decimal_comma: bool) -> float | None:
     value = number(text, decimal_comma)
     return None if value is None else value * scale
 

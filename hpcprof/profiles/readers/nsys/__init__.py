@@ -16,7 +16,7 @@ NSYS = Reader(
     several_ranks="hpcprof.profiles.readers.nsys.origin:several_ranks",
     other_files="hpcprof.profiles.readers.nsys:files_of_folder",
     reports={".nsys-rep": (".sqlite", "_pqtdir")},
-    convert="hpcprof.profiles.readers.nsys.report_export:exported",
+    convert="hpcprof.profiles.readers.nsys.report_export:export_of_report",
     scrubber=Scrubber(
         "hpcprof.profiles.scrub.nsys:scrub",
         suffixes=(".sqlite",),

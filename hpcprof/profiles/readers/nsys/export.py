@@ -21,7 +21,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.input_bounds import ROW_BYTES, STEPS, most_selected, most_steps
+from hpcprof.profiles.input_bounds import ROW_BYTES, STEPS, max_selected_bytes, most_steps
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.table_pages import (
     BinaryColumn,
@@ -143,7 +143,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         """
         self._require_keys(integers)
         begun = self.export.begun.pop((self.name, *integers), None)
-        columns = begun.result() if begun else self._decoded(integers, texts, blobs)
+        columns = begun.result() if begun else self._decode_columns(integers, texts, blobs)
         odd: dict[str, int] = {}
         if not columns:
             query = self._query(integers, texts, blobs, lenient=True)
@@ -154,9 +154,9 @@ class ExportTable(msgspec.Struct, frozen=True):
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
         if self.decode:
             key = (self.name, *integers)
-            self.export.begun[key] = self.export.threads.submit(self._decoded, integers, (), ())
+            self.export.begun[key] = self.export.threads.submit(self._decode_columns, integers, (), ())
 
-    def _decoded(
+    def _decode_columns(
         self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str]
     ) -> TableColumns | None:
         """Decode the columns that the table has, None where SQLite has to read them."""
@@ -180,7 +180,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         """Select the columns that the table has, in one query: several could order the rows differently."""
         self._require_keys(integers)
         defaults = {name: default for name, default in integers.items() if name in self.columns}
-        integer = _lenient if lenient else _strict
+        integer = _lenient if lenient else _strict_expression
         numbers = (
             f"{integer(quoted(name), default)} AS {quoted(name)}" for name, default in defaults.items()
         )
@@ -257,7 +257,7 @@ class NsysExport(msgspec.Struct, frozen=True):
         An empty table means the same as none: nothing of the kind was traced.
         """
         if name not in self._found_tables:
-            self._found_tables[name] = self._found(name)
+            self._found_tables[name] = self._find_table(name)
         return self._found_tables[name]
 
     def unread(self) -> list[str]:
@@ -278,7 +278,7 @@ class NsysExport(msgspec.Struct, frozen=True):
             if table := self.table(name):
                 table.begin_bulk(integers)
 
-    def _found(self, name: str) -> ExportTable | None:
+    def _find_table(self, name: str) -> ExportTable | None:
         version = re.compile(re.escape(name) + r"_V\d+")
         versions = [t for t in self.tables if t.startswith(name) and version.fullmatch(t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
@@ -287,7 +287,7 @@ class NsysExport(msgspec.Struct, frozen=True):
                 if columns := self.parquet.columns(candidate):
                     return ExportTable(self, candidate, columns, partial(self.parquet.read, candidate))
                 continue
-            stored = self._stored(candidate)
+            stored = self._find_stored_table(candidate)
             columns = frozenset(stored.places)
             decode = partial(self.pages.read, stored) if self.pages else None
             table = ExportTable(self, candidate, columns, decode)
@@ -295,7 +295,7 @@ class NsysExport(msgspec.Struct, frozen=True):
                 return table
         return None
 
-    def _stored(self, table: str) -> StoredTable:
+    def _find_stored_table(self, table: str) -> StoredTable:
         """Return where a table lies.
 
         Raises DamagedInput for a view and for computed columns, whose values may be any number and size.
@@ -311,7 +311,7 @@ class NsysExport(msgspec.Struct, frozen=True):
 
     def rows(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
         """Execute a query; raise DamagedInput once its rows are more than the file can hold."""
-        free_bytes = most_selected(self.path) if not self.parquet else math.inf
+        free_bytes = max_selected_bytes(self.path) if not self.parquet else math.inf
         for row in self.connection.execute(query, parameters):
             free_bytes -= ROW_BYTES + sum(
                 len(value) if isinstance(value, (str, bytes)) else 1 for value in row
@@ -349,13 +349,13 @@ def _null(default: int | None) -> int:
     return MISSING if default is REQUIRED else default
 
 
-def _strict(column: str, default: int | None) -> str:
+def _strict_expression(column: str, default: int | None) -> str:
     """Return a column in a query, with the value for NULL."""
     return f"coalesce({column}, {_null(default)})"
 
 
 def _lenient(column: str, default: int | None) -> str:
-    """Do as `_strict`, with a value for what is not an integer too, so that the result is of one type."""
+    """Return an expression as `_strict_expression` does, with `UNREADABLE` or the default for other types."""
     null, other = (MISSING, UNREADABLE) if default is REQUIRED else (default, default)
     whole = f"WHEN {_is_integer(column)} THEN CAST({column} AS BIGINT)"
     return f"CASE WHEN {column} IS NULL THEN {null} {whole} ELSE {other} END"

@@ -24,7 +24,7 @@ from hpcprof.profiles.readers.nsys.nvtx_ranges import (
     layouts,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
+from hpcprof.profiles.timeline import Functions, Ints, concatenate, has_plausible_times
 
 _DOMAINS = ("Python Backtrace", "Python Periodic Sampling")
 """The second is that of nsys 2025.3, whose samples have a schema and belong to the thread that is sampled."""
@@ -60,7 +60,7 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
     names = events.text.take(created).texts()
     domains = [columns["domainId"][row] for row, name in zip(created, names, strict=True) if name in _DOMAINS]
     chosen = (columns["eventType"] == MARK) & np.isin(columns["domainId"], domains)
-    rows = np.flatnonzero(chosen & plausible(columns["start"], columns["start"]))
+    rows = np.flatnonzero(chosen & has_plausible_times(columns["start"], columns["start"]))
     if not len(rows):
         return Functions.empty()
     payload, payload_layouts = events.payload.take(rows), layouts(export)
@@ -80,7 +80,7 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
     sampled = np.where(category == _MAIN, process & THREAD_BITS, -category)
     thread = np.where(category == NO_ID, columns["globalTid"][rows] & THREAD_BITS, sampled)
     start = columns["start"][rows]
-    return _functions(start, _until_next(start, process, thread), process, thread, frames, strings)
+    return _functions(start, _ends_of_samples(start, process, thread), process, thread, frames, strings)
 
 
 def _frames(
@@ -108,7 +108,7 @@ def _innermost(frames: np.ndarray[tuple[int], np.dtype[np.void]], texts: dict[in
     )
 
 
-def _until_next(start: Ints, process: Ints, thread: Ints) -> Ints:
+def _ends_of_samples(start: Ints, process: Ints, thread: Ints) -> Ints:
     """Return until when each sample counts."""
     end: Ints = start.copy()
     for _, rows in rows_by_key(process, thread):
@@ -125,7 +125,7 @@ def _cpu_samples(export: NsysExport, strings: StringTable) -> Functions:
         return Functions.empty()
     columns = samples.read_bulk({"id": NO_ID, "start": NO_ID, "globalTid": NO_ID}).integers
     ids, start, thread = (columns[name] for name in ("id", "start", "globalTid"))
-    end = _until_next(start, thread >> PROCESS_SHIFT, thread)
+    end = _ends_of_samples(start, thread >> PROCESS_SHIFT, thread)
     return _of_chains(chains, ids, (start, end, thread), strings)
 
 
@@ -134,7 +134,9 @@ def _stacks_of_calls(export: NsysExport, strings: StringTable) -> Functions:
     if calls is None or chains is None or not {"callchainId", "start", "end", "globalTid"} <= calls.columns:
         return Functions.empty()
     columns = calls.read_bulk({"callchainId": 0, "start": NO_ID, "end": NO_ID, "globalTid": NO_ID}).integers
-    rows = np.flatnonzero((columns["callchainId"] > 0) & plausible(columns["start"], columns["end"]))
+    rows = np.flatnonzero(
+        (columns["callchainId"] > 0) & has_plausible_times(columns["start"], columns["end"])
+    )
     ids, *placed = (columns[name][rows] for name in ("callchainId", "start", "end", "globalTid"))
     return _of_chains(chains, ids, placed, strings)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_function
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.possible_times import possible_rows
@@ -136,7 +136,7 @@ def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOpe
     rows = _with_second_rows(rows, texts)
     functions = _functions(rows, texts, strings)
     rows, operation = _both_sides(rows, functions.operation, strings)
-    begun = _begun(rows, functions._replace(operation=operation))
+    begun = _begun_operations(rows, functions._replace(operation=operation))
     operations = _operations(export, rows, operation, begun, strings)
     unnamed = {"communicator": np.count_nonzero(operations.communicator == NO_NAME)}
     lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(operations))
@@ -210,7 +210,7 @@ def _calls(rows: _Rows, name: Ints) -> MpiCalls:
     return MpiCalls(start, end, rows.process[order[first]], thread & THREAD_BITS, name)
 
 
-def _begun(rows: _Rows, functions: _Functions) -> _Begun:
+def _begun_operations(rows: _Rows, functions: _Functions) -> _Begun:
     # MPI_PROC_NULL neither sends nor receives.
     nobody = (rows.table == _MESSAGE) & (rows.remoteRank == MISSING) & (rows.remoteRank != MISSING).any()
     communicates = (functions.operation != NO_NAME) & ~nobody
@@ -218,7 +218,7 @@ def _begun(rows: _Rows, functions: _Functions) -> _Begun:
     prepared = np.flatnonzero(communicates & functions.prepares)
     started = np.flatnonzero((rows.table == _COMPLETION) & functions.starts)
     request = rows.process, rows.requestHandle
-    at = latest(
+    at = latest_rows(
         tuple(column[prepared] for column in request),
         rows.start[prepared],
         tuple(column[started] for column in request),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.communicators import UNKNOWN, WORLD, Communicator, numbered_text, ranks_in_short
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
@@ -49,7 +49,7 @@ class CommunicatorHandles:
         # That of all ranks is there from the beginning.
         self._created = np.where(columns["parentHandle"] == _NO_PARENT, MISSING, self._created)
         members = texts["members"].texts()
-        self._found = _named(columns, [members[row] for row in order.tolist()])
+        self._found = _communicators_of_rows(columns, [members[row] for row in order.tolist()])
 
     def world(self, process: Ints) -> Ints:
         """Return the handle of the communicator of all ranks in each process, `MISSING` if it is unknown."""
@@ -69,11 +69,11 @@ class CommunicatorHandles:
         of intercommunicators are among them.
         """
         wanted = self._owners(process), handle
-        row = latest((self._owner, self._handle), self._created, wanted, time)
+        row = latest_rows((self._owner, self._handle), self._created, wanted, time)
         return [*self._found, UNKNOWN], np.where(row < 0, len(self._found), row)
 
 
-def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Communicator]:
+def _communicators_of_rows(columns: Mapping[str, Ints], members: list[str | None]) -> list[Communicator]:
     """Return the communicators of rows in the order of their creation."""
     communicators: list[Communicator] = []
     by_handle: dict[tuple[int, int], Communicator] = {}

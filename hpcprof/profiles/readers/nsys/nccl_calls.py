@@ -18,7 +18,7 @@ from hpcprof.profiles.timeline import (
     UNKNOWN_RANKS,
     Collectives,
     Ints,
-    plausible,
+    has_plausible_times,
 )
 
 NCCL_DOMAIN = "NCCL"
@@ -47,7 +47,7 @@ def read_collectives(export: NsysExport, events: NvtxEvents, strings: StringTabl
         process=np.where(calls.thread == NO_ID, NO_PROCESS, calls.thread >> PROCESS_SHIFT)[chosen],
         thread=(calls.thread & THREAD_BITS)[chosen],
         operation=operations[chosen],
-        **{column: values[chosen] for column, values in _decoded(export, calls, strings).items()},
+        **{column: values[chosen] for column, values in _decode_payloads(export, calls, strings).items()},
     )
 
 
@@ -71,7 +71,7 @@ class _Calls:
         # A domain's id is unique within a process.
         _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
         owned = np.isin(domain, domain[nccl_rows])
-        timed = plausible(columns["start"], columns["end"])
+        timed = has_plausible_times(columns["start"], columns["end"])
         rows = np.flatnonzero(owned & timed & (kind == PUSH_POP))
         rows = rows[np.lexsort((columns["start"][rows], columns["globalTid"][rows]))]
         self.start, self.end, self.thread, self.domain, ids = (
@@ -86,7 +86,7 @@ class _Calls:
         self.payloads = events.payload.take(rows)
 
 
-def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
+def _decode_payloads(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
     """Return communicator, bytes, ranks and peer of each call, as far as the payloads hold them."""
     all_layouts = layouts(export)
     count = len(calls.name)

@@ -115,7 +115,7 @@ def ranges(
     # A range without an end is still open.
     closed = column["end"] != MISSING
     marked = _names(events, rows, translate(column["textId"], numbers), strings)
-    created = _created(events)
+    created = _domain_names(events)
     domain = _domains(created, strings, column)
     if _XLA in created.values():
         domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
@@ -163,7 +163,7 @@ def _domains(
     return result
 
 
-def _created(events: NvtxEvents) -> dict[tuple[int, int], str | None]:
+def _domain_names(events: NvtxEvents) -> dict[tuple[int, int], str | None]:
     """Return the name of each domain by its id and process; of several, the first that was created."""
     columns = events.columns
     identified = (columns["domainId"] != NO_ID) & (columns["globalTid"] != NO_ID)
@@ -352,7 +352,7 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
         """Return the integer of the first of these names in each payload, and whether there is one."""
         numbers = np.zeros(len(self.blobs), np.uint64)
         present = np.zeros(len(self.blobs), bool)
-        for rows, layout, content in self._alike:
+        for rows, layout, content in self._payloads_by_layout:
             field = next((layout[name] for name in names if name in layout), None)
             if field is None or field.kind.kind == "f":
                 continue
@@ -364,7 +364,7 @@ class Payloads(msgspec.Struct, frozen=True, dict=True):
         return numbers, present
 
     @cached_property
-    def _alike(self) -> list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]]:
+    def _payloads_by_layout(self) -> list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]]:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
         parts_by_layout: list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]] = []
         length = self.blobs.sizes()

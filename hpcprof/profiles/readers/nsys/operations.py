@@ -104,7 +104,7 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     """Read the API calls, and say what is left out."""
     table = export.table(_CALLS)
     if table is None:
-        return _none(*_CALL), []
+        return _no_columns(*_CALL), []
     table.require("nameId")
     return with_odd_fields(table.read_bulk(_CALL), Subject.CALL)
 
@@ -142,7 +142,7 @@ def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, lis
     """
     table = export.table(_KERNELS)
     if table is None:
-        return _none(*_KERNEL, "process"), []
+        return _no_columns(*_KERNEL, "process"), []
     table.require("demangledName")
     return read_operations(table, _KERNEL, only_process, Subject.KERNEL)
 
@@ -150,7 +150,7 @@ def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, lis
 def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
     """Build the kernels from their columns, the numbers of their names and their categories."""
     return Kernels(
-        **_shared(columns),
+        **_shared_columns(columns),
         name=name,
         category=category,
         grid=along_axes([columns[axis] for axis in _GRID]),
@@ -191,7 +191,7 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
     name = each(columns["graphId"], lambda graph: strings.add(f"CUDA graph {graph}"))
     category = np.full(len(name), int(Category.COMP))
     hidden = losses(LossKind.GRAPH, Subject.GRAPH, {"": len(name)})
-    return Operations(**_shared(columns), name=name, category=category), [*lost, *hidden]
+    return Operations(**_shared_columns(columns), name=name, category=category), [*lost, *hidden]
 
 
 def _labels(export: NsysExport, name: str, otherwise: Mapping[int, str]) -> dict[int, str]:
@@ -212,7 +212,7 @@ def _host_memory(labels: Mapping[int, str], *sides: Ints) -> Ints:
 
 def _memory(columns: IntColumns, name: Ints, host: Ints) -> MemoryOperations:
     category = np.full(len(name), int(Category.MEM))
-    shared = _shared(columns) | {"bytes": columns["bytes"], "host_memory": host}
+    shared = _shared_columns(columns) | {"bytes": columns["bytes"], "host_memory": host}
     return MemoryOperations(**shared, name=name, category=category)
 
 
@@ -230,21 +230,21 @@ def read_operations(
 
 def process_of(table: ExportTable, ids: Ints, only_process: int) -> Ints:
     """Return the process of the global ids of a table, the only one if old exports do not record it."""
-    return _process(ids) if "globalPid" in table.columns else _repeated(only_process, len(ids))
+    return _process(ids) if "globalPid" in table.columns else _repeated_rows(only_process, len(ids))
 
 
 def _process(ids: Ints) -> Ints:
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
     if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
-        return _repeated(low >> PROCESS_SHIFT, len(ids))
+        return _repeated_rows(low >> PROCESS_SHIFT, len(ids))
     return np.where(ids != NO_ID, ids >> PROCESS_SHIFT, NO_PROCESS)
 
 
-def _repeated(value: int, rows: int) -> Ints:
+def _repeated_rows(value: int, rows: int) -> Ints:
     return np.broadcast_to(np.int64(value), (rows,))
 
 
-def _shared(columns: IntColumns) -> IntColumns:
+def _shared_columns(columns: IntColumns) -> IntColumns:
     return {
         "start": columns["start"],
         "end": columns["end"],
@@ -261,5 +261,5 @@ def with_odd_fields(table: BulkColumns, subject: Subject) -> tuple[IntColumns, l
     return table.integers, losses(LossKind.FIELD, subject, odd, len(table.integers["start"]))
 
 
-def _none(*names: str) -> IntColumns:
+def _no_columns(*names: str) -> IntColumns:
     return {name: np.empty(0, np.int64) for name in names}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.input_bounds import bomb, max_unpacked_bytes
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted
 from hpcprof.profiles.timeline import Ints
 
@@ -64,7 +64,7 @@ class ParquetTables(msgspec.Struct):
 
     def _content(self, table: str, columns: list[str] | None = None) -> pa.Table:
         path = self.files[table]
-        most = most_unpacked(path.stat().st_size)
+        most = max_unpacked_bytes(path.stat().st_size)
         with self._damage_named(table), pq.ParquetFile(path) as file:
             texts = [field.name for field in file.schema_arrow if _is_binary(field.type)]
             chosen = file.schema_arrow.names if columns is None else columns

@@ -67,7 +67,7 @@ def _timeline(export: NsysExport) -> Timeline:
     samples, lost_samples = read_device_samples(export, strings)
     texts, made = strings.array(), api_calls(calls, called)
     waits, lost_waits = read_synchronizations(export, made, texts, process)
-    unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
+    unnamed = [*_name_losses(names, Subject.KERNEL), *_name_losses(called, Subject.CALL)]
     lost = [*lost_kernels, *lost_memory, *lost_graphs, *lost_calls, *lost_ranges, *lost_waits, *lost_mpi]
     lost += [*lost_system, *lost_samples, *unnamed]
     unread = export.unread()
@@ -91,7 +91,7 @@ def _timeline(export: NsysExport) -> Timeline:
     )
 
 
-def _unnamed(names: Ints, subject: Subject) -> list[Loss]:
+def _name_losses(names: Ints, subject: Subject) -> list[Loss]:
     """Count the rows without a name: theirs is missing in the export."""
     return losses(LossKind.FIELD, subject, {"name": np.count_nonzero(names == NO_NAME)}, len(names))
 

@@ -16,23 +16,23 @@ from hpcprof.profiles.readers.nsys.export import open_export
 _EXPORT_SECONDS = 2 * 3600.0
 
 
-def exported(report: Path) -> Path:
+def export_of_report(report: Path) -> Path:
     """Return the export beside a report; it is made if there is none, or it is older or incomplete.
 
     A folder of Parquet files is used if it is complete. If two processes need an export at once, it is made
     once, provided that the file system has locks. It gets its name when it is complete.
     """
     export, folder = NSYS.made_from(report)
-    with _locked(report):
-        if folder.is_dir() and not _outdated(report, folder):
+    with _lock_export(report):
+        if folder.is_dir() and not _why_unusable(report, folder):
             return folder
-        outdated = _outdated(report, export)
+        outdated = _why_unusable(report, export)
         if outdated:
             _make(report, export, outdated)
     return export
 
 
-def _outdated(report: Path, export: Path) -> str:
+def _why_unusable(report: Path, export: Path) -> str:
     """Return why an export cannot be used; empty if it can."""
     if not export.exists():
         return f"it has no export {export.name} beside it"
@@ -67,7 +67,9 @@ def _make(report: Path, export: Path, why: str) -> None:
                 [nsys, "export", "--type=sqlite", *blobs, output, str(report)], timeout=_EXPORT_SECONDS
             )
             if result.exit_code != 0 or not temporary.is_file():
-                raise DamagedInput(f"nsys cannot export {report}: {_said(result.stdout + result.stderr)}.")
+                raise DamagedInput(
+                    f"nsys cannot export {report}: {_error_line(result.stdout + result.stderr)}."
+                )
             # A journal left by an export that was stopped would be rolled back into the new one.
             export.with_name(f"{export.name}-journal").unlink(missing_ok=True)
     except (CommandNotStarted, CommandTimedOut) as error:
@@ -76,7 +78,7 @@ def _make(report: Path, export: Path, why: str) -> None:
         raise DamagedInput(f"{report} cannot be exported into {report.parent}: {error.strerror}.") from None
 
 
-def _said(output: str) -> str:
+def _error_line(output: str) -> str:
     """Return the line of nsys's output that names the error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower()] or lines[-1:] or ["it says nothing"]
@@ -84,7 +86,7 @@ def _said(output: str) -> str:
 
 
 @contextmanager
-def _locked(report: Path) -> Iterator[None]:
+def _lock_export(report: Path) -> Iterator[None]:
     with reading(report):
         file = report.open("rb")
     with file:

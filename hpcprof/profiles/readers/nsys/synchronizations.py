@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, NsysExport
@@ -148,4 +148,4 @@ def _sources(waits: IntColumns, records: IntColumns, exact: bool) -> Ints:
     recorded, wanted = (tuple(table[name] for name in names) for table in (records, waits))
     calls = records["correlationId"], waits["correlationId"]
     time, moment = map(np.zeros_like, calls) if exact else calls
-    return latest(recorded, time, wanted, moment)
+    return latest_rows(recorded, time, wanted, moment)

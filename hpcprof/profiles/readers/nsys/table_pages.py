@@ -232,14 +232,14 @@ class TablePages:
         if (begin + np.where(is_long, 0, length) > page_end).any():
             raise _Unusual
         long = np.flatnonzero(is_long).tolist()
-        whole = [self._overflowing(content, int(begin[row]), int(length[row])) for row in long]
+        whole = [self._overflowing_record(content, int(begin[row]), int(length[row])) for row in long]
         begin[long] = len(content) + np.cumsum([0, *map(len, whole)])[:-1]
         end = begin + length
         if whole:
             content = np.concatenate([content, *(np.frombuffer(page, np.uint8) for page in whole)])
         return _Records(content, begin, end, rowid)
 
-    def _overflowing(self, content: _Bytes, begin: int, length: int) -> bytes:
+    def _overflowing_record(self, content: _Bytes, begin: int, length: int) -> bytes:
         """Return a record that goes on in pages of its own."""
         least, most = (self._usable - 12) * 32 // 255 - 23, self._usable - 35
         local = least + (length - least) % (self._usable - 4)

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.units import listed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
-from hpcprof.profiles.input_bounds import bomb, expect_cells, most_unpacked
+from hpcprof.profiles.input_bounds import bomb, expect_cells, max_unpacked_bytes
 from hpcprof.profiles.readers.operations import chakra
 from hpcprof.profiles.timeline import LATEST, LONGEST
 
@@ -58,7 +58,7 @@ _OVERLAPPING = 0.5
 def is_table(path: Path) -> bool:
     """Return whether a file has the columns of a table of operations, by its head."""
     try:
-        return not _missing(_columns(path))
+        return not _missing_columns(_columns(path))
     except (OSError, pa.ArrowException):
         return False
 
@@ -70,7 +70,7 @@ def _columns(path: Path) -> list[str]:
         return [name.strip().strip('"') for name in file.readline(1 << 16).split(",")]
 
 
-def _missing(columns: list[str]) -> list[str]:
+def _missing_columns(columns: list[str]) -> list[str]:
     names = {_ALIASES.get(name, name) for name in columns}
     names |= {"kind"} if "optype" in columns else set()
     return [name for name in REQUIRED if name not in names]
@@ -83,22 +83,22 @@ def read_table(path: Path) -> tuple[pd.DataFrame, int]:
     ``start_ns`` counts from the beginning of each step, the steps are put one after another. Raises
     DamagedInput if columns or all rows are missing.
     """
-    rows, damaged = _kept(path)
-    return _ordered(rows), damaged
+    rows, damaged = _valid_rows(path)
+    return _sort_rows(rows), damaged
 
 
 def read_tables(paths: Sequence[Path]) -> pd.DataFrame:
     """Return the operations of several tables, such as of one per rank, as `read_table` does."""
-    return _ordered(pd.concat([_kept(path)[0] for path in paths]))
+    return _sort_rows(pd.concat([_valid_rows(path)[0] for path in paths]))
 
 
-def _kept(path: Path) -> tuple[pd.DataFrame, int]:
+def _valid_rows(path: Path) -> tuple[pd.DataFrame, int]:
     with reading(path):
         state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
 
 
-def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+def _sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["rank", "step", "start_ns", "duration_ns", "name"]
     ordered: pd.DataFrame = rows.sort_values(by, kind="stable", ignore_index=True)
     ordered["start_ns"] = _one_after_another(ordered)
@@ -109,9 +109,9 @@ def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
     with reading(path):
         if path.suffix.lower() == chakra.SUFFIX:
-            return _checked(path, chakra.read_rows(path))
+            return _check_rows(path, chakra.read_rows(path))
         try:
-            absent = _missing(_columns(path))
+            absent = _missing_columns(_columns(path))
             if absent:
                 raise DamagedInput(
                     f"{path} is no table of operations: it has no column {listed(absent, len(absent))}."
@@ -131,7 +131,7 @@ def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
     rows["name"] = rows["name"].astype(str)
     if "kind" not in rows:
         rows["kind"] = rows["name"].map({name: _kind(name) for name in rows["name"].unique()})
-    return _checked(path, rows)
+    return _check_rows(path, rows)
 
 
 def _arrow(path: Path) -> pa.Table:
@@ -146,7 +146,7 @@ def _arrow(path: Path) -> pa.Table:
     with pq.ParquetFile(path) as file:
         groups = range(file.metadata.num_row_groups)
         unpacked = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        if unpacked > most_unpacked(path.stat().st_size):
+        if unpacked > max_unpacked_bytes(path.stat().st_size):
             raise bomb(path)
         return file.read([name for name in names if name in wanted])
 
@@ -161,7 +161,7 @@ def _kind(name: str) -> str:
     return "host" if name == "gc" else "compute"
 
 
-def _checked(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Return the rows with numbers that are possible, in their order, and how many others there were."""
     for name in OPTIONAL:
         if name not in rows:

@@ -144,11 +144,11 @@ class _Definitions(msgspec.Struct):
         return {
             "ClockProperties": ((U64, U64, U64, U64), clock),
             "String": ((U32, TEXT), string),
-            "SystemTreeNode": ((U32, U32, U32, U32), _kept(self.nodes)),
-            "LocationGroup": ((U32, U32, U8, U32, U32), _kept(self.location_groups)),
-            "Location": ((U64, U32, U8, U64, U32), _kept(self.locations)),
+            "SystemTreeNode": ((U32, U32, U32, U32), _keep_definitions(self.nodes)),
+            "LocationGroup": ((U32, U32, U8, U32, U32), _keep_definitions(self.location_groups)),
+            "Location": ((U64, U32, U8, U64, U32), _keep_definitions(self.locations)),
             "Region": ((U32, U32, U32, U32, U8, U8), region),
-            "CallingContext": ((U32, U32), _kept(self.contexts)),
+            "CallingContext": ((U32, U32), _keep_definitions(self.contexts)),
             **self._of_ranks(),
             **self._of_metrics(),
         }
@@ -193,11 +193,11 @@ class _Definitions(msgspec.Struct):
         return {
             "MetricMember": ((U32, U32, U32, U8, U8, U8, U8, I64), member),
             "MetricClass": ((U32, U8, POINTER), metric),
-            "MetricInstance": ((U32, U32), _kept(self.instances)),
+            "MetricInstance": ((U32, U32), _keep_definitions(self.instances)),
         }
 
 
-def _kept(table: dict[int, Any]) -> Callable[..., int]:
+def _keep_definitions(table: dict[int, Any]) -> Callable[..., int]:
     """Return a function that keeps the fields of each definition by its reference."""
 
     def function(_: int, this: int, *fields: int) -> int:

@@ -26,7 +26,7 @@ _CALL = re.compile(r"MPI_(Wait|Test)(|all|any|some)")
 _NEVER = int(np.iinfo(np.int64).max)
 
 
-def completing(function: str) -> MpiKind | None:
+def completion_kind(function: str) -> MpiKind | None:
     """Return the kind of a function of MPI that completes requests, None for all others."""
     call = _CALL.fullmatch(function)
     if call is None:

@@ -146,8 +146,8 @@ class _Visited(msgspec.Struct):
         """
         message, collective = (U32, U32, U32, U64), (U8, U32, U32, U64, U64)
         return {
-            **self._visiting(contexts),
-            **self._probed(),
+            **self._visit_callbacks(contexts),
+            **self._probe_callbacks(),
             "Metric": ((U32, U8, POINTER, POINTER), self._metric(counters)),
             "MpiSend": (message, self._message(MpiKind.SEND)),
             "MpiRecv": (message, self._message(MpiKind.RECEIVE)),
@@ -163,7 +163,7 @@ class _Visited(msgspec.Struct):
             **{name: ((), self._count(category)) for name, category in _UNREAD.items()},
         }
 
-    def _visiting(self, contexts: Mapping[int, int]) -> Callbacks:
+    def _visit_callbacks(self, contexts: Mapping[int, int]) -> Callbacks:
         add_time, add_region = self.times.append, self.regions.append
 
         def enter(_: int, time: int, __: int, ___: int, ____: int, region: int) -> int:
@@ -219,7 +219,7 @@ class _Visited(msgspec.Struct):
 
         return function
 
-    def _probed(self) -> Callbacks:
+    def _probe_callbacks(self) -> Callbacks:
         add, regions = self.mpi.extend, self.regions
         probes: dict[int, tuple[int, int, int]] = {}
         requests: dict[int, tuple[int, int, int]] = {}

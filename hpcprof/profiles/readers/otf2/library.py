@@ -102,7 +102,7 @@ class Handle(msgspec.Struct, frozen=True):
         Raises LibraryError if the library finds damage.
         """
         reader = _library().OTF2_Reader_GetGlobalDefReader(self._handle)
-        with _registered("GlobalDef", self._handle, reader, callbacks, (POINTER,)):
+        with _register_callbacks("GlobalDef", self._handle, reader, callbacks, (POINTER,)):
             _read("OTF2_Reader_ReadAllGlobalDefinitions", self._handle, reader)
 
     def read_events(self, location: int, callbacks: Callbacks) -> int:
@@ -122,7 +122,7 @@ class Handle(msgspec.Struct, frozen=True):
             _call("OTF2_Reader_CloseDefFiles", self._handle)
         _call("OTF2_Reader_OpenEvtFiles", self._handle)
         reader = library.OTF2_Reader_GetEvtReader(self._handle, location)
-        with _registered("Evt", self._handle, reader, callbacks, _OF_EVENT):
+        with _register_callbacks("Evt", self._handle, reader, callbacks, _OF_EVENT):
             count = _read("OTF2_Reader_ReadAllLocalEvents", self._handle, reader)
         _call("OTF2_Reader_CloseEvtReader", self._handle, reader)
         return count
@@ -148,7 +148,7 @@ def open_handle(path: Path) -> Iterator[Handle]:
 
 
 @contextmanager
-def _registered(
+def _register_callbacks(
     kind: str, handle: int, reader: int | None, callbacks: Callbacks, first: Sequence[Any]
 ) -> Iterator[None]:
     library = _library()

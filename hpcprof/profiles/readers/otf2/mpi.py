@@ -19,7 +19,7 @@ from hpcprof.profiles.collective_operations import (
     MpiFunction,
     mpi_function,
 )
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import (
@@ -33,7 +33,12 @@ from hpcprof.profiles.readers.communicators import (
     ranks_in_short,
 )
 from hpcprof.profiles.readers.otf2.archive import UNDEFINED, Archive
-from hpcprof.profiles.readers.otf2.completions import COMPLETING, completing, completions, lacks_completions
+from hpcprof.profiles.readers.otf2.completions import (
+    COMPLETING,
+    completion_kind,
+    completions,
+    lacks_completions,
+)
 from hpcprof.profiles.readers.otf2.events import MpiEvents, MpiKind, Visits
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -80,7 +85,9 @@ class CalledEvents(MpiEvents):
     thread: Ints
 
 
-def called(events: MpiEvents, calls: Visits, kind: Ints, operation: Ints, thread: int) -> CalledEvents:
+def events_with_calls(
+    events: MpiEvents, calls: Visits, kind: Ints, operation: Ints, thread: int
+) -> CalledEvents:
     """Return the events of a thread with the calls around them; an event outside of all takes no time.
 
     The calls that begin or complete operations are events of their own: those whose ``kind``, shape (calls,),
@@ -89,7 +96,7 @@ def called(events: MpiEvents, calls: Visits, kind: Ints, operation: Ints, thread
     events = concatenate(MpiEvents, [events, _events_of_calls(calls, kind, operation)])
     row = np.searchsorted(calls.entered, events.position) - 1
     inside = row >= 0
-    inside[inside] = events.position[inside] <= _last(calls)[row[inside]]
+    inside[inside] = events.position[inside] <= _last_rows(calls)[row[inside]]
     columns = {name: getattr(events, name) for name in MpiEvents.__match_args__}
     start, end = (
         np.where(inside, times[row], events.time) if len(calls) else events.time
@@ -101,7 +108,7 @@ def called(events: MpiEvents, calls: Visits, kind: Ints, operation: Ints, thread
 def kind_of_call(function: MpiFunction | None, name: str) -> int:
     """Return the `MpiKind` of the calls of a function of MPI, `NO_NAME` without one."""
     if function is None or function.persistent:
-        return completing(name) or NO_NAME
+        return completion_kind(name) or NO_NAME
     if function.operation in POINT_TO_POINT:
         return MpiKind.CALL_MESSAGE
     return MpiKind.CALL_BEGIN_COLLECTIVE if function.nonblocking else MpiKind.CALL_COLLECTIVE
@@ -126,11 +133,11 @@ def _events_of_calls(calls: Visits, kind: Ints, operation: Ints) -> MpiEvents:
 
 def outermost(calls: Visits) -> Visits:
     """Return the calls, in the order of their starts, that no other call of their thread contains."""
-    before = np.append(-1, np.maximum.accumulate(_last(calls)))[:-1]
+    before = np.append(-1, np.maximum.accumulate(_last_rows(calls)))[:-1]
     return calls.take(calls.entered > before)
 
 
-def _last(calls: Visits) -> Ints:
+def _last_rows(calls: Visits) -> Ints:
     return np.where(calls.left >= 0, calls.left, np.iinfo(np.int64).max)
 
 
@@ -186,7 +193,7 @@ def operations(
     about, kind = events.take(described), operation[described]
     message = ~np.isin(about.kind, _OF_COLLECTIVES)
     comms, place = communicators(archive, rank)
-    number = _translated(about.communicator, place, len(comms) - 1)
+    number = _translate_ranks(about.communicator, place, len(comms) - 1)
     size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
     names = np.array([strings.add(comm.name) for comm in comms], np.int64)
     within = np.where(about.peer < _NO_RANKS, about.peer, NO_PEER)
@@ -301,8 +308,8 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     """
     begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF.values()]))
     ends = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF]))
-    wanted = _translated(events.kind[ends], _BEGIN_OF, NO_NAME)
-    at = latest(
+    wanted = _translate_ranks(events.kind[ends], _BEGIN_OF, NO_NAME)
+    at = latest_rows(
         (events.kind[begins], events.request[begins]),
         events.time[begins],
         (wanted, events.request[ends]),
@@ -313,7 +320,7 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     paired = np.flatnonzero(at >= 0)[::-1]
     end_of[at[paired]] = ends[paired]
     cancels = np.flatnonzero(events.kind == MpiKind.CANCEL)
-    cancelled = latest(
+    cancelled = latest_rows(
         (events.request[begins],), events.time[begins], (events.request[cancels],), events.time[cancels]
     )
     end_of[cancelled[cancelled >= 0]] = -1
@@ -380,5 +387,5 @@ def _argument_sizes(
     return passed, obtained
 
 
-def _translated(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
+def _translate_ranks(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
     return each(values, lambda key: numbers.get(key, otherwise))

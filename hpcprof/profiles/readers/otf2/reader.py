@@ -24,7 +24,13 @@ from hpcprof.profiles.readers.otf2.archive import (
 )
 from hpcprof.profiles.readers.otf2.events import FLUSH, PAUSE, RMA, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
-from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, kind_of_call, operations, outermost
+from hpcprof.profiles.readers.otf2.mpi import (
+    CalledEvents,
+    events_with_calls,
+    kind_of_call,
+    operations,
+    outermost,
+)
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -170,7 +176,7 @@ class _Building:
                 )
             )
         kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
-        return called(events.mpi, mpi, kind, operation, location.id)
+        return events_with_calls(events.mpi, mpi, kind, operation, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:
         role = self._of(visits.region, self._role)

@@ -15,7 +15,7 @@ from pyarrow import csv
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.input_bounds import expect_cells, first_repeated
+from hpcprof.profiles.input_bounds import expect_cells, first_repeated_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
@@ -155,7 +155,7 @@ class _Folder:
             )
             with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
                 names = stream.schema.names
-            if twice := first_repeated(names):
+            if twice := first_repeated_name(names):
                 raise DamagedInput(f"{path} has the column {twice} twice.")
             cut.clear()
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
@@ -223,7 +223,7 @@ class _Folder:
         return agents
 
 
-def _placed(table: _Table) -> IntColumns:
+def _placed_columns(table: _Table) -> IntColumns:
     impossible = int(np.iinfo(np.int64).min)
     start, end = (table.numbers(name, 0, required=impossible) for name in _TIMES)
     return {"start": start, "end": end, "stack": table.numbers("Correlation_Id", NOT_RECORDED)}
@@ -237,7 +237,7 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
         for name in (WORKGROUP[0], GRID[0]):
             shapes[name] = table.numbers(name.title()[:-2], 1)
     return {
-        **_placed(table),
+        **_placed_columns(table),
         "process": np.full(len(table), process),
         "device": folder.devices(table, "Agent_Id")[0],
         "queue": table.numbers("Queue_Id", NOT_RECORDED),
@@ -250,7 +250,7 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
 def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int) -> Columns:
     names, row = table.distinct("Kernel_Name")
     counters, number = table.distinct("Counter_Name")
-    placed = _placed(table)
+    placed = _placed_columns(table)
     return {
         "start": placed["start"],
         "end": placed["end"],
@@ -268,7 +268,7 @@ def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) 
     to, to_gpu = folder.devices(table, "Destination_Agent_Id")
     origin, from_gpu = folder.devices(table, "Source_Agent_Id")
     return {
-        **_placed(table),
+        **_placed_columns(table),
         "process": np.full(len(table), process),
         "device": np.where(to_gpu | ~from_gpu, to, origin),
         "queue": np.full(len(table), NOT_RECORDED),
@@ -287,7 +287,7 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
     kind = np.array([int(kind_of(domain or suffix)) for domain in domains], np.int64)[row]
     functions, number = table.distinct("Function")
     return {
-        **_placed(table),
+        **_placed_columns(table),
         "process": table.numbers("Process_Id", 0),
         "thread": table.numbers("Thread_Id", 0),
         "name": strings.add_all(function or None for function in functions)[number],

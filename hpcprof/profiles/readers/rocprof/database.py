@@ -34,7 +34,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     architectures,
     direction,
     gpus_of,
-    joined,
+    join_records,
     kind_of,
     style_of,
     timeline,
@@ -81,7 +81,7 @@ def read(path: Path, threads: int = 2) -> Timeline:
     """
     with open_database(path, threads) as database:
         strings = StringTable()
-        records = joined(part.records(strings) for part in database.parts)
+        records = join_records(part.records(strings) for part in database.parts)
         return timeline(_origin(database), records, strings)
 
 
@@ -157,7 +157,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
                     device=index if isinstance(index, int) else number,
                     architecture=str(name or ""),
                     name=str(product or name or ""),
-                    details=decoded(extdata, Details) or Details(),
+                    details=decode_value(extdata, Details) or Details(),
                 )
         return agents
 
@@ -178,7 +178,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
     def _environments(self) -> Iterator[tuple[int, dict[str, str]]]:
         for pid, written in self.rows("info_process", "pid", "environment"):
             if isinstance(pid, int):
-                environment = decoded(written, dict[str, Any]) or {}
+                environment = decode_value(written, dict[str, Any]) or {}
                 yield pid, {name: value for name, value in environment.items() if isinstance(value, str)}
 
     def process(self, pid: int) -> int:
@@ -234,10 +234,10 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
             return {}
         tables = tracks.integers({"id": REQUIRED, **dict.fromkeys(_TRACK, NO_ID)})
         track = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
-        return {name: looked_up(track, tables["id"], tables[name], NO_ID) for name in _TRACK}
+        return {name: look_up_values(track, tables["id"], tables[name], NO_ID) for name in _TRACK}
 
     def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
-        return looked_up(ids, events["id"], events[name], NO_ID)
+        return look_up_values(ids, events["id"], events[name], NO_ID)
 
     def _operations(self, columns: IntColumns, events: IntColumns, agent: Ints, name: Ints) -> IntColumns:
         agents = self.agents
@@ -327,7 +327,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         name = translate(columns["name_id"].copy(), numbers)
         marked = np.flatnonzero(kind == CallCategory.MARKER)
         messages = self._messages(used[kinds == CallCategory.MARKER], strings)
-        texts = looked_up(columns["event_id"][marked], *messages, NO_NAME)
+        texts = look_up_values(columns["event_id"][marked], *messages, NO_NAME)
         name[marked] = np.where(texts == NO_NAME, name[marked], texts)
         for number, text in enumerate(categories):
             if kinds[number] == CallCategory.UNKNOWN:
@@ -354,7 +354,7 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         ids, texts = [], []
         for number, written in rows:
             if written not in messages:
-                message = decoded(written, _Message)
+                message = decode_value(written, _Message)
                 messages[written] = message.message if message and message.message else None
             if messages[written] is not None and _whole(number):
                 ids.append(number)
@@ -413,7 +413,7 @@ def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
         )
 
 
-def looked_up(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
+def look_up_values(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
     """Return for each key the value of the row with this id, ``otherwise`` if there is none."""
     result = np.full(len(keys), otherwise)
     row, match = matches(keys, ids)
@@ -425,7 +425,7 @@ def _whole(*values: object) -> bool:
     return all(isinstance(value, int) for value in values)
 
 
-def decoded(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
+def decode_value(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
     """Return a value that is stored as JSON, also one compressed as a frame of LZ4; None if it is neither."""
     try:
         if isinstance(written, bytes):

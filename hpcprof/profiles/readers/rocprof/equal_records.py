@@ -32,7 +32,7 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     first = text[: text.find(_BETWEEN) + 1]
     record = first.translate(None, _DIGITS)
     try:
-        fields = [*_flat(msgspec.json.decode(first))]
+        fields = [*_flat_fields(msgspec.json.decode(first))]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not fields or b"-" in record or any("," in name or type(value) is not int for name, value in fields):
@@ -65,9 +65,9 @@ def _blocks(written: memoryview) -> Iterator[bytes]:
         at += max(until, 1) + 1
 
 
-def _flat(value: object, way: str = "") -> Iterator[tuple[str, object]]:
+def _flat_fields(value: object, way: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _flat(inner, f"{way}.{name}" if way else name)
+            yield from _flat_fields(inner, f"{way}.{name}" if way else name)
     else:
         yield way, value

@@ -31,9 +31,9 @@ from hpcprof.profiles.readers.rocprof.records import (
     Records,
     architectures,
     direction,
-    empty,
+    empty_columns,
     gpus_of,
-    joined,
+    join_records,
     kind_of,
     style_of,
     timeline,
@@ -189,14 +189,16 @@ _WITHOUT_CONTROLS = bytes(range(256)).translate(bytes.maketrans(bytes(range(32))
 
 def read_results(path: Path, written: bytes) -> Timeline:
     """Build the timeline of JSON results."""
-    processes = parsed(path, written).processes
+    processes = parse_results(path, written).processes
     strings = StringTable()
     read = [_ProcessReader(process, strings) for process in processes]
     agents = [agent for process in read for agent in process.agents.values()]
-    return timeline(_origin(path, processes, agents), joined(process.records() for process in read), strings)
+    return timeline(
+        _origin(path, processes, agents), join_records(process.records() for process in read), strings
+    )
 
 
-def _decoded(written: bytes) -> RocprofResults:
+def _decode_results(written: bytes) -> RocprofResults:
     """Decode results; control characters, which names may contain, become spaces."""
     try:
         return msgspec.json.decode(written, type=RocprofResults)
@@ -206,10 +208,10 @@ def _decoded(written: bytes) -> RocprofResults:
         return msgspec.json.decode(written.translate(_WITHOUT_CONTROLS), type=RocprofResults)
 
 
-def parsed(path: Path, written: bytes) -> RocprofResults:
+def parse_results(path: Path, written: bytes) -> RocprofResults:
     """Return the results in a file, whose sections are not decoded."""
     try:
-        results = _decoded(written)
+        results = _decode_results(written)
     except msgspec.ValidationError as error:
         raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -253,11 +255,11 @@ class _ProcessReader:
     def records(self) -> Records:
         """Return the records, with what is left out."""
         records = Records(lost=self._lost)
-        measured = self._measured()
-        counted = self._dispatched(_Fields([record.dispatch_data for record in measured]))
+        measured = self._measured_dispatches()
+        counted = self._dispatch_columns(_Fields([record.dispatch_data for record in measured]))
         dispatches = self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL)
         # With counters alone, rocprofv3 records the kernels there.
-        records.dispatches = self._dispatched(dispatches) if len(dispatches) else counted
+        records.dispatches = self._dispatch_columns(dispatches) if len(dispatches) else counted
         records.counters = self._counters(measured, counted)
         records.copies = self._copies()
         parts = [self._calls(name) for name in _CALLS]
@@ -284,7 +286,7 @@ class _ProcessReader:
         self._lost += losses(LossKind.ROW, subject, absent, len(each))
         return _Fields(rows)
 
-    def _measured(self) -> list[_Measured]:
+    def _measured_dispatches(self) -> list[_Measured]:
         """Return the dispatches with counters; none if one of them is not as expected.
 
         Kernel replay repeats a dispatch for each group of counters, under the same number.
@@ -319,33 +321,33 @@ class _ProcessReader:
         fields = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
         return {**fields, "counter": self._strings.add_all(counters), "value": np.array(values, np.float64)}
 
-    def _dispatched(self, rows: _Fields) -> IntColumns:
+    def _dispatch_columns(self, rows: _Fields) -> IntColumns:
         if not rows:
-            return empty(DISPATCH)
+            return empty_columns(DISPATCH)
         names = {
             kernel_symbol.kernel_id: kernel_symbol.formatted_kernel_name or kernel_symbol.kernel_name
             for kernel_symbol in self._process.kernel_symbols
         }
         shapes = {name: rows.column(f"dispatch_info.{name[:-2]}.{name[-1]}") for name in (*WORKGROUP, *GRID)}
         return {
-            **self._placed(rows),
+            **self._placed_columns(rows),
             "device": self._devices(rows.column("dispatch_info.agent_id.handle")),
             "queue": rows.column("dispatch_info.queue_id.handle"),
             "stream": rows.streams(),
-            "name": self._named(rows.column("dispatch_info.kernel_id"), names),
+            "name": self._name_ids(rows.column("dispatch_info.kernel_id"), names),
             **shapes,
         }
 
     def _copies(self) -> IntColumns:
         rows = self._rows("memory_copy", _Copy, Subject.COPY)
         if not rows:
-            return empty(COPY)
+            return empty_columns(COPY)
         to, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
         gpus = [number for number, agent in self.agents.items() if agent.gpu]
         used, row = self._functions(rows)
         directions = [direction(name) for _, name in used]
         return {
-            **self._placed(rows),
+            **self._placed_columns(rows),
             "device": self._devices(np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)),
             "queue": np.full(len(rows), NOT_RECORDED),
             "stream": rows.streams(),
@@ -357,19 +359,19 @@ class _ProcessReader:
     def _calls(self, name: str) -> IntColumns:
         rows = self._rows(name, _Call, Subject.CALL)
         if not rows:
-            return empty(CALL)
-        placed = self._placed(rows)
+            return empty_columns(CALL)
+        placed = self._placed_columns(rows)
         used, row = self._functions(rows)
         kind = np.array([int(kind_of(category or name)) for category, _ in used], np.int64)[row]
         style = np.array([style_of(function) for _, function in used], np.int64)[row]
         text = self._strings.add_all(function or None for _, function in used)[row]
         messages = {marker_api.key: marker_api.value for marker_api in self._process.strings.marker_api}
         marked = np.flatnonzero(kind == CallCategory.MARKER)
-        message = self._named(placed["stack"][marked], messages)
+        message = self._name_ids(placed["stack"][marked], messages)
         text[marked] = np.where(message == NO_NAME, text[marked], message)
         return {**placed, "thread": rows.column("thread_id"), "name": text, "kind": kind, "style": style}
 
-    def _placed(self, rows: _Fields) -> IntColumns:
+    def _placed_columns(self, rows: _Fields) -> IntColumns:
         return {
             "start": rows.column("start_timestamp"),
             "end": rows.column("end_timestamp"),
@@ -389,7 +391,7 @@ class _ProcessReader:
     def _devices(self, agent: Ints) -> Ints:
         return each(agent, lambda number: self.agents[number].device if number in self.agents else 0)
 
-    def _named(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
+    def _name_ids(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
         return each(numbers, lambda number: self._strings.add(texts.get(number) or None))
 
 

@@ -105,7 +105,7 @@ def direction(name: str) -> tuple[str, HostMemory]:
     return f"[HIP memcpy {match[1].title()}-to-{match[2].title()}]", memory
 
 
-def empty(names: Sequence[str]) -> IntColumns:
+def empty_columns(names: Sequence[str]) -> IntColumns:
     """Return columns without rows."""
     return {name: np.empty(0, np.int64) for name in names}
 
@@ -113,9 +113,9 @@ def empty(names: Sequence[str]) -> IntColumns:
 class Records(msgspec.Struct):
     """The records of one or several processes, as columns."""
 
-    dispatches: IntColumns = msgspec.field(default_factory=lambda: empty(DISPATCH))
-    copies: IntColumns = msgspec.field(default_factory=lambda: empty(COPY))
-    calls: IntColumns = msgspec.field(default_factory=lambda: empty(CALL))
+    dispatches: IntColumns = msgspec.field(default_factory=lambda: empty_columns(DISPATCH))
+    copies: IntColumns = msgspec.field(default_factory=lambda: empty_columns(COPY))
+    calls: IntColumns = msgspec.field(default_factory=lambda: empty_columns(CALL))
     counters: Columns = msgspec.field(default_factory=lambda: {name: np.empty(0) for name in COUNTER})
     """The columns `DISPATCH`, `COPY`, `CALL` and `COUNTER`. ``name`` is a number in the string table;
     ``stack``, ``queue`` and ``stream`` are `NOT_RECORDED` if unknown.
@@ -124,7 +124,7 @@ class Records(msgspec.Struct):
     """The losses: what is left out of them."""
 
 
-def joined(parts: Iterable[Records]) -> Records:
+def join_records(parts: Iterable[Records]) -> Records:
     """Return the records of all parts."""
     whole = Records()
     for part in parts:
@@ -316,14 +316,14 @@ def _gpu(agent: Agent) -> Gpu:
     return Gpu(
         device=agent.device,
         name=agent.name,
-        sm_count=_positive(agent.details.cu_count),
-        clock_hz=_positive(agent.details.max_engine_clk_fcompute * 1_000_000),
-        memory_bytes=_positive(memory),
+        sm_count=_positive_number(agent.details.cu_count),
+        clock_hz=_positive_number(agent.details.max_engine_clk_fcompute * 1_000_000),
+        memory_bytes=_positive_number(memory),
         memory_bytes_per_s=memory_bytes_per_s(agent.name),
     )
 
 
-def _positive(value: int) -> int | None:
+def _positive_number(value: int) -> int | None:
     return value if 0 < value < 1 << 62 else None
 
 

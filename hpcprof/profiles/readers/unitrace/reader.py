@@ -19,7 +19,7 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.intervals import styles_of_threads
-from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
@@ -179,7 +179,7 @@ def other_files(path: Path, part: ProfilePart | None = None) -> list[Path]:
     return sorted(file for place in ("", "metrics/") for file in path.parent.glob(f"{place}metrics_*.csv"))
 
 
-def _measured(text: str) -> tuple[dict[tuple[int, str], float], int]:
+def _kernel_counters(text: str) -> tuple[dict[tuple[int, str], float], int]:
     """Return the counters of each kernel by its instance, of all its tiles, and count the damaged rows.
 
     Shares and frequencies of tiles are averaged, all else is added.
@@ -226,7 +226,7 @@ class _Builder:
 
     def timeline(self) -> Timeline:
         """Return the timeline."""
-        events, columns = self._placed([*self._host, *self._closed()], Subject.CALL)
+        events, columns = self._valid_events([*self._host, *self._close_events()], Subject.CALL)
         calls = {**columns, "name": self._strings.add_all(event.name or None for event in events)}
         process = int(calls["process"][0]) if len(calls["process"]) else 0
         is_api = np.array([bool(_API.fullmatch(text)) for text in self._texts(calls["name"])], bool)
@@ -264,7 +264,7 @@ class _Builder:
         texts = [*self._strings.array().tolist(), ""]
         return [texts[number] for number in names.tolist()]
 
-    def _placed(self, events: Sequence[Event], subject: Subject) -> tuple[list[Event], IntColumns]:
+    def _valid_events(self, events: Sequence[Event], subject: Subject) -> tuple[list[Event], IntColumns]:
         """Return the events whose times, process and thread are valid, with these as columns."""
         start, started = times([event.ts for event in events])
         length, timed = times([event.dur for event in events])
@@ -280,7 +280,7 @@ class _Builder:
         valid_events = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
         return valid_events, {key: values[valid] for key, values in columns.items()}
 
-    def _closed(self) -> list[Event]:
+    def _close_events(self) -> list[Event]:
         open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)
         complete, unbegun = [], 0
         for event in self._pairs:
@@ -304,7 +304,7 @@ class _Builder:
         moments, timed = times([event.ts for _, event in self._flows])
         pid, has_process = integers([event.pid for _, event in self._flows])
         tid, has_thread = integers([event.tid for _, event in self._flows])
-        row = latest((api["process"], api["thread"]), api["start"], (pid, tid), moments)
+        row = latest_rows((api["process"], api["thread"]), api["start"], (pid, tid), moments)
         valid = timed & has_process & has_thread & (row >= 0)
         if len(api["end"]):
             valid &= api["end"][row] >= moments
@@ -316,7 +316,7 @@ class _Builder:
         }
 
     def _operations(self, process: int, launches: Mapping[int, int]) -> tuple[IntColumns, tuple[Gpu, ...]]:
-        events, columns = self._placed(self._gpu, Subject.KERNEL)
+        events, columns = self._valid_events(self._gpu, Subject.KERNEL)
         numbers: dict[str, int] = {}
         number = np.array([numbers.setdefault(event.name or "", len(numbers)) for event in events], np.int64)
         self._named_operations = [_operation(name) for name in numbers]
@@ -350,7 +350,7 @@ class _Builder:
         for path in other_files(self._path):
             with reading(path):
                 text = path.read_text(encoding="utf-8", errors="replace")
-            measured, odd = _measured(text)
+            measured, odd = _kernel_counters(text)
             damaged += odd
             for (instance, counter), value in measured.items():
                 if instance in row:

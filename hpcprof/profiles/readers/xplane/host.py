@@ -153,7 +153,7 @@ class _Threads:
     def tables(self) -> OnHost:
         """Return the tables."""
         calls = np.flatnonzero(self._is_call)
-        launched, on_devices = self._launched(), self._on_devices()
+        launched, on_devices = self._launching_operations(), self._on_devices()
         talking = on_devices.which([item.collective is not None for _, item, _ in on_devices.operations])
         operators = concatenate(
             Operators, (self._operators(launched), self._operators(on_devices.take(~talking)))
@@ -320,7 +320,7 @@ class _Threads:
                 result[marks[0]] = result[marks[1]] - 1
         return result
 
-    def _launched(self) -> _Executed:
+    def _launching_operations(self) -> _Executed:
         """Return the operations that launch work on GPUs: calls that follow each other on a thread."""
         rows = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
         columns = self._columns(rows)
@@ -341,7 +341,7 @@ class _Threads:
         device = np.full(len(first), NOT_GIVEN)
         if len(correlations):
             device = np.where(correlations[at] == self._correlation[rows[first]], device_of[at], NOT_GIVEN)
-        return self._executed(rows[first], columns, device)
+        return self._executed_operations(rows[first], columns, device)
 
     def _on_devices(self) -> _Executed:
         """Return the operations that CPU devices execute, without those that only run others."""
@@ -351,11 +351,11 @@ class _Threads:
         line, start, end = plane.line[rows], plane.start[rows], plane.end[rows]
         runs_others = np.append((line[1:] == line[:-1]) & (start[1:] < end[:-1]), False)[: len(rows)]
         rows = rows[~runs_others]
-        executed = self._executed(rows, self._columns(rows), plane.numbers("device_ordinal")[rows])
+        executed = self._executed_operations(rows, self._columns(rows), plane.numbers("device_ordinal")[rows])
         contains = executed.which([item.opcode in CONTAINERS for _, item, _ in executed.operations])
         return executed.take(~contains)
 
-    def _executed(self, rows: Ints, columns: IntColumns, device: Ints) -> _Executed:
+    def _executed_operations(self, rows: Ints, columns: IntColumns, device: Ints) -> _Executed:
         """Look up the operations of executions, and sort these by start."""
         keys, number = numbered_rows(self._program[rows], self._op[rows])
         operations = []

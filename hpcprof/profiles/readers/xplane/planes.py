@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Damage, Field, Fields, columns_of, fields_of
-from hpcprof.profiles.timeline import Ints, Mask, plausible
+from hpcprof.profiles.timeline import Ints, Mask, has_plausible_times
 
 NOT_GIVEN = -1
 """Stands for a statistic that an event does not have."""
@@ -179,7 +179,7 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
     lines_of_plane, row, begin, end = _lines(data, lines)
     first = np.array([line.start_ns for line in lines_of_plane], np.int64)
     fields, start, length = _times(columns, begin, end, first[row])
-    timed = plausible(start, start + length) & (length >= 0)
+    timed = has_plausible_times(start, start + length) & (length >= 0)
     if not timed.all():
         row, begin, end = row[timed], begin[timed], end[timed]
         fields, start, length = _times(columns, begin, end, first[row])
@@ -222,7 +222,7 @@ def _lines(data: bytes, messages: list[Field]) -> tuple[tuple[Line, ...], Ints, 
             elif field.number == 2 and field.end != NO_PART:
                 name = _text(data, field.value, field.end)
             elif field.number == 3:
-                start = _signed(field.value)
+                start = _signed_number(field.value)
         lines.append(Line(number, name, start))
     rows, begins, ends = (np.array(column, np.int64) for column in (row, begin, end))
     return tuple(lines), rows, begins, ends
@@ -232,7 +232,7 @@ def _entry(data: bytes, message: Field) -> tuple[int, list[Field]]:
     key, value = 0, []
     for field in fields_of(data, message.value, message.end):
         if field.number == 1 and field.end == NO_PART:
-            key = _signed(field.value)
+            key = _signed_number(field.value)
         elif field.number == 2 and field.end != NO_PART:
             value = list(fields_of(data, field.value, field.end))
     return key, value
@@ -258,9 +258,9 @@ def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat
         return None
     if (value.end != NO_PART) != (value.number in (_TEXT, _BYTES)):
         return None
-    decoded: Stat = _signed(value.value)
+    decoded: Stat = _signed_number(value.value)
     if value.number == _DOUBLE:
-        decoded = float(np.array([_signed(value.value)]).view(np.float64)[0])
+        decoded = float(np.array([_signed_number(value.value)]).view(np.float64)[0])
     elif value.number == _TEXT:
         decoded = _text(data, value.value, value.end)
     elif value.number == _BYTES:
@@ -270,7 +270,7 @@ def _stat(data: bytes, message: Field, names: dict[int, str]) -> tuple[str, Stat
     return names[key], decoded
 
 
-def _signed(value: int) -> int:
+def _signed_number(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

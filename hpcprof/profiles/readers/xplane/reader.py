@@ -132,8 +132,8 @@ def gpus_of(planes: Mapping[int, Plane]) -> tuple[Gpu, ...]:
 
 
 def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
-    units, clock = whole(stats, "core_count"), whole(stats, "clock_rate")
-    major, minor = (whole(stats, f"compute_cap_{part}") for part in ("major", "minor"))
+    units, clock = natural_number(stats, "core_count"), natural_number(stats, "clock_rate")
+    major, minor = (natural_number(stats, f"compute_cap_{part}") for part in ("major", "minor"))
     vendor, named = stats.get("device_vendor"), stats.get("gpu_device_name", stats.get("device_type_string"))
     described = f"{vendor} GPU" if isinstance(vendor, str) else "GPU"
     described += f" with {units} units" if units else ""
@@ -143,12 +143,12 @@ def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         sm_count=units,
         clock_hz=clock * _KHZ if clock else None,
-        memory_bytes=whole(stats, "memory_size"),
-        memory_bytes_per_s=whole(stats, "memory_bandwidth"),
+        memory_bytes=natural_number(stats, "memory_size"),
+        memory_bytes_per_s=natural_number(stats, "memory_bandwidth"),
     )
 
 
-def whole(stats: Mapping[str, Stat], name: str) -> int | None:
+def natural_number(stats: Mapping[str, Stat], name: str) -> int | None:
     """Return a statistic that is a natural number, else None."""
     value = stats.get(name)
     return value if isinstance(value, int) and 0 <= value < 1 << 62 else None
@@ -195,7 +195,7 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
         lost += losses(
             LossKind.ROW, subject, {"duration": untimed}, untimed + sum(len(plane.start) for plane in read)
         )
-    processes = (whole(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
+    processes = (natural_number(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
     process = next((number for number in processes if number is not None), 0)
     kernels, memory = work_of(gpus, strings, process)
     tpu = on_tpu(tpus, hosts, strings, process)
@@ -229,7 +229,7 @@ def _start(planes: Mapping[str, Plane]) -> int | None:
     if max((line.start_ns for plane in planes.values() for line in plane.lines), default=0) >= _EPOCH:
         return 0
     environment = planes[_ENVIRONMENT].stats if _ENVIRONMENT in planes else {}
-    return whole(environment, "profile_start_time")
+    return natural_number(environment, "profile_start_time")
 
 
 def _versions(about: Mapping[str, Stat]) -> Iterator[Fact]:

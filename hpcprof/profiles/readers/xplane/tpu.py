@@ -131,7 +131,7 @@ class _Core:
     ) -> None:
         self._core, self._plane, self._strings, self._process = core, plane, strings, process
         self._operations = {key: _Operation.of(event) for key, event in plane.metadata.items()}
-        rows = np.flatnonzero(self._on(_EXECUTIONS))
+        rows = np.flatnonzero(self._is_on(_EXECUTIONS))
         self._executions = rows[np.argsort(plane.start[rows], kind="stable")]
         number = _execution(plane.numbers("run_id"), np.int64(core))[self._executions]
         self.enqueued = plane.has("run_id")[self._executions] & np.isin(number, [*enqueued])
@@ -139,23 +139,23 @@ class _Core:
         run = zip(plane.start[self._executions].tolist(), plane.end[self._executions].tolist(), strict=True)
         spans = [enqueued.get(key, span) for key, span in zip(self._number.tolist(), run, strict=True)]
         self._span = np.array(spans, np.int64).reshape(-1, 2)
-        self._work = self._on(_OPERATIONS, _ASYNCHRONOUS) & ~self._which("contains")
+        self._work = self._is_on(_OPERATIONS, _ASYNCHRONOUS) & ~self._is_chosen("contains")
         # A collective has its name where it is under way, else where its end waits for it.
-        self._whole = self._on(_ASYNCHRONOUS)
-        if not np.any(self._whole & self._which("communicates")):
-            self._whole |= self._which("communicates") & self._which("ends")
-        self._stream = _lanes(plane, self._on(_ASYNCHRONOUS))
+        self._whole = self._is_on(_ASYNCHRONOUS)
+        if not np.any(self._whole & self._is_chosen("communicates")):
+            self._whole |= self._is_chosen("communicates") & self._is_chosen("ends")
+        self._stream = _lanes(plane, self._is_on(_ASYNCHRONOUS))
 
     def kernels(self) -> Kernels:
         """Return the operations that compute or communicate."""
-        columns = self._columns(self._work & ~self._which("moves"))
+        columns = self._columns(self._work & ~self._is_chosen("moves"))
         return Kernels(
             **columns, category=kernel_classification.classes_of(columns["name"], self._strings.array())
         )
 
     def memory(self) -> MemoryOperations:
         """Return the copies between memories, and the waits for them."""
-        columns = self._columns(self._work & self._which("moves"))
+        columns = self._columns(self._work & self._is_chosen("moves"))
         return MemoryOperations(**columns, category=np.full(len(columns["start"]), int(Category.MEM)))
 
     def executions(self) -> Ranges:
@@ -164,7 +164,7 @@ class _Core:
 
     def steps(self) -> Ranges:
         """Return the steps that the core marks."""
-        rows = np.flatnonzero(self._on(_STEPS))
+        rows = np.flatnonzero(self._is_on(_STEPS))
         span = np.stack((self._plane.start, self._plane.end), axis=1)[rows]
         return self._ranges(rows, "TPU step#step_num={}#", span)
 
@@ -176,12 +176,12 @@ class _Core:
             {name: n for name, n in zip(names, counts, strict=True) if n and not _LINES.fullmatch(name)}
         )
 
-    def _on(self, *names: str) -> Mask:
+    def _is_on(self, *names: str) -> Mask:
         return np.isin(
             self._plane.line, [at for at, line in enumerate(self._plane.lines) if line.name in names]
         )
 
-    def _which(self, attribute: str) -> Mask:
+    def _is_chosen(self, attribute: str) -> Mask:
         keys = [key for key, operation in self._operations.items() if getattr(operation, attribute)]
         return np.isin(self._plane.metadata_id, keys)
 

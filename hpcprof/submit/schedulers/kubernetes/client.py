@@ -23,7 +23,7 @@ from hpcprof.submit.schedulers.base import (
     SchedulerClient,
     mark_cancelled,
 )
-from hpcprof.submit.schedulers.command import seconds_left, unaccepted
+from hpcprof.submit.schedulers.command import seconds_left, submission_error
 from hpcprof.submit.schedulers.kubernetes import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import (
     records,
@@ -55,7 +55,7 @@ class KubernetesClient(SchedulerClient):
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
             refused = result.exit_code != 0 and "timeout" not in result.stderr.lower()
-            raise unaccepted("kubectl", last_line(result.stderr).rstrip("."), refused=refused)
+            raise submission_error("kubectl", last_line(result.stderr).rstrip("."), refused=refused)
         return name
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -205,7 +205,7 @@ class Objects(msgspec.Struct, frozen=True):
         """Return the state that the cluster shows."""
         # The end comes first: the operator leaves Created true, and also Running if a worker was evicted.
         if failed := self.job.condition("Failed"):
-            return self._failed(failed)
+            return self._failed_status(failed)
         if self.job.condition("Succeeded"):
             return JobStatus(JobState.COMPLETED, "", 0)
         if suspended := self.job.condition("Suspended"):
@@ -216,7 +216,7 @@ class Objects(msgspec.Struct, frozen=True):
             return JobStatus(JobState.RUNNING)
         return JobStatus(JobState.QUEUED, why_pending(self.pods))
 
-    def _failed(self, condition: Condition) -> JobStatus:
+    def _failed_status(self, condition: Condition) -> JobStatus:
         code = launcher_exit_code(self.pods)
         if condition.reason == "DeadlineExceeded":
             return JobStatus(JobState.TIMEOUT, "the walltime limit was exceeded", code)

@@ -110,7 +110,7 @@ def local_status(run: Run) -> JobStatus:
     alive = identity.alive()
     outcome = JobEnd.parse(run.state_file(ENDED))
     if outcome is not None:
-        return _ended(outcome, run)
+        return _ended_status(outcome, run)
     if alive and (ahead := run.state_file(BEHIND)) is not None:
         return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
@@ -118,7 +118,7 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.RUNNING, capture_note(run)) if started else JobStatus(JobState.QUEUED)
     finished = run.state_file("finished")
     if finished is not None:
-        return _ended(JobEnd("exited", int(finished)), run)
+        return _ended_status(JobEnd("exited", int(finished)), run)
     if processes_of(run.path):
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     if not records(run, "finished"):
@@ -128,7 +128,7 @@ def local_status(run: Run) -> JobStatus:
     return JobStatus(JobState.FAILED, reason, provisional=True)
 
 
-def _ended(outcome: JobEnd, run: Run) -> JobStatus:
+def _ended_status(outcome: JobEnd, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
     # Without waiting: files on a local disk appear at once.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcprof.analysis.collectives.verdicts import hidden_lateness, priced, with_hidden_lateness
+from hpcprof.analysis.collectives.verdicts import hidden_lateness, with_cost, with_hidden_lateness
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ def test_the_saving_of_a_finding_is_the_cost_of_a_late_rank_and_no_verdict_falls
 ) -> None:
     low, high = interval
     row = {"lateness_p50_ns": None if low is None else 500, "lateness_low_ns": low}
-    found = priced(row | {"lateness_high_ns": high, "elapsed_ns": 100_000}, saving_ns)
+    found = with_cost(row | {"lateness_high_ns": high, "elapsed_ns": 100_000}, saving_ns)
     assert ((found["cost_ns"], found["cost_pct"]), found["verdict"]) == (cost, verdict)
-    unknown = priced(row | {"lateness_high_ns": high, "elapsed_ns": None}, saving_ns)
+    unknown = with_cost(row | {"lateness_high_ns": high, "elapsed_ns": None}, saving_ns)
     assert (unknown["cost_ns"], unknown["verdict"]) == (None, "unknown")
 
 

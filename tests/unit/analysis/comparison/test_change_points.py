@@ -27,7 +27,7 @@ def series(*levels: tuple[int, float], noise: float = 0.01, seed: int = 0) -> li
 def test_the_probabilities_are_those_of_all_partitions_with_student_t_likelihoods() -> None:
     values = np.log(series((4, 1.0), (3, 1.04), seed=3))
     noise = module._noise(values)
-    pulled = module._pulled_in(values, noise) - np.median(module._pulled_in(values, noise))
+    pulled = module._winsorized_series(values, noise) - np.median(module._winsorized_series(values, noise))
 
     def likelihood(part: np.ndarray[tuple[int, ...], np.dtype[np.float64]], correlation: float) -> float:
         apart = np.abs(np.subtract.outer(np.arange(len(part)), np.arange(len(part))))

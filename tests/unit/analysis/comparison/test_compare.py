@@ -14,7 +14,7 @@ from scipy.stats import ttest_ind
 
 from benchmarks.comparison import ABBA, TURNS, Case
 from benchmarks.comparison import verdict as benchmark_verdict
-from hpcprof.analysis.comparison.compare import compare, drifts, independent, noise_of, paired, turns
+from hpcprof.analysis.comparison.compare import compare, drifts, independent, noise_of, paired_estimate, turns
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -255,7 +255,7 @@ def test_earlier_runs_of_a_machine_that_drifts_say_where_the_baseline_would_be()
 
 def test_earlier_runs_steady_the_noise_of_pairs_but_never_hide_it() -> None:
     a, b = np.zeros(3), np.array([0.01, 0.02, 0.03])
-    alone, calm, loud = (paired(a, b, noise) for noise in (None, 1e-6, 0.05))
+    alone, calm, loud = (paired_estimate(a, b, noise) for noise in (None, 1e-6, 0.05))
     assert (alone.freedom, calm.freedom) == (2, 3)
     # The pairs vary by 1 %; a calm history does not make that less, a loud one adds one value.
     assert calm.error == alone.error == pytest.approx(0.01 / math.sqrt(3))

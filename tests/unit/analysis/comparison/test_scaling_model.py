@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, dominant_from, fit
+from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, dominance_thresholds, fit
 from hpcprof.profiles.timeline import Floats
 
 SIZES = [2, 4, 8, 16, 32, 64]
@@ -69,14 +69,14 @@ def test_a_part_that_grows_dominates_from_where_it_takes_longer_than_the_rest() 
     sizes = np.array(SIZES, float)
     work, reduction = 6.4e8 / sizes, 4e5 * np.log2(sizes)
     noisy = [(times * np.exp(0.02 * random.standard_normal(6))).tolist() for times in (work, reduction)]
-    never, dominance = dominant_from(SIZES, noisy)
+    never, dominance = dominance_thresholds(SIZES, noisy)
     assert dominance is not None
     assert dominance.low is not None and dominance.high is not None
     # 6.4e8 / p is 4e5 * log2(p) at 209 ranks.
     assert dominance.low <= 209 * 1.05
     assert dominance.high >= 209 / 1.05
     assert never is None
-    assert dominant_from(SIZES, noisy[:1]) == [None]
+    assert dominance_thresholds(SIZES, noisy[:1]) == [None]
 
 
 def test_a_model_is_written_as_people_write_it() -> None:

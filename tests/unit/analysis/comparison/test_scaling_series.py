@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.comparison.scaling_series import ScalingSetup, find_series, relevant
+from hpcprof.analysis.comparison.scaling_series import ScalingSetup, find_series, relevant_parameters
 from hpcprof.workloads.catalogue import Size
 from hpcprof.workloads.schema import Scalar
 
@@ -121,4 +121,4 @@ def test_parameters_that_do_not_change_a_step_are_left_out() -> None:
     irrelevant = [*names.split(), "run_name", "step_timeout", "master_port", "cuda_visible_devices"]
     kept: dict[str, Scalar] = {"batch_size": 8, "model_name": "gpt2", "train_file": "a", "time_steps": 3}
     kept["gradient_accumulation_steps"] = 4
-    assert relevant(dict.fromkeys(irrelevant, 1) | kept) == kept
+    assert relevant_parameters(dict.fromkeys(irrelevant, 1) | kept) == kept

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from hpcprof.analysis.explain.changes import parse_changes
-from hpcprof.analysis.predict.network import RING, Sample, Segment, fitted, hops, volume
+from hpcprof.analysis.predict.network import RING, Sample, Segment, fit_run_network, hops, volume
 from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -155,15 +155,15 @@ def test_one_rank_alone_does_not_communicate() -> None:
 
 def test_the_network_follows_from_sizes_and_several_runs() -> None:
     rows = [Sample("AllReduce", size, 4, transfer(size, 4)) for size in (8.0, 1e5, 1e7)]
-    network = fitted(rows)
+    network = fit_run_network(rows)
     assert network.time("AllReduce", 1e6, 64) == pytest.approx(transfer(1e6, 64))
-    one_size = fitted(rows[-1:])
+    one_size = fit_run_network(rows[-1:])
     assert (one_size.source, network.source) == ("literature", "run")
     assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
-    unknown = fitted([Sample("AlltoAll", 0.0, 4, 1e6)])
+    unknown = fit_run_network([Sample("AlltoAll", 0.0, 4, 1e6)])
     assert unknown.time("AlltoAll", 0.0, 64) < 2e6
     for share in (None, 0.5):  # eight bytes take no time beyond the latency
-        few = fitted([Sample("AllReduce", 8.0, 4, 1e4)], share=share)
+        few = fit_run_network([Sample("AllReduce", 8.0, 4, 1e4)], share=share)
         assert few.time("AllReduce", 8.0, 16) == pytest.approx(2e4)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75

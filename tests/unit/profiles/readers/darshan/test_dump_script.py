@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.profiles.readers.darshan.dump_script import _counters, _overflown
+from hpcprof.profiles.readers.darshan.dump_script import _counters, _overflown_counters
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,7 @@ def test_all_kinds_of_calls_of_a_module_count(
     found = _counters(module, 0, record)
     assert (found["opens"], found["reads"], found["writes"]) == calls
     assert (found["read_bytes"], found["written_bytes"]) == (16_777_216, 0)
-    assert not _overflown(record)
-    assert _overflown({"counters": {**counters, f"{module}_BYTES_READ": -5}}) == {f"{module}_BYTES_READ"}
+    assert not _overflown_counters(record)
+    assert _overflown_counters({"counters": {**counters, f"{module}_BYTES_READ": -5}}) == {
+        f"{module}_BYTES_READ"
+    }

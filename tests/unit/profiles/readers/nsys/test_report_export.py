@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
-from hpcprof.profiles.readers.nsys.report_export import exported
+from hpcprof.profiles.readers.nsys.report_export import export_of_report
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def test_without_nsys_and_export_the_sentence_says_what_to_run(
     with pytest.raises(
         DamagedInput, match=r"it has no export .* run nsys export --type sqlite .*nsys-rep\.$"
     ):
-        exported(report)
+        export_of_report(report)
 
 
 def test_a_report_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DamagedInput, match="cannot be read: No such file"):
-        exported(tmp_path / "rank0.nsys-rep")
+        export_of_report(tmp_path / "rank0.nsys-rep")
 
 
 def test_a_report_and_its_export_are_one_profile(report: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcprof.profiles.readers.otf2.completions import completing, completions, lacks_completions
+from hpcprof.profiles.readers.otf2.completions import completion_kind, completions, lacks_completions
 from hpcprof.profiles.readers.otf2.events import MpiKind
 
 KINDS = {
@@ -72,5 +72,5 @@ def test_a_writer_without_completions_shows_in_requests_that_are_used_again(text
 
 
 def test_functions_that_wait_and_test_complete_requests() -> None:
-    kinds = [completing(f"MPI_{name}") for name in ("Waitall", "Wait", "Waitsome", "Testany", "Recv")]
+    kinds = [completion_kind(f"MPI_{name}") for name in ("Waitall", "Wait", "Waitsome", "Testany", "Recv")]
     assert kinds == [MpiKind.WAIT_ALL, MpiKind.WAIT, MpiKind.WAIT_SOME, MpiKind.TEST, None]
