@@ -166,8 +166,8 @@ def command(
                 submit_there(run, host, where.options())
                 name = typed_name(run.path)
                 echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
-        if here := [run for run in candidates if host_of(run) is None]:
-            started = submit_collect(here, store.url, where, typed_command())
+        if local_runs := [run for run in candidates if host_of(run) is None]:
+            started = submit_collect(local_runs, store.url, where, typed_command())
             echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     store.prepare()

@@ -89,8 +89,8 @@ def command(
     without: list[str] = []
     store = open_store(db, runs_dir)
     series_of_runs = histories(store, runs_dir, program, metric, tags, skipped, without)
-    also, unjudged = gated_histories(gates, store, runs_dir, program, tags)
-    series_of_runs += [history for history in also if history.metric != metric]
+    gated, unjudged = gated_histories(gates, store, runs_dir, program, tags)
+    series_of_runs += [history for history in gated if history.metric != metric]
     if form == "table":
         _show(series_of_runs)
     else:

@@ -123,13 +123,13 @@ def command(
     )
     if listed or check:
         _refuse_others("--list" if listed else "--check", "listed" if listed else "check scaling")
-        of = find(runs[0]).id if runs else None
+        run_id = find(runs[0]).id if runs else None
         predicted = (
-            predictions.check(runs_dir, find(check), store, of, scaling)
+            predictions.check(runs_dir, find(check), store, run_id, scaling)
             if check
             else predictions.kept_predictions(runs_dir)
         )
-        _show_kept([prediction for prediction in predicted if of in (None, prediction.run)], form)
+        _show_kept([prediction for prediction in predicted if run_id in (None, prediction.run)], form)
         return
     if pipeline is None and (microbatches or chunks or schedule != "1f1b"):
         raise UsageError("--microbatches, --schedule and --chunks need --pipeline STAGES.")

@@ -60,14 +60,14 @@ def _job_of(baseline: str, job: Job, store: Store, runs_dir: Path) -> tuple[Site
     from hpcprof.submit.sites.model import recorded_site
 
     submission = baseline_runs(baseline, store, runs_dir)[-1].submission
-    its = submission.job
-    if (its.site, its.directory, its.words) == (job.site, job.directory, job.words):
+    earlier_job = submission.job
+    if (earlier_job.site, earlier_job.directory, earlier_job.words) == (job.site, job.directory, job.words):
         raise UsageError(
             f"--baseline {baseline}: its job has the same command in the same folder, {job.directory}, so "
             "both sides would run what is there now: give this version another folder (git worktree add), or "
             "other options."
         )
-    return recorded_site(submission), its
+    return recorded_site(submission), earlier_job
 
 
 def check(count: int, baseline: str | None, here: bool) -> None:

@@ -73,5 +73,5 @@ def analysis_over_runs(
     if analysis.scope is not Scope.STORE:
         return over_pair(analysis, candidates, baseline, store), []
     skipped: list[str] = []
-    every = candidates or every_run(store, runs_dir, skipped)
-    return over_store(analysis, every, store), skipped
+    all_runs = candidates or every_run(store, runs_dir, skipped)
+    return over_store(analysis, all_runs, store), skipped

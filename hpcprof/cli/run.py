@@ -119,11 +119,11 @@ def command(
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     elif job.profiler != "none" or exit_code(status) == 0:
-        why = "its ranks left no profile, and"
+        reason = "its ranks left no profile, and"
         if job.profiler == "none":
-            way = "(--profiler nsys or torch, for MPI also eztrace)"
-            why = f"nothing was recorded, since it ran without a profiler {way}, and"
-        echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
+            remedy = "(--profiler nsys or torch, for MPI also eztrace)"
+            reason = f"nothing was recorded, since it ran without a profiler {remedy}, and"
+        echo(f"hpcprof: no report of {run.id}: {reason} its program wrote no results", err=True)
     pushed = push(run, profiled)
     sys.exit(exit_code(status) or pushed)
 

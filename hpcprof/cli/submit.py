@@ -135,8 +135,8 @@ def _sync_folder(site: Site, folder: Path | None, excludes: tuple[str, ...], aga
         raise UsageError("--from repeats a run unchanged: leave out --sync.")
     if not site.host:
         raise UsageError(f"--sync {folder}: site {site.name} is used on this machine; give --host.")
-    root, here = folder.resolve(), Path.cwd().resolve()
-    below = str(here.relative_to(root)) if here.is_relative_to(root) else "."
+    root, current = folder.resolve(), Path.cwd().resolve()
+    below = str(current.relative_to(root)) if current.is_relative_to(root) else "."
     return Sync(root, excludes, below)
 
 

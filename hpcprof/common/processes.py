@@ -259,12 +259,12 @@ def _hold_interrupts() -> Callable[[], None]:
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         return lambda: None
-    held: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    signals: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: signals.append(number))
 
     def deliver() -> None:
         signal.signal(signal.SIGINT, before)
-        if held:
+        if signals:
             signal.raise_signal(signal.SIGINT)
 
     return deliver

@@ -76,12 +76,12 @@ class Tools:
             row = listed_run.listed
             step = format_ns(row.step_ns) if row.step_ns else "-"
             when = f"{listed_run.when:%Y-%m-%d %H:%M}" if listed_run.when else "-"
-            about = (row.run, row.state, listed_run.program, row.ranks, row.profiler)
-            values = (*about, step, row.collected.value, when)
+            description = (row.run, row.state, listed_run.program, row.ranks, row.profiler)
+            values = (*description, step, row.collected.value, when)
             lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
         count = min(len(chosen), _MOST_RUNS)
-        every = counted(len(listing.runs), "run")
-        head = f"{len(chosen)} of {every} match; {count} are listed, the newest first."
+        all_runs = counted(len(listing.runs), "run")
+        head = f"{len(chosen)} of {all_runs} match; {count} are listed, the newest first."
         return answer(
             [head], lines if chosen else [], "names of runs", [f"All: {self._typed_command('list')}"]
         )
@@ -328,8 +328,8 @@ def _matching_lines(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]
     hits_unmasked = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
     # A line that contains the text in a secret alone would reveal it.
     hits = [number for number in hits_unmasked if text.lower() in masked(lines[number]).lower()]
-    near = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
-    yield from ((at + 1, lines[at]) for at in near if 0 <= at < len(lines))
+    places = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
+    yield from ((at + 1, lines[at]) for at in places if 0 <= at < len(lines))
 
 
 def _guides() -> Path:

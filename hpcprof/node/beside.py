@@ -41,11 +41,11 @@ class Signals:
     def _lines(self) -> List[str]:
         return read(self._path).decode().split("\n")[:-1]
 
-    def look(self, here: List[Process]) -> None:
+    def look(self, local: List[Process]) -> None:
         """Send what was noted since the last look."""
         lines = self._lines()
         for name, node in map(str.split, lines[self._sent :]):
-            for process in here if node != os.uname().nodename else []:
+            for process in local if node != os.uname().nodename else []:
                 if process.is_program:
                     process.send(getattr(signal, "SIG" + name))
         self._sent = len(lines)
@@ -58,14 +58,14 @@ class Leftovers:
         self._run, self._grace = run, grace
         self._since: Dict[int, float] = {}
 
-    def look(self, here: List[Process]) -> None:
+    def look(self, local: List[Process]) -> None:
         """Note what the programs have left in ``state/rankNNNNN.left``, and end it when its time is over."""
         now = time.monotonic()
-        waiting = waiting_ranks(here)
-        if _have_ended(self._run, here):
-            waiting |= {process.rank for process in here if process.rank is not None}
+        waiting = waiting_ranks(local)
+        if _have_ended(self._run, local):
+            waiting |= {process.rank for process in local if process.rank is not None}
         processes: Dict[int, List[Process]] = {}
-        for process in here:
+        for process in local:
             if process.is_program and process.rank in waiting:
                 processes.setdefault(process.rank, []).append(process)
         self._since = {rank: self._since.get(rank, now) for rank in processes}
@@ -84,9 +84,9 @@ class Launches:
         self._run = run
         self._ranks: Set[int] = set()
 
-    def look(self, here: List[Process]) -> None:
+    def look(self, local: List[Process]) -> None:
         """Note the first launcher of each rank."""
-        for process in here:
+        for process in local:
             if not process.is_program or process.rank is None or process.rank in self._ranks:
                 continue
             words = process.text("cmdline").split("\0")[:-1]
@@ -139,20 +139,20 @@ def main() -> None:
     _await_leftovers(run, grace)
 
 
-def _have_ended(run: str, here: List[Process]) -> bool:
+def _have_ended(run: str, local: List[Process]) -> bool:
     """Return whether processes of programs are left, and all their ranks have ended."""
-    ranks = {process.rank for process in here if process.is_program and process.rank is not None}
+    ranks = {process.rank for process in local if process.is_program and process.rank is not None}
     return bool(ranks) and all(os.path.exists("%s/state/rank%05d.exit" % (run, rank)) for rank in ranks)
 
 
 def _await_leftovers(run: str, grace: int) -> None:
     """Go on in a process for which the wrapper does not wait, while programs that ended have left some."""
-    here, leftovers = processes(run), Leftovers(run, grace)
-    if _have_ended(run, here) and os.fork() == 0:
-        while here:
-            leftovers.look(here)
+    local, leftovers = processes(run), Leftovers(run, grace)
+    if _have_ended(run, local) and os.fork() == 0:
+        while local:
+            leftovers.look(local)
             time.sleep(_LOOK_SECONDS)
-            here = programs(run)
+            local = programs(run)
 
 
 def _watch(watch: StallWatch) -> None:
@@ -163,10 +163,10 @@ def _watch(watch: StallWatch) -> None:
 
 def _look(run: str, wrapper: int, lookers: Sequence[Any]) -> None:
     while True:
-        here = processes(run)
-        if not here and os.getppid() != wrapper:
+        local = processes(run)
+        if not local and os.getppid() != wrapper:
             return
         for looker in lookers:
             with suppress(OSError):  # a process or the folder is gone
-                looker.look(here)
+                looker.look(local)
         time.sleep(_LOOK_SECONDS)

@@ -29,15 +29,15 @@ class Failures:
         self._noticed = 0.0
         self._since: Dict[int, float] = {}
 
-    def look(self, here: List[Process]) -> None:
+    def look(self, local: List[Process]) -> None:
         """End what runs here of ranks that have not ended, if another rank has failed."""
-        if not self._note or not (os.path.exists(self._note) or self._note_failure(here)):
+        if not self._note or not (os.path.exists(self._note) or self._note_failure(local)):
             return
         now = time.monotonic()
         self._noticed = self._noticed or now
         late = now - self._noticed >= _KILL_SECONDS + self._profiler_seconds
-        over = ended_ranks(self._run, {process.rank for process in here if process.rank is not None})
-        for process in here:
+        over = ended_ranks(self._run, {process.rank for process in local if process.rank is not None})
+        for process in local:
             if process.rank is None or process.rank in over:
                 continue
             if process.is_program:
@@ -48,9 +48,9 @@ class Failures:
             elif late and self._profiler_seconds:
                 process.send(signal.SIGKILL)
 
-    def _note_failure(self, here: List[Process]) -> bool:
+    def _note_failure(self, local: List[Process]) -> bool:
         """Note a program here that failed while its profiler still writes; return whether there is one."""
-        for rank in sorted(waiting_ranks(here)) if self._profiler_seconds else []:
+        for rank in sorted(waiting_ranks(local)) if self._profiler_seconds else []:
             code = read("%s/state/rank%05d.code" % (self._run, rank)).decode().strip()
             if code not in _NO_FAILURE:
                 with suppress(FileExistsError), open(self._note, "x") as file:

@@ -190,12 +190,12 @@ class ReportedJob:
 
     def document(self, event: str) -> Document:
         """Return the message of an event."""
-        about = self._about
+        facts = self._about
         event_text = {"started": "started", "stalled": "makes no progress"}.get(event) or self._end()
-        text = "hpcprof: %s %s on %s" % (about["run"], event_text, about["site"])
+        text = "hpcprof: %s %s on %s" % (facts["run"], event_text, facts["site"])
         if event == "stalled":
-            text += "; hpcprof status %s says which ranks hold it up" % about["run"]
-        document = dict(about, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+            text += "; hpcprof status %s says which ranks hold it up" % facts["run"]
+        document = dict(facts, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if event == "ended":
             code = self._read("finished")
             document["exit_code"] = _number(code)

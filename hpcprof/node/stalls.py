@@ -129,19 +129,19 @@ def ended_ranks(run: str, ranks: Iterable[int]) -> Set[int]:
     return {rank for rank in ranks if os.path.exists("%s/state/rank%05d.exit" % (run, rank))}
 
 
-def waiting_ranks(here: Iterable[Process]) -> Set[int]:
+def waiting_ranks(local: Iterable[Process]) -> Set[int]:
     """Return the ranks whose program has ended, and whose profiler has not."""
-    return {process.rank for process in here if process.rank is not None and process.awaits_program()}
+    return {process.rank for process in local if process.rank is not None and process.awaits_program()}
 
 
-def sample(of: Iterable[Process]) -> Sample:
+def sample(local: Iterable[Process]) -> Sample:
     """Return the progress of each rank that has a process here.
 
     A tenth of the time for which they could run and had no CPU counts as CPU time: a program that starts on a
     crowded node computes, though it gets little.
     """
     ranks: Sample = {}
-    for process in of:
+    for process in local:
         fields = process.text("stat").rpartition(") ")[2].split()
         if process.rank is None or len(fields) < 15:
             continue
@@ -232,16 +232,16 @@ class StallWatch:
         os.makedirs(self._state("pulse"), exist_ok=True)
         empty = 0
         while self._pause(self._every):
-            here = processes(self._run)
-            ranks = {process.rank for process in here if process.rank is not None}
+            local = processes(self._run)
+            ranks = {process.rank for process in local if process.rank is not None}
             over = ended_ranks(self._run, ranks)
             if ranks and os.getppid() != self._parent and over == ranks:
                 return False  # what is left is no rank
             # Three times without a process of the run: it is over here.
-            empty = 0 if here else empty + 1
+            empty = 0 if local else empty + 1
             if empty >= 3:
                 return False
-            if self._computes(here, over | waiting_ranks(here)):
+            if self._computes(local, over | waiting_ranks(local)):
                 self._note_progress()
             if self._decides:
                 self._judge()
@@ -255,15 +255,15 @@ class StallWatch:
                     return True
         return False
 
-    def _computes(self, here: List[Process], over: Set[int]) -> bool:
+    def _computes(self, local: List[Process], over: Set[int]) -> bool:
         """Return whether a rank here, not over, has made progress since the last look or may compute."""
-        running = [process for process in here if process.is_program] or here
+        running = [process for process in local if process.is_program] or local
         now = sample(process for process in running if process.rank not in over)
         moved, busy = compared(self._before, now, self._every)
         self._before = now
         moment = time.time()
         # Where the programs have ended, a profiler or processes that they left go on: that is no stall.
-        if moved or (not now and here):
+        if moved or (not now and local):
             self._sure, self._taken, self._look = moment, True, 0.0
         elif not busy:
             self._taken = False

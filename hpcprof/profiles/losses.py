@@ -155,27 +155,29 @@ def over_ranks(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
 
 def short_sentences(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[str]:
     """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
-    alike: dict[tuple[int, ...], list[str]] = {}
+    sentences_by_ranks: dict[tuple[int, ...], list[str]] = {}
     for ranks, loss in sum_losses(losses_of_ranks):
-        alike.setdefault(ranks, []).append(loss.sentence)
-    return [f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in alike.items()]
+        sentences_by_ranks.setdefault(ranks, []).append(loss.sentence)
+    return [
+        f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in sentences_by_ranks.items()
+    ]
 
 
 def sum_losses(losses_of_ranks: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
     """Return the sum of the losses of each kind, subject and detail over the ranks, with these ranks."""
-    alike: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
+    groups: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
     for rank, loss in losses_of_ranks:
-        alike.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
+        groups.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
     return [
         (tuple(sorted({rank for rank, _ in each})), _sum([loss for _, loss in each]))
-        for each in alike.values()
+        for each in groups.values()
     ]
 
 
-def _sum(alike: list[Loss]) -> Loss:
-    totals = [loss.of for loss in alike if loss.of is not None]
-    of = sum(totals) if len(totals) == len(alike) else None
-    return replace(alike[0], count=sum(loss.count for loss in alike), of=of)
+def _sum(group: list[Loss]) -> Loss:
+    totals = [loss.of for loss in group if loss.of is not None]
+    total = sum(totals) if len(totals) == len(group) else None
+    return replace(group[0], count=sum(loss.count for loss in group), of=total)
 
 
 def _amount(loss: Loss) -> str:

@@ -142,7 +142,7 @@ def _losses_of_times(start: Ints, end: Ints, placed: Mask, subject: Subject) -> 
     bad_end = ~placed & ~bad_start & (~plausible_stamps(end) | (end < start))
     fields = {"start": bad_start, "end": bad_end, "duration": ~placed & ~bad_start & ~bad_end}
     return losses(
-        LossKind.ROW, subject, {name: np.count_nonzero(of) for name, of in fields.items()}, len(start)
+        LossKind.ROW, subject, {name: np.count_nonzero(mask) for name, mask in fields.items()}, len(start)
     )
 
 
@@ -278,14 +278,14 @@ def _shift_gpus(timeline: Timeline, shift: dict[int, int]) -> Timeline:
     for name in _DEVICE_TABLES:
         table = getattr(timeline, name)
         moved = np.zeros(len(table), np.int64)
-        for number, by in shift.items():
-            moved[table.device == number] = by
+        for number, shift_ns in shift.items():
+            moved[table.device == number] = shift_ns
         tables[name] = replace(table, start=table.start + moved, end=table.end + moved)
     count = timeline.operation_count
     (device,) = timeline.of_operations("device")
-    for number, by in shift.items():
+    for number, shift_ns in shift.items():
         on_device = int(np.count_nonzero(device == number))
-        amount = f"{format_ns(abs(by))} {'behind' if by > 0 else 'ahead of'}"
+        amount = f"{format_ns(abs(shift_ns))} {'behind' if shift_ns > 0 else 'ahead of'}"
         lost.append(Loss(LossKind.CLOCK, Subject.OPERATION, on_device, count, amount))
     return _with_losses(replace(timeline, **tables), lost)
 
@@ -332,9 +332,9 @@ def _has_usual_length(work: Operations, rows: Ints) -> Mask:
     """
     usual, length = np.zeros(len(rows), bool), work.end - work.start
     for name in distinct(work.name[rows]).tolist():
-        alike = (work.name == name) & (work.category == Category.COMP)
-        if np.count_nonzero(alike) > _FEWEST_OTHERS:
-            usual |= alike[rows] & (length[rows] <= _USUAL * np.median(length[alike]))
+        same_name = (work.name == name) & (work.category == Category.COMP)
+        if np.count_nonzero(same_name) > _FEWEST_OTHERS:
+            usual |= same_name[rows] & (length[rows] <= _USUAL * np.median(length[same_name]))
     return usual
 
 
@@ -358,9 +358,9 @@ def _over_usual_length(timeline: Timeline) -> Mask:
     np.minimum.at(least, number, share)
     late &= share > _OUTLIER * least[number]
     for kind in distinct(number[late]).tolist():
-        alike = number == kind
-        if np.count_nonzero(alike) > _FEWEST_OTHERS:
-            over[: len(late)] |= late & alike & (share > _OUTLIER * np.median(share[alike]))
+        same_kind = number == kind
+        if np.count_nonzero(same_kind) > _FEWEST_OTHERS:
+            over[: len(late)] |= late & same_kind & (share > _OUTLIER * np.median(share[same_kind]))
     return over
 
 

@@ -54,11 +54,11 @@ def logged_warnings(profile: Path, kind: str, rank: int) -> list[Loss]:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
-    alike: dict[str, list[str]] = {}
+    warnings_by_pattern: dict[str, list[str]] = {}
     for match in line.finditer(text):
         if not harmless.search(match[1]):
-            alike.setdefault(_NUMBER.sub("#", match[1]), []).append(match[1])
+            warnings_by_pattern.setdefault(_NUMBER.sub("#", match[1]), []).append(match[1])
     return [
         Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, len(texts), None, visible(masked(texts[0].strip())))
-        for texts in alike.values()
+        for texts in warnings_by_pattern.values()
     ]

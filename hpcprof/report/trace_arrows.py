@@ -35,9 +35,14 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
     call, operation = launches(timeline)
     ends = (calls.start[call], calls.thread[call], start[operation], track[operation])
     yield from _drawn("ac2g", rank, zero, *ends)
-    done = timeline.operators
+    operators = timeline.operators
     forward, backward = gradients(timeline)
-    ends = (done.start[forward], done.thread[forward], done.start[backward], done.thread[backward])
+    ends = (
+        operators.start[forward],
+        operators.thread[forward],
+        operators.start[backward],
+        operators.thread[backward],
+    )
     yield from _drawn("fwdbwd", rank, zero, *ends)
 
 
@@ -56,14 +61,19 @@ def message_arrows(
     ):
         columns = (table.start.tolist(), table.end.tolist(), tracks.tolist())
         places |= {(carrier.value, start): (end, tid) for start, end, tid in zip(*columns, strict=True)}
-    ends_of = (flows.carrier.tolist(), flows.start.tolist(), flows.way.tolist(), flows.number.tolist())
-    for carrier, start, way, number in zip(*ends_of, strict=True):
+    columns_of_flows = (
+        flows.carrier.tolist(),
+        flows.start.tolist(),
+        flows.way.tolist(),
+        flows.number.tolist(),
+    )
+    for carrier, start, direction, number in zip(*columns_of_flows, strict=True):
         place = places.get((carrier, start))
-        if not way or place is None:
+        if not direction or place is None:
             continue
-        at = start if way > 0 else place[0]
-        ends = '"ph":"s"' if way > 0 else '"ph":"f","bp":"e"'
-        ts = at - zero
+        time = start if direction > 0 else place[0]
+        ends = '"ph":"s"' if direction > 0 else '"ph":"f","bp":"e"'
+        ts = time - zero
         yield (
             f'{{{ends},"id":"message {number}","cat":"mpi","name":"message","pid":{rank},"tid":{place[1]},'
             f'"ts":{ts // 1000}.{ts % 1000:03d}}}'
@@ -91,11 +101,11 @@ def on_one_thread(ranges: Ranges) -> Mask:
 
 def gradients(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of operators, and those of the operators that compute their gradients, in pairs."""
-    done = timeline.operators
+    operators = timeline.operators
     # The two operators of a link follow each other, the forward one first.
-    linked = np.flatnonzero(done.link != NO_LINK)
-    linked = linked[np.lexsort((done.start[linked], done.link[linked]))]
-    pairs = np.flatnonzero(done.link[linked][1:] == done.link[linked][:-1])
+    linked = np.flatnonzero(operators.link != NO_LINK)
+    linked = linked[np.lexsort((operators.start[linked], operators.link[linked]))]
+    pairs = np.flatnonzero(operators.link[linked][1:] == operators.link[linked][:-1])
     return linked[pairs], linked[pairs + 1]
 
 
@@ -105,10 +115,10 @@ def _drawn(
     common = f'"cat":"{category}","name":"{category}","pid":{rank}'
     columns = (begin - zero, begin_track, end - zero, end_track)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (start, below, stop, above) in enumerate(rows, rank * _RANKS_APART):
-        yield f'{{"ph":"s","id":{number},{common},"tid":{below},"ts":{start // 1000}.{start % 1000:03d}}}'
+    for number, (start, begin_tid, stop, end_tid) in enumerate(rows, rank * _RANKS_APART):
+        yield f'{{"ph":"s","id":{number},{common},"tid":{begin_tid},"ts":{start // 1000}.{start % 1000:03d}}}'
         # "bp" binds it to the event around it, not to the next one.
         yield (
-            f'{{"ph":"f","bp":"e","id":{number},{common},"tid":{above},'
+            f'{{"ph":"f","bp":"e","id":{number},{common},"tid":{end_tid},'
             f'"ts":{stop // 1000}.{stop % 1000:03d}}}'
         )

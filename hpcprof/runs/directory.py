@@ -365,18 +365,18 @@ def _members(reference: str, ids: Sequence[str]) -> list[str]:
 
 def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
     """Return the ids that a name stands for in the closest way: id, name, beginning of id, then of key."""
-    every = dict.fromkeys(ids)
+    unique_ids = dict.fromkeys(ids)
     if not reference:
         return []
-    parts = {name: _ID.fullmatch(name) for name in every}
-    ways: list[Callable[[str], bool]] = [
+    parts = {name: _ID.fullmatch(name) for name in unique_ids}
+    rules: list[Callable[[str], bool]] = [
         lambda name: name == reference,
         lambda name: (match := parts[name]) is not None and match["name"] == reference,
         lambda name: name.startswith(reference),
         lambda name: (match := parts[name]) is not None and name[match.start("name") :].startswith(reference),
         lambda name: (match := parts[name]) is not None and match["key"].startswith(reference),
     ]
-    return next((names for way in ways if (names := [name for name in every if way(name)])), [])
+    return next((names for rule in rules if (names := [name for name in unique_ids if rule(name)])), [])
 
 
 def check_reference(reference: str) -> None:
@@ -439,8 +439,8 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
     for name in names:
         folder = (run.path if name == "job" else run.outputs()) / "logs"
         output = [path for path in (folder / f"{name}.out", folder / f"{name}.err") if path.is_file()]
-        chatter = folder / f"{name}.profiler"
-        present += output or ([chatter] if chatter.is_file() else [])
+        profiler_log = folder / f"{name}.profiler"
+        present += output or ([profiler_log] if profiler_log.is_file() else [])
     if not present:
         raise UsageError(f"{folder} has no logs of {' or '.join(names)} yet.")
     return present

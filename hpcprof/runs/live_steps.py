@@ -172,8 +172,8 @@ def _trend(run: Run) -> str:
     first = [line for line in noted if line is not None and line.time >= since]
     last = [*_last_lines(path, since)]
     if first and last and last[0].step <= first[-1].step:
-        every = sorted({*first, *last}, key=lambda line: line.step)
-        first, last = every[: len(every) // 2], every[len(every) // 2 :]
+        unique_lines = sorted({*first, *last}, key=lambda line: line.step)
+        first, last = unique_lines[: len(unique_lines) // 2], unique_lines[len(unique_lines) // 2 :]
     if len(first) + len(last) < _FEWEST_LINES or len(first) < 2:
         return ""
     change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
@@ -192,8 +192,10 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     if not steps:
         return []
     median = typical_step_ns(line for lines in steps.values() for line in lines)
-    every = steps.values()
-    pause = statistics.median((lines[-1].time - lines[0].time) / max(1, len(lines) - 1) for lines in every)
+    lines_of_ranks = steps.values()
+    pause = statistics.median(
+        (lines[-1].time - lines[0].time) / max(1, len(lines) - 1) for lines in lines_of_ranks
+    )
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
     newest = max(lines[-1].time for lines in steps.values())
     stopped = [rank for rank, lines in steps.items() if newest - lines[-1].time > patience]

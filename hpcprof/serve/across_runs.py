@@ -28,20 +28,20 @@ MOST_RUNS = 16
 
 def history_page(request: Request) -> Response:
     """Show the history of a metric of a program, with a form that chooses both."""
-    here = served(request)
-    options = _asked_history(request.query_params, here.catalogue.listing())
+    context = served(request)
+    options = _asked_history(request.query_params, context.catalogue.listing())
     form: dict[str, Any] = {
         **options,
         "form": "serve/history_form.html.j2",
-        "programs": here.catalogue.listing().values("program"),
+        "programs": context.catalogue.listing().values("program"),
         "metrics": METRICS,
     }
     try:
-        series, skipped = _histories(here.catalogue, **options)
+        series, skipped = _histories(context.catalogue, **options)
     except UsageError as error:
         # With the form, so that the reader can choose again; who has chosen nothing has made no mistake.
         status = 400 if request.query_params else 200
-        return here.page("error", status, title="History", sentence=str(error), **form)
+        return context.page("error", status, title="History", sentence=str(error), **form)
     values = {**form, "parent": "report/history.html.j2", "run_page": run_address}
     return as_html(html_history(series, skipped, "serve/report.html.j2", **values))
 
@@ -116,13 +116,13 @@ def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]
 def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
     """Return what a run may be compared with, each with its address: the earlier run, and its baselines."""
     listing, store = catalogue.listing(), catalogue.store
-    alike, earlier = listing.alike(run.id)
+    similar, earlier = listing.alike(run.id)
     addresses = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
     # Runs of a baseline may be of another program, or no longer there.
     return addresses + [
         (f"baseline {named_baseline.name}", compare_address(named_baseline.runs, run.id))
-        for named_baseline in (named_baselines(store) if alike else ())
-        if alike.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MOST_RUNS
+        for named_baseline in (named_baselines(store) if similar else ())
+        if similar.issuperset(named_baseline.runs) and len(named_baseline.runs) <= MOST_RUNS
     ]
 
 

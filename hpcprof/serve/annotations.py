@@ -15,8 +15,8 @@ _MOST_FIELDS = 10
 
 def note_page(request: Request) -> Response:
     """Offer to edit the tags and the note of a run; at a hub, of a run that was pushed."""
-    here = served(request)
-    catalogue = here.catalogue
+    context = served(request)
+    catalogue = context.catalogue
     run = catalogue.find(request.path_params["run"])
     if request.scope.get("grant"):
         pushed = catalogue.store.pushed().get(run.id)
@@ -26,7 +26,7 @@ def note_page(request: Request) -> Response:
     else:
         _check_editable(request)
         tags, note = " ".join(read_tags(run, catalogue.runs_dir)), read_note(run, catalogue.runs_dir)
-    return here.page(
+    return context.page(
         "note", title=f"Tags and note: {run.id}", tags=tags, note=note, address=run_address(run.id)
     )
 

@@ -72,19 +72,19 @@ def read_table(request: Request) -> Response:
 
 def timeline(request: Request) -> Response:
     """Return which ranks, steps and levels of tiles the timeline of a run has."""
-    here = served(request)
-    return _encoded(here.tiles.of(here.catalogue.find(request.path_params["run"])).overview())
+    context = served(request)
+    return _encoded(context.tiles.of(context.catalogue.find(request.path_params["run"])).overview())
 
 
 def timeline_tiles(request: Request) -> Response:
     """Return the tiles of the chosen ranks at one level and index."""
-    here = served(request)
-    run = here.catalogue.find(request.path_params["run"])
+    context = served(request)
+    run = context.catalogue.find(request.path_params["run"])
     place = [request.path_params[name] for name in ("level", "index")]
     if not all(map(_PLACE.fullmatch, place)):
         raise HTTPException(404)
     level, index = map(int, place)
-    tiles = here.tiles.of(run)
+    tiles = context.tiles.of(run)
     ranks = chosen_ranks(request.query_params.get("ranks", ""))
     return _encoded(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
 
@@ -127,9 +127,9 @@ async def ask_sql(request: Request) -> Response:
         query = from_json(await request.body(), _Query)
     except msgspec.MsgspecError as error:
         raise UsageError(f"the query is not valid: {error}.") from None
-    here = served(request)
-    runs = [await run_in_threadpool(here.catalogue.find, run) for run in query.runs[:MOST_RUNS]]
-    reply = await here.desk.ask(query.sql, runs or None, reader_of(request))
+    context = served(request)
+    runs = [await run_in_threadpool(context.catalogue.find, run) for run in query.runs[:MOST_RUNS]]
+    reply = await context.desk.ask(query.sql, runs or None, reader_of(request))
     if request.query_params.get("format") == "csv":
         return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)
     return _encoded(msgspec.json.encode(reply))

@@ -175,17 +175,22 @@ class Listing(msgspec.Struct, frozen=True):
         if run_id not in ids:
             return set(), None
         place = ids.index(run_id)
-        this = self.runs[place]
-        if this.listed.state not in _ENDED:
+        reference = self.runs[place]
+        if reference.listed.state not in _ENDED:
             return set(), None
 
         def like(run: KnownRun) -> bool:
-            same = (run.program, run.listed.ranks) == (this.program, this.listed.ranks)
-            return same and run.program is not None and run.listed.state in _ENDED and run is not this
+            is_same_program = (run.program, run.listed.ranks) == (reference.program, reference.listed.ranks)
+            return (
+                is_same_program
+                and run.program is not None
+                and run.listed.state in _ENDED
+                and run is not reference
+            )
 
         before = (run.listed for run in self.runs[place:] if like(run))
         # Best the same command, so that nothing differs but what is of interest.
-        earlier = min(before, key=lambda listed: listed.command != this.listed.command, default=None)
+        earlier = min(before, key=lambda listed: listed.command != reference.listed.command, default=None)
         return {run.listed.run for run in self.runs if like(run)}, earlier.run if earlier else None
 
 

@@ -88,11 +88,11 @@ class Connections:
     def limit_unread(self, latest: TimedProtocol) -> None:
         """Close the connections that are unread for longest, but the ``latest``, while answers pile up."""
         unread = [client for clients in self._open.values() for client in clients if client.unread_since]
-        held = sum(client.transport.get_write_buffer_size() for client in unread)
+        unsent_bytes = sum(client.transport.get_write_buffer_size() for client in unread)
         for client in sorted(unread, key=lambda client: client.unread_since):
-            if held <= _UNREAD_BYTES or client is latest:
+            if unsent_bytes <= _UNREAD_BYTES or client is latest:
                 return
-            held -= client.transport.get_write_buffer_size()
+            unsent_bytes -= client.transport.get_write_buffer_size()
             self._close(client)
 
     def _limit_of(self, address: str) -> int:

@@ -90,20 +90,20 @@ def list_page(request: Request) -> Response:
     chosen = listing.chosen(filters)
     place = _place(request, len(chosen), RUNS_ON_A_PAGE)
     visible_runs = chosen[place.first : place.last]
-    here = served(request)
-    store = here.catalogue.store
+    context = served(request)
+    store = context.catalogue.store
     grant = request.scope.get("grant")
     pushed = store.pushed() if grant else {}
-    return here.page(
+    return context.page(
         "runs",
         title="Runs",
         groups=_groups(visible_runs, chosen, filters.group),
         headings=[_heading(request, filters.sort, *column) for column in _COLUMNS],
         grouped_by=GROUPED_BY,
         lines={run.listed.run: _trend(run, listing.runs) for run in visible_runs},
-        findings={run.listed.run: _first_finding(run, here.catalogue) for run in visible_runs},
+        findings={run.listed.run: _first_finding(run, context.catalogue) for run in visible_runs},
         pushed=pushed,
-        notes={run.listed.run: _note(run, pushed, here.catalogue) for run in visible_runs},
+        notes={run.listed.run: _note(run, pushed, context.catalogue) for run in visible_runs},
         may_edit=grant.may == PUSH if grant else annotations.may_edit(request),
         place=place,
         filters=asdict(filters),
@@ -185,13 +185,15 @@ def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
         return None
     older = runs[runs.index(run) :]  # the newest first
     times = [other.listed.step_ns for other in older if other.kind == run.kind]
-    alike = [step_ns for step_ns in times if step_ns][:_TREND][::-1]
-    if len(alike) < 2:
+    step_times = [step_ns for step_ns in times if step_ns][:_TREND][::-1]
+    if len(step_times) < 2:
         return None
-    low, high = min(alike), max(alike)
-    across, up = 58 / (len(alike) - 1), 14 / ((high - low) or 1)
-    points = " ".join(f"{1 + i * across:.1f},{15 - (ns - low) * up:.1f}" for i, ns in enumerate(alike))
-    summary = f"step of {len(alike)} runs, from {format_ns(alike[0])} to {format_ns(alike[-1])}"
+    low, high = min(step_times), max(step_times)
+    across, up = 58 / (len(step_times) - 1), 14 / ((high - low) or 1)
+    points = " ".join(f"{1 + i * across:.1f},{15 - (ns - low) * up:.1f}" for i, ns in enumerate(step_times))
+    summary = (
+        f"step of {len(step_times)} runs, from {format_ns(step_times[0])} to {format_ns(step_times[-1])}"
+    )
     return Trend(points, f"{summary}, between {format_ns(low)} and {format_ns(high)}")
 
 
@@ -218,18 +220,18 @@ def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
 
 def run_page(request: Request) -> Response:
     """Show the report of a run, or why there is none and where its job can be followed."""
-    here = served(request)
-    run = here.catalogue.find(request.path_params["run"])
+    context = served(request)
+    run = context.catalogue.find(request.path_params["run"])
     address = run_address(run.id)
     try:
         contents = contents_of(request)
     except StoreError:
         raise
     except HpcprofError as error:
-        status = here.catalogue.status(run)
+        status = context.catalogue.status(run)
         if status is not None and not status.state.ended:
             return RedirectResponse(f"{address}/live", 307)
-        return here.page("error", title=run.id, sentence=str(error), address=address)
+        return context.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
     timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
     page = html_report(
@@ -238,8 +240,8 @@ def run_page(request: Request) -> Response:
         timeline=timeline,
         parent="report/report.html.j2",
         address=address,
-        comparisons=comparisons(here.catalogue, run),
-        change=change(here.catalogue, run),
+        comparisons=comparisons(context.catalogue, run),
+        change=change(context.catalogue, run),
         sweep_address=f"/sweeps/{quote(sweep)}" if (sweep := sweep_of(run.id)) else "",
     )
     return as_html(page)
@@ -247,16 +249,16 @@ def run_page(request: Request) -> Response:
 
 def table_page(request: Request) -> Response:
     """Show an analysis of a run with all its rows, in pages."""
-    here = served(request)
-    run = here.catalogue.find(request.path_params["run"])
+    context = served(request)
+    run = context.catalogue.find(request.path_params["run"])
     name = request.path_params["table"]
     if name not in ANALYSES:
         raise HTTPException(404)
-    table = RunTables(run, here.catalogue.store).table(name)
+    table = RunTables(run, context.catalogue.store).table(name)
     columns = ANALYSES[name].columns
     place = _place(request, table.count, ROWS_ON_A_PAGE)
     rows = zip(*(table.columns[column.name][place.first : place.last] for column in columns), strict=True)
-    return here.page(
+    return context.page(
         "table",
         title=f"{ANALYSES[name].title}: {run.id}",
         run=run,
@@ -270,9 +272,9 @@ def table_page(request: Request) -> Response:
 
 def live_page(request: Request) -> Response:
     """Show the log and the steps of a run while it runs."""
-    here = served(request)
-    run = here.catalogue.find(request.path_params["run"])
-    return here.page("live", title=f"Live: {run.id}", run=run, rank=request.query_params.get("rank", ""))
+    context = served(request)
+    run = context.catalogue.find(request.path_params["run"])
+    return context.page("live", title=f"Live: {run.id}", run=run, rank=request.query_params.get("rank", ""))
 
 
 def sql_page(request: Request) -> Response:

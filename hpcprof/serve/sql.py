@@ -114,9 +114,9 @@ def query_turns() -> Turns:
 def _end_sentence(exit_code: int) -> str:
     if exit_code == -signal.SIGALRM:
         return f"the query took {SECONDS} s, the limit, and was ended."
-    by = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
+    end = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
     limit = f"it may use {format_bytes(MEMORY_BYTES)} of memory"
-    return f"the process of the query ended {by}, without an answer; {limit}."
+    return f"the process of the query ended {end}, without an answer; {limit}."
 
 
 def _command() -> list[str]:

@@ -114,11 +114,11 @@ class RunTiles:
     def _extent(self) -> Extent:
         if not self._windows.profiles:
             raise HpcprofError(f"{self._run.id} has no timeline: no profile of it holds one.")
-        if every := self._steps.values():
+        if steps_of_ranks := self._steps.values():
             # A step's work is launched before it begins.
-            around = max(int((steps.end - steps.start).max()) for steps in every)
-            first = min(int(steps.start.min()) for steps in every) - around
-            last = max(int(steps.end.max()) for steps in every) + around
+            margin = max(int((steps.end - steps.start).max()) for steps in steps_of_ranks)
+            first = min(int(steps.start.min()) for steps in steps_of_ranks) - margin
+            last = max(int(steps.end.max()) for steps in steps_of_ranks) + margin
         else:
             first, last = self._whole_span()
         span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
@@ -151,8 +151,8 @@ class RunTiles:
         steps = median_and_worst(self._steps) if self._steps else None
         ranks = sorted(clocks.clocks)
         # Three of many ranks stand for all.
-        alike = len(ranks) > _MOST_IN_FULL
-        tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if alike else []
+        is_sampled = len(ranks) > _MOST_IN_FULL
+        tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if is_sampled else []
         return {
             "notes": [clocks.note()],
             "start": 0,
@@ -167,7 +167,7 @@ class RunTiles:
                     "rank": rank,
                     "uncertainty_ns": clocks.uncertainty_ns(rank) if several else 0,
                     "steps": self._steps[rank].rows(extent.zero) if rank in self._steps else [],
-                    "tracks": None if alike else self._tracks([rank]),
+                    "tracks": None if is_sampled else self._tracks([rank]),
                 }
                 for rank in ranks
             ],

@@ -70,9 +70,9 @@ def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -
         covered += 0 if inside[name] else weight[name]
         inside[name] += 1
         if index >= count:
-            gone = sequence[index - count]
-            inside[gone] -= 1
-            covered -= 0 if inside[gone] else weight[gone]
+            removed = sequence[index - count]
+            inside[removed] -= 1
+            covered -= 0 if inside[removed] else weight[removed]
         # The same weights added in another order differ in the last digits.
         if index >= count - 1 and covered > best * (1 + 1e-9):
             best, start = covered, index - count + 1

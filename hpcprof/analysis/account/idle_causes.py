@@ -138,7 +138,7 @@ def idle_causes(timeline: Timeline) -> Outcome:
     if not len(sums):
         return no_rows("no step that ends has idle time")
     kind, number = numbered(sums.kind)
-    time, gaps = (_totals(number, of) for of in (sums.time, sums.gaps))
+    time, gaps = (_totals(number, amounts) for amounts in (sums.time, sums.gaps))
     per_step = np.rint(time / steps).astype(np.int64)
     return Outcome(divided_idle.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
 
@@ -159,13 +159,13 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
     # The range with most time is the last one of its step and cause.
     order = np.lexsort((time, *groups.T[1::-1]))
     pairs, number = numbered_rows(*groups[:, :2].T)
-    most = np.empty(len(pairs), np.int64)
-    most[number[order]] = order
+    longest = np.empty(len(pairs), np.int64)
+    longest[number[order]] = order
     return Outcome(
         {
             "step": steps_of(timeline).number[pairs[:, 0]],
             "cause": _cause_names(pairs[:, 1]),
-            "range": kinds.ranges[groups[most, 2]],
+            "range": kinds.ranges[groups[longest, 2]],
             "idle_ns": _totals(number, time),
         }
     )
@@ -261,8 +261,10 @@ def _kinds(timeline: Timeline) -> _Kinds:
     )
     ranges, range_ = number_texts(timeline, range_names, partial(shown_name, timeline))
     calls, call = number_texts(timeline, call_names, without_version)
-    held = np.array([_cause_of(name) for name in timeline.names(call_names)], np.int64)
-    return _Kinds(ranges, by_id(range_names, range_), calls, by_id(call_names, call), by_id(call_names, held))
+    cause_ids = np.array([_cause_of(name) for name in timeline.names(call_names)], np.int64)
+    return _Kinds(
+        ranges, by_id(range_names, range_), calls, by_id(call_names, call), by_id(call_names, cause_ids)
+    )
 
 
 def _cause_of(name: str | None) -> IdleCause:
@@ -329,8 +331,8 @@ def _gaps_with_calls(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: St
     total = np.cumsum(before - after)
     ahead = total - np.minimum(np.minimum.accumulate(total), 0)
     could = np.append(0, ahead[:-1])[: len(ahead)] + before
-    held = np.where(blocks, inside + np.minimum(after, could), 0)
-    return replace(gaps, holding=np.where(blocks, call, NONE), held=held)
+    delay = np.where(blocks, inside + np.minimum(after, could), 0)
+    return replace(gaps, holding=np.where(blocks, call, NONE), held=delay)
 
 
 def _call_function(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
@@ -443,14 +445,14 @@ def _of_host(
 
     The pieces of the calls that hold the thread up come first.
     """
-    held = gaps.take(gaps.held > 0)
-    name = _names(timeline, held.holding)
-    inside = place.at(at(timeline.calls.start, held.holding))
-    whole = _Pieces(held.number, held.held, kinds.number(kinds.held_by[name], inside, name))
+    held_up = gaps.take(gaps.held > 0)
+    name = _names(timeline, held_up.holding)
+    inside = place.at(at(timeline.calls.start, held_up.holding))
+    pieces = _Pieces(held_up.number, held_up.held, kinds.number(kinds.held_by[name], inside, name))
     free = replace(gaps, start=gaps.start + gaps.held)
     free = free.take(free.launched > free.start)
     owner, begin, finish = split_by_function((calling, place.own, place.main), free.start, free.launched)
     name = _names(timeline, calling.at(begin))
     cause = np.where(kinds.held_by[name] == IdleCause.ALLOCATION, IdleCause.ALLOCATION, IdleCause.HOST)
     kind = kinds.number(cause, place.at(begin), name)
-    return whole, _Pieces(free.number[owner], finish - begin, kind)
+    return pieces, _Pieces(free.number[owner], finish - begin, kind)

@@ -177,10 +177,13 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
     is the number of the step's kind in ``step_kinds``, 0 if the steps are of one kind or not all ranks have
     the step.
     """
-    whole = _join_parts(divided)
-    if not len(whole.rows):
+    joined_parts = _join_parts(divided)
+    if not len(joined_parts.rows):
         return no_rows(_NO_STEPS)
-    return Outcome(whole.rows.assign(kind=run_step.kind_of_rows(whole.rows)), why_unknown(whole.unknown))
+    return Outcome(
+        joined_parts.rows.assign(kind=run_step.kind_of_rows(joined_parts.rows)),
+        why_unknown(joined_parts.unknown),
+    )
 
 
 def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -199,11 +202,11 @@ def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) 
     steps that are measured on the host. ``wall_p50_ns`` is the median over the steps of the wall time on the
     rank that takes longest.
     """
-    whole = _join_parts(divided)
-    if not len(whole.rows):
+    joined_parts = _join_parts(divided)
+    if not len(joined_parts.rows):
         return no_rows(_NO_STEPS)
-    rows = run_step.step_kinds(whole.rows, whole.start, whole.aligned)
-    return Outcome(pd.DataFrame(rows, dtype=object), why_unknown(whole.unknown))
+    rows = run_step.step_kinds(joined_parts.rows, joined_parts.start, joined_parts.aligned)
+    return Outcome(pd.DataFrame(rows, dtype=object), why_unknown(joined_parts.unknown))
 
 
 def _join_parts(divided: Sequence[Divided]) -> Divided:

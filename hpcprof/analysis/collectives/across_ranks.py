@@ -140,8 +140,8 @@ def in_order(parts: Sequence[Listed]) -> Columns:
     seq, begin = columns["seq"], columns["begin"]
     order = np.lexsort((seq, begin))
     # Few rows begin together: sorting all of them by every column takes several times as long.
-    same = (np.diff(begin[order]) == 0) & (np.diff(seq[order]) == 0)
-    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    is_tied = (np.diff(begin[order]) == 0) & (np.diff(seq[order]) == 0)
+    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
     rows = order[tied]
     order[tied] = rows[np.lexsort([key[rows] for key in (*keys, seq, begin)])]
     return {name: values[order] for name, values in columns.items() if name != "begin"}

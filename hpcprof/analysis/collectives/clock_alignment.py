@@ -81,8 +81,8 @@ def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, Aligne
             ends[calls.op in ALIGNING].setdefault(clock_key(calls), []).append(calls.end[calls.part == 0])
     stamps = {
         key: end
-        for of in ends
-        for key, parts in of.items()
+        for ends_of_ranks in ends
+        for key, parts in ends_of_ranks.items()
         if len(end := np.concatenate(parts)) >= MIN_COLLECTIVES
     }
     return {key: _align(end[np.argsort(end[:, 0])]) for key, end in stamps.items()}

@@ -26,8 +26,8 @@ def layers(communication: Communication) -> list[dict[str, Any]]:
     for matched in communication.collectives:
         by_communicator.setdefault(matched.comm_id, {})[matched.op] = matched
     rows: list[dict[str, Any]] = []
-    for of in by_communicator.values():
-        dispatch, combine = of.get(DISPATCH), of.get(COMBINE)
+    for parts_of_ranks in by_communicator.values():
+        dispatch, combine = parts_of_ranks.get(DISPATCH), parts_of_ranks.get(COMBINE)
         if dispatch and combine and len(dispatch.seq) and np.array_equal(dispatch.ranks, combine.ranks):
             rows += _layers(dispatch, combine)
     return rows

@@ -193,8 +193,8 @@ def rank_waits(matches: Matches) -> RankWaits | None:
 
 def _collective_rows(calls: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
     arrived = np.full(calls.start.shape, UNKNOWN)
-    whole = (calls.size or len(calls.ranks)) <= len(calls.ranks)
-    if clock is not None and calls.op in WAITING and whole:
+    is_complete = (calls.size or len(calls.ranks)) <= len(calls.ranks)
+    if clock is not None and calls.op in WAITING and is_complete:
         start = clock.aligned(calls.start)
         arrived = calls.start + np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
     peer, sends = np.broadcast_to(UNKNOWN, calls.start.shape), np.broadcast_to(False, calls.start.shape)

@@ -146,8 +146,8 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -
     least, most = np.full(len(numbers), len(step)), np.zeros(len(numbers), np.int64)
     np.minimum.at(least, number, many)
     np.maximum.at(most, number, many)
-    alike = (np.bincount(number) == count) & (least == most)
-    equal_rows = alike[number][pair]
+    has_equal_counts = (np.bincount(number) == count) & (least == most)
+    equal_rows = has_equal_counts[number][pair]
     place = position_in_group(pair)
     chosen = {name: values[in_steps][equal_rows] for name, values in columns.items()}
     key = (step * _MOST_IN_STEP + place)[equal_rows]
@@ -159,8 +159,8 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     """Return what all ranks recorded, from rows that are sorted by ``seq``, then by rank."""
     # A collective whose kernel a rank did not record is left out on all ranks.
     seq, place = numbered(seq)
-    whole = np.bincount(place) == len(calls)
-    in_common = whole[place]
+    is_on_all = np.bincount(place) == len(calls)
+    in_common = is_on_all[place]
     by_rank = {key: values[in_common].reshape(-1, len(calls)) for key, values in columns.items()}
     message, size = by_rank["bytes"], by_rank["comm_ranks"]
     arrays = {field: by_rank[name] for field, name in _BY_RANK.items()}
@@ -169,7 +169,7 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     # fmin and fmax take the other one of a value that is unknown, NaN.
     arrays |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
     arrays |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
-    return RecordedOperation(calls, seq[whole], arrays)
+    return RecordedOperation(calls, seq[is_on_all], arrays)
 
 
 def match_recorded(
@@ -244,8 +244,8 @@ def _match_one(
     if np.any((columns["least"] < message) | (columns["most"] > message)):
         return f"{name} is not matched: the size of its messages differs between ranks"
     fewest, most = columns["fewest"].ravel(), columns["largest"].ravel()
-    alike = len(seq) and np.fmin.reduce(fewest) == np.fmax.reduce(most)
-    size = int(np.fmin.reduce(fewest)) if alike else None
+    has_one_size = len(seq) and np.fmin.reduce(fewest) == np.fmax.reduce(most)
+    size = int(np.fmin.reduce(fewest)) if has_one_size else None
     if size is None and comm_id != _UNKNOWN and whole_world:
         size = len(members)
     return MatchedCollectives(

@@ -161,12 +161,12 @@ def _members(rows: pd.DataFrame, in_communicator: Mask, name: str, whole_world: 
 
 def _why_unmatched(name: str, lost: int, members: int) -> str:
     where = "an unknown communicator" if name == _UNKNOWN else f"communicator {name}"
-    why = (
+    reason = (
         f"their partners are not recorded, and it has {members} ranks"
         if members
         else "it is unknown which ranks it has"
     )
-    return f"{lost} sends and receives of {where} are not matched: {why}"
+    return f"{lost} sends and receives of {where} are not matched: {reason}"
 
 
 def _has_one_partner(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
@@ -181,8 +181,8 @@ def _has_one_partner(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
 
 
 def _columns(rows: pd.DataFrame, chosen: Ints) -> dict[str, NDArray[Any]]:
-    whole = dict.fromkeys(("row", "seq", "fused", "start_ns", "end_ns", "exposed_ns"), np.int64)
-    columns = {name: rows[name].to_numpy(kind)[chosen] for name, kind in whole.items()}
+    types = dict.fromkeys(("row", "seq", "fused", "start_ns", "end_ns", "exposed_ns"), np.int64)
+    columns = {name: rows[name].to_numpy(kind)[chosen] for name, kind in types.items()}
     floating = {name: rows[name].to_numpy(np.float64)[chosen] for name in ("bytes", "step")}
     return columns | floating
 
@@ -326,8 +326,8 @@ def _spread(elapsed: Floats, rate: float) -> float:
 def _drift(elapsed: Floats, up: Mask) -> float:
     """Return the drift of the higher rank's clock in ns per ns, from messages in one direction."""
     apart = elapsed[:, 1] - elapsed[:, 0]
-    most = max((up, ~up), key=np.count_nonzero)
-    return float(drift(elapsed[most, 1], apart[most]))
+    majority = max((up, ~up), key=np.count_nonzero)
+    return float(drift(elapsed[majority, 1], apart[majority]))
 
 
 def _bounds(

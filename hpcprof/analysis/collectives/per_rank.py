@@ -247,10 +247,10 @@ def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) ->
     ``only_unrecorded`` leaves out the libraries whose calls profilers record.
     """
     kernels, rules = timeline.kernels, load()
-    used = distinct(kernels.name[kernels.category == Category.COMM])
+    name_ids = distinct(kernels.name[kernels.category == Category.COMM])
     kernels_by_number = {
         number: carried_out(name or "", rules)
-        for number, name in zip(used.tolist(), timeline.names(used), strict=True)
+        for number, name in zip(name_ids.tolist(), timeline.names(name_ids), strict=True)
     }
     return {
         number: kernel.operation

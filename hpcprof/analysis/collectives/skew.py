@@ -223,8 +223,8 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
     if not parts:
         return no_rows(NO_COLLECTIVES)
     # A rank may have communicators in several parts.
-    every = pd.concat([part.exposed for part in parts], ignore_index=True)
-    exposed: pd.DataFrame = every.groupby(["rank", "step"])["exposed_ns"].sum().reset_index()
+    exposed_rows = pd.concat([part.exposed for part in parts], ignore_index=True)
+    exposed: pd.DataFrame = exposed_rows.groupby(["rank", "step"])["exposed_ns"].sum().reset_index()
     table, reason = judge(parts, exposed, results["step_kinds"], parts[0].missing)
     return Outcome(table, reason) if len(table) else no_rows(reason)
 

@@ -78,28 +78,30 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
     judged = {key: cost for key, cost in costs.items() if len(cost.cost) >= MIN_STEPS}
     correlations: dict[SeriesT, tuple[float, float]] = {}
     for steps in sorted({len(series.cost) for series in judged.values()}):
-        alike = [key for key, series in judged.items() if len(series.cost) == steps]
-        batches = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
+        same_length = [key for key, series in judged.items() if len(series.cost) == steps]
+        batches = [same_length[at : at + _AT_ONCE] for at in range(0, len(same_length), _AT_ONCE)]
         found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches]
         mean = np.average(found_in, axis=0, weights=[len(keys) for keys in batches])
-        usual = _expected_correlation(mean, len(alike), steps)
+        usual = _expected_correlation(mean, len(same_length), steps)
         for keys in batches:
             correlations |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
     return correlations
 
 
 def _intervals(
-    alike: Mapping[SeriesT, StepCosts], judged: int, usual: Floats
+    same_length: Mapping[SeriesT, StepCosts], judged: int, usual: Floats
 ) -> dict[SeriesT, tuple[float, float]]:
     """Return the intervals of series with the same number of steps; ``usual`` as in `rank_intervals`."""
     names = ("cost", "most", "late", "clock")
-    cost, most, late, clocks = (np.stack([getattr(item, name) for item in alike.values()]) for name in names)
+    cost, most, late, clocks = (
+        np.stack([getattr(item, name) for item in same_length.values()]) for name in names
+    )
     bounds = [rank_intervals(series, late, judged, usual) for series in (cost, most)]
     middle = np.median(cost, axis=-1)
     clock = np.median(clocks, axis=-1)
     low = np.maximum(0.0, np.minimum(bounds[0][0], middle) - clock)
     high = np.maximum(np.maximum(bounds[0][1], bounds[1][1]), middle) + clock
-    return dict(zip(alike, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+    return dict(zip(same_length, zip(low.tolist(), high.tolist(), strict=True), strict=True))
 
 
 def rank_intervals(
@@ -239,10 +241,10 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     for group in np.unique(first).tolist():
         together = np.flatnonzero(first == group)
         recorded = ~np.isnan(times[:, together])
-        taken = recorded.any(axis=1)
-        often = together[recorded.sum(axis=0) * 2 >= taken.sum()]
+        has_record = recorded.any(axis=1)
+        often = together[recorded.sum(axis=0) * 2 >= has_record.sum()]
         # A step that lacks a rank was cut by the capture.
-        complete = times[taken][:, often]
+        complete = times[has_record][:, often]
         complete = complete[~np.isnan(complete).any(axis=1)][1:]
         if not len(complete) or len(often) < 2:
             continue

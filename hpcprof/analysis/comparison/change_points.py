@@ -106,14 +106,18 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     (n,).
     """
     # The place of a change is rarely sure to the run.
-    near = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
+    near_probability = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
     places: list[int] = []
-    for place in np.lexsort((-probability, -near)).tolist():
-        if near[place] >= LEAST_PROBABILITY and all(abs(place - other) > _APART for other in places):
+    for place in np.lexsort((-probability, -near_probability)).tolist():
+        if near_probability[place] >= LEAST_PROBABILITY and all(
+            abs(place - other) > _APART for other in places
+        ):
             places.append(place)
     # Among places that are as probable together, the most probable one by itself.
     best = {
-        max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): float(near[p])
+        max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): float(
+            near_probability[p]
+        )
         for p in places
     }
     while best:
@@ -139,13 +143,13 @@ def _p_value_ratio(before: Floats, after: Floats) -> float:
     few, many = sorted(higher.shape)
     crossing = int(np.ceil(min(higher.sum(), (1 - higher).sum())))
     # Number of orders of the runs with at most this many crossing pairs: a Gaussian binomial coefficient.
-    ways = np.zeros(crossing + 1)
-    ways[0] = 1
+    arrangements = np.zeros(crossing + 1)
+    arrangements[0] = 1
     for i in range(1, few + 1):
-        ways[many + i :] -= ways[: max(0, len(ways) - many - i)].copy()
-        for first in range(min(i, len(ways))):
-            ways[first::i] = np.cumsum(ways[first::i])
-    return float(ways.sum()) * comb(few + many, _LAST) / comb(few + many, few)
+        arrangements[many + i :] -= arrangements[: max(0, len(arrangements) - many - i)].copy()
+        for first in range(min(i, len(arrangements))):
+            arrangements[first::i] = np.cumsum(arrangements[first::i])
+    return float(arrangements.sum()) * comb(few + many, _LAST) / comb(few + many, few)
 
 
 def change_probabilities(series: Floats) -> Floats:
@@ -187,10 +191,10 @@ def _posterior(likelihood: Floats) -> tuple[Floats, Floats]:
 
 def _log_of_sum(terms: Floats) -> Floats:
     """Return the logarithm of the sum of numbers of which the logarithms are given, along the last axis."""
-    most = terms.max(axis=-1, keepdims=True)
-    most[np.isneginf(most)] = 0.0
+    maximum = terms.max(axis=-1, keepdims=True)
+    maximum[np.isneginf(maximum)] = 0.0
     with np.errstate(divide="ignore"):
-        log_of_sum: Floats = np.log(np.exp(terms - most).sum(axis=-1)) + most[..., 0]
+        log_of_sum: Floats = np.log(np.exp(terms - maximum).sum(axis=-1)) + maximum[..., 0]
     return log_of_sum
 
 

@@ -95,8 +95,8 @@ def compare(
     per_step = all(map(has_steps, (*runs, *against)))
     per_launch = not per_step and not _equally_long((*runs, *against))
     a, b = ([run_metrics(run, per_step, per_launch) for run in side] for side in (against, runs))
-    every = dict.fromkeys(name for run in (*a, *b) for name in run)
-    sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in every}
+    metrics = dict.fromkeys(name for run in (*a, *b) for name in run)
+    sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in metrics}
     deciding = _deciding_metric(sides)
     if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
@@ -203,11 +203,11 @@ def _design(
             notes.append(f"{len(before)} earlier runs of the baseline tell only the noise")
         estimate = paired_estimate(a[pos_a], b[pos_b], noise_of(before) if enough else None)
         return sides, estimate, "; ".join([*notes, *_of_order(order(*submitted))])
-    taken = order(*submitted)
-    notes = _of_order(taken)
+    time_order = order(*submitted)
+    notes = _of_order(time_order)
     measured = [*(run for run, _ in had), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
-    if taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
+    if time_order is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
         places = np.argsort(np.argsort(times)).astype(np.float64)
         pos_before, pos_a, pos_b = np.split(places, np.cumsum([len(before), len(a)]))
         if enough and continues(before, pos_before, a, pos_a):
@@ -345,9 +345,9 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     if not len(tables["telemetry"]):
         return metrics
     energy, io = tables["energy"], tables["io"]
-    whole = energy[energy["gpu"].isna() & energy["joule_per_step"].notna()]
-    if len(whole):
-        metrics["energy_per_step_j"] = float(whole["joule_per_step"].iloc[0])
+    node_energy = energy[energy["gpu"].isna() & energy["joule_per_step"].notna()]
+    if len(node_energy):
+        metrics["energy_per_step_j"] = float(node_energy["joule_per_step"].iloc[0])
     samples = tables["telemetry"]
     for name, metric, device in (
         ("memory_peak_bytes", "resident", "rank"),
@@ -442,9 +442,9 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: b
             if name != "elapsed_ns":
                 times[f"{name.removesuffix('_ns')}{suffix}"] = time
     elif len(tables["breakdown"]):
-        whole = tables["breakdown"].set_index("rank")
+        breakdown = tables["breakdown"].set_index("rank")
         for part in ("span", *PARTS):
-            times[f"{part}{suffix}"] = float((whole[f"{part}_ns"] / steps).mean())
+            times[f"{part}{suffix}"] = float((breakdown[f"{part}_ns"] / steps).mean())
     if len(tables["kernels"]):
         total = tables["kernels"].groupby("rank")["total_ns"].sum()
         times[f"kernels{suffix}"] = float((total / steps).mean())
@@ -456,8 +456,8 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: b
 
 def has_steps(run: RunData) -> bool:
     """Return whether every rank with GPU work has steps."""
-    whole, steps = run.tables["breakdown"], run.tables["step_times"]
-    return not len(whole) or set(whole["rank"]) <= set(steps["rank"])
+    breakdown, steps = run.tables["breakdown"], run.tables["step_times"]
+    return not len(breakdown) or set(breakdown["rank"]) <= set(steps["rank"])
 
 
 POWER = 0.8

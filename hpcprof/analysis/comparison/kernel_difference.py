@@ -99,9 +99,9 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     a, b = (_by_kind(_kernels(side), _number_of_steps(side, per_step, True)) for side in (against, runs))
     if not a and not b:
         return no_rows("no CUDA kernels on either side")
-    gone, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
+    removed, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
     rows = []
-    for pair in find_renamed(_as_kernels(gone), _as_kernels(new)):
+    for pair in find_renamed(_as_kernels(removed), _as_kernels(new)):
         row = _row(a.pop(pair.before), b.pop(pair.after)) | {"change": RENAMED}
         rows.append(_row_fields(row, pair.after) | {"was": pair.before[0], "similarity_pct": pair.score_pct})
     rows += [_row_fields(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
@@ -299,14 +299,14 @@ class Renamed(msgspec.Struct, frozen=True):
     score_pct: float
 
 
-def find_renamed(gone: Iterable[Kernel], new: Iterable[Kernel]) -> list[Renamed]:
+def find_renamed(removed: Iterable[Kernel], new: Iterable[Kernel]) -> list[Renamed]:
     """Return the pairs of a kernel that is gone and a new one that took its place, the most alike first.
 
     Both have the same class and family (matrix product, reduction, …). The score is 40 % likeness of the
     names, 20 % of the counts in a step, 20 % of the shapes (grid and block), 20 % of the durations. A kernel
     is in one pair at most.
     """
-    before, after = _by_family(gone), _by_family(new)
+    before, after = _by_family(removed), _by_family(new)
     pairs = [
         (_score(candidate, other), candidate.kind, other.kind)
         for group, kernels in before.items()

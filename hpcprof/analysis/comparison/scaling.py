@@ -57,8 +57,8 @@ class _Timed(msgspec.Struct, frozen=True):
         rows = self.run.tables["useful_counters"]
         rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
         counts = rows[["useful_ns", "instructions", "cycles"]].to_numpy(float)
-        whole = counts.sum(axis=0) if len(counts) else np.zeros(3)
-        return whole[1:] / whole[0] if np.all(whole > 0) else None
+        totals = counts.sum(axis=0) if len(counts) else np.zeros(3)
+        return totals[1:] / totals[0] if np.all(totals > 0) else None
 
 
 def scaling(runs: Sequence[RunData]) -> Outcome:
@@ -87,11 +87,11 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     rows = [row for group in _groups(timed) for row in _rows_of_program(group)]
     notes = unknown_program_notes(runs)
     if not rows:
-        why = (
+        reason = (
             "scaling needs runs of one program at two or more rank counts; "
             f"runs with step times: {len(measured)} of {len(runs)}"
         )
-        return no_rows("; ".join([why, *notes]))
+        return no_rows("; ".join([reason, *notes]))
     if any(row["efficiency"] is None for row in rows):
         notes.append("no efficiency where the parameters do not tell strong from weak scaling")
     if any(row["runs"] < 2 for row in rows):
@@ -150,20 +150,20 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
         before, now = (side[0].setup.ranks if strong else 1 for side in (reference, runs))
         scaled = reference_useful * before / (useful * now)
     parallel = mean["parallel_efficiency_pct"]
-    whole = scaled * parallel if scaled is not None and parallel is not None else None
-    every = {**mean, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
-    every |= _parts_of_computation(scaled, *(_rates(side) for side in (runs, reference)))
-    return {name: None if value is None else round(100 * value, 2) for name, value in every.items()}
+    global_efficiency = scaled * parallel if scaled is not None and parallel is not None else None
+    efficiencies = {**mean, "computation_scaling_pct": scaled, "global_efficiency_pct": global_efficiency}
+    efficiencies |= _parts_of_computation(scaled, *(_rates(side) for side in (runs, reference)))
+    return {name: None if value is None else round(100 * value, 2) for name, value in efficiencies.items()}
 
 
 def _parts_of_computation(
-    scaled: float | None, here: Floats | None, reference_rates: Floats | None
+    scaled: float | None, rates: Floats | None, reference_rates: Floats | None
 ) -> dict[str, float | None]:
     """Return the factors of computation scaling, from instructions and cycles per useful time."""
     names = ("instruction_scaling_pct", "ipc_scaling_pct", "frequency_scaling_pct")
-    if scaled is None or here is None or reference_rates is None:
+    if scaled is None or rates is None or reference_rates is None:
         return dict.fromkeys(names)
-    instructions, cycles = (here / reference_rates).tolist()
+    instructions, cycles = (rates / reference_rates).tolist()
     return dict(zip(names, (scaled / instructions, instructions / cycles, cycles), strict=True))
 
 
@@ -198,11 +198,11 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
-    same: dict[tuple[int, int], list[_Timed]] = {}
+    runs_by_size: dict[tuple[int, int], list[_Timed]] = {}
     for run in runs:
-        same.setdefault((run.setup.ranks, run.setup.nodes or 0), []).append(run)
-    reference = same[min(same)]
-    return [_row(series, same[where], reference) for where in sorted(same)]
+        runs_by_size.setdefault((run.setup.ranks, run.setup.nodes or 0), []).append(run)
+    reference = runs_by_size[min(runs_by_size)]
+    return [_row(series, runs_by_size[where], reference) for where in sorted(runs_by_size)]
 
 
 def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
@@ -268,10 +268,14 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
     if len(ranks) < FEWEST_SIZES:
         return []
     steps = [_mean([run.step_ns for run in by_ranks[number]]) or 0.0 for number in ranks]
-    every = [_parts(by_ranks[number]) for number in ranks]
+    parts_by_ranks = [_parts(by_ranks[number]) for number in ranks]
     # A part that some size lacks has no model.
-    names = [name for name in every[0] if all(of.get(name, 0) > 0 for of in every)]
-    parts = [[of[name] for of in every] for name in names]
+    names = [
+        name
+        for name in parts_by_ranks[0]
+        if all(parts_of_run.get(name, 0) > 0 for parts_of_run in parts_by_ranks)
+    ]
+    parts = [[parts_of_run[name] for parts_of_run in parts_by_ranks] for name in names]
     first = by_ranks[ranks[0]][0]
     common = {
         "program": first.program,
@@ -281,15 +285,15 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
         "largest_ranks": ranks[-1],
     }
     rows = [common | _model_row("step", ranks, steps, None, steps[-1])]
-    whole = sum(times[-1] for times in parts)
+    step_ns = sum(times[-1] for times in parts)
     for name, times, dominance in zip(names, parts, dominance_thresholds(ranks, parts), strict=True):
-        rows.append(common | _model_row(name, ranks, times, dominance, whole))
+        rows.append(common | _model_row(name, ranks, times, dominance, step_ns))
     modelled = [row for row in rows if row["model"] is not None]
     return modelled[:1] + sorted(modelled[1:], key=lambda row: -int(row["time_ns"]))
 
 
 def _model_row(
-    part: str, ranks: Sequence[int], times: Sequence[float], dominance: Dominance | None, whole: float
+    part: str, ranks: Sequence[int], times: Sequence[float], dominance: Dominance | None, step_ns: float
 ) -> dict[str, Any]:
     model = fit(ranks, times)
     return {
@@ -297,7 +301,7 @@ def _model_row(
         "model": None if model is None else str(model),
         "error_pct": None if model is None else round(100 * model.error, 2),
         "time_ns": round(times[-1]),
-        "share_pct": round(100 * times[-1] / whole, 2) if whole else None,
+        "share_pct": round(100 * times[-1] / step_ns, 2) if step_ns else None,
         "dominates_from": dominance.ranks if dominance else None,
         "dominates_low": dominance.low if dominance else None,
         "dominates_high": dominance.high if dominance else None,
@@ -527,9 +531,9 @@ def _dominates(models: Sequence[Model], fewest: int) -> list[int | None]:
     ranks = fewest * 2 ** (steps / 16)
     times = np.array([model.at(ranks) for model in models])
     starts: list[int | None] = []
-    for most in 2 * times > times.sum(axis=0):
-        last = np.flatnonzero(~most)
-        if not most[-1]:
+    for is_dominant in 2 * times > times.sum(axis=0):
+        last = np.flatnonzero(~is_dominant)
+        if not is_dominant[-1]:
             starts.append(None)
         else:
             starts.append(round(float(ranks[last[-1] + 1])) if len(last) else fewest)

@@ -37,9 +37,9 @@ def device_breakdown(timeline: Timeline) -> Outcome:
     if not devices:
         return none_in(timeline, "CUDA kernels or memory operations")
     idle = [device.device for device in devices if not device.span]
-    why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
+    reason = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
     return Outcome(
-        columns_of([{"device": device.device} | _account_row([device]) for device in devices]), why
+        columns_of([{"device": device.device} | _account_row([device]) for device in devices]), reason
     )
 
 
@@ -135,7 +135,7 @@ def idle(timeline: Timeline) -> Outcome:
         return no_rows(reason)
     (start, end), launched = timeline.of_operations("start", "end"), launch_starts(timeline)
     totals: dict[tuple[int, int], Ints] = {}
-    gaps = used = 0
+    gaps = used_gaps = 0
     for device, stream, rows in streams(timeline):
         launch = launched[rows]
         has_launch = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
@@ -143,14 +143,16 @@ def idle(timeline: Timeline) -> Outcome:
         length = np.maximum(start[rows][1:] - ended, 0) * has_launch
         late = launch[1:] > ended
         short = length < KERNEL_WAIT_NS
-        gaps, used = gaps + len(has_launch), used + int(np.count_nonzero(has_launch))
+        gaps, used_gaps = gaps + len(has_launch), used_gaps + int(np.count_nonzero(has_launch))
         if has_launch.any():
             total = totals.setdefault((device, stream), np.zeros(len(CAUSES), np.int64))
             host, kernel = length[late].sum(), length[short & ~late].sum()
             total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
-    left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
+    left_out = (
+        f"{gaps - used_gaps} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
+    )
     rows_of_devices = [
         {
             "device": device,
@@ -162,7 +164,7 @@ def idle(timeline: Timeline) -> Outcome:
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    return Outcome(columns_of(rows_of_devices), left_out if used < gaps else "")
+    return Outcome(columns_of(rows_of_devices), left_out if used_gaps < gaps else "")
 
 
 def queue_length(timeline: Timeline) -> Outcome:

@@ -89,8 +89,8 @@ def ncu_kernels(report: KernelReport) -> Outcome:
 
 def _row(kernel: MeasuredKernel) -> dict[str, object]:
     metrics = kernel.metrics
-    percent = {name: first_metric(metrics, of) for name, of in _PERCENT.items()}
-    whole = {name: first_metric(metrics, of) for name, of in _WHOLE.items()}
+    percent = {name: first_metric(metrics, alternatives) for name, alternatives in _PERCENT.items()}
+    counts = {name: first_metric(metrics, alternatives) for name, alternatives in _WHOLE.items()}
     tensor, tensor_type = tensor_flops(metrics)
     return {
         "id": kernel.id,
@@ -98,7 +98,7 @@ def _row(kernel: MeasuredKernel) -> dict[str, object]:
         "grid": kernel.grid,
         "block": kernel.block,
         **{name: None if value is None else round(value, 2) for name, value in percent.items()},
-        **{name: None if value is None else round(value) for name, value in whole.items()},
+        **{name: None if value is None else round(value) for name, value in counts.items()},
         **{f"flops_{precision}": flops(metrics, precision) for precision in PRECISIONS},
         "flops_tensor": tensor,
         "tensor_type": tensor_type,
@@ -170,9 +170,9 @@ def dram_bytes(metrics: Metrics) -> int | None:
         ("dram__sectors_{way}.sum", _SECTOR_BYTES),
         ("dram__bytes_{way}.sum.per_second", (time or 0) / 1e9),
     ):
-        ways = [metrics.get(name.format(way=way)) for way in ("read", "write")]
-        if total is None and scale and None not in ways:
-            total = scale * sum(way or 0 for way in ways)
+        directions = [metrics.get(name.format(way=way)) for way in ("read", "write")]
+        if total is None and scale and None not in directions:
+            total = scale * sum(way or 0 for way in directions)
     rate = metrics.get("dram__bytes.sum.per_second")
     if total is None and rate is not None and time is not None:
         total = rate * time / 1e9

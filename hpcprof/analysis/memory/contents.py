@@ -213,16 +213,17 @@ def line_of(frames: tuple[CodeLine, ...]) -> str:
 
 
 def differences(
-    held: Mapping[Purpose, Held], other_contents: Sequence[Mapping[Purpose, Held]]
+    contents: Mapping[Purpose, Held], other_contents: Sequence[Mapping[Purpose, Held]]
 ) -> dict[Purpose, int]:
     """Return by how many bytes each place differs from the median of others; empty without others."""
     if not other_contents:
         return {}
-    places = {*held, *(place for peer in other_contents for place in peer)}
+    places = {*contents, *(place for peer in other_contents for place in peer)}
     none = Held(0, 0)
     return {
         place: int(
-            held.get(place, none).bytes - np.median([peer.get(place, none).bytes for peer in other_contents])
+            contents.get(place, none).bytes
+            - np.median([peer.get(place, none).bytes for peer in other_contents])
         )
         for place in places
     }

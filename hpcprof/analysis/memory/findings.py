@@ -44,11 +44,11 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
             continue
         rank = failed["rank"]
         keys = ("rank", "event", "step", "device")
-        held = [row for row in tables["memory"] if all(row[key] == failed[key] for key in keys)]
+        memory_rows = [row for row in tables["memory"] if all(row[key] == failed[key] for key in keys)]
         kinds: dict[str, int] = defaultdict(int)
-        for row in held:
+        for row in memory_rows:
             kinds[row["kind"]] += row["bytes"]
-        lines = _by_line(row for row in held if row["kind"] not in _UNHELD)
+        lines = _by_line(row for row in memory_rows if row["kind"] not in _UNHELD)
         excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
         # Memory that every step frees depends on the moment of the failure, and is not its cause.
         excess = sorted(
@@ -62,7 +62,9 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
             where,
             [*_failed_evidence(failed, kinds), *_line_evidence(rank, chosen)],
             _what_fits(failed["asked_bytes"], kinds, excess[0] if excess else None, ranks),
-            "high" if excess or not any(row["difference_bytes"] is not None for row in held) else "medium",
+            "high"
+            if excess or not any(row["difference_bytes"] is not None for row in memory_rows)
+            else "medium",
         )
 
 
@@ -80,19 +82,19 @@ def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:
 
 
 def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Evidence, str]]:
-    rank, needed = failed["rank"], failed["asked_bytes"]
+    rank, requested = failed["rank"], failed["asked_bytes"]
     line, module = failed["line"], failed["module"]
     place = f" at {line}" if line else ""
     place += f", in {module}" if module else ""
     free = ""
     if failed["free_bytes"] is not None and failed["capacity_bytes"]:
-        free_bytes, whole = failed["free_bytes"], failed["capacity_bytes"]
-        free = f"; {format_bytes(free_bytes)} of {format_bytes(whole)} free on the GPU"
+        free_bytes, capacity = failed["free_bytes"], failed["capacity_bytes"]
+        free = f"; {format_bytes(free_bytes)} of {format_bytes(capacity)} free on the GPU"
         # The program allows itself less than the GPU has.
-        free += ", beyond what the process may use" if free_bytes > needed else ""
+        free += ", beyond what the process may use" if free_bytes > requested else ""
     yield (
-        Evidence("memory_snapshots", rank, "asked_bytes", needed),
-        f"rank {rank}: {format_bytes(needed)} asked{place}{free}",
+        Evidence("memory_snapshots", rank, "asked_bytes", requested),
+        f"rank {rank}: {format_bytes(requested)} asked{place}{free}",
     )
     parts = sorted(((size, kind) for kind, size in kinds.items() if size), reverse=True)
     sizes = ", ".join(f"{kind} {format_bytes(size)}" for size, kind in parts)

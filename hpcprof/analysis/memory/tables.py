@@ -121,7 +121,10 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         ]
         grown = [_growth(series, marks) for _, series, marks in parts]
         growing = [rate for rate in grown if rate.grows]
-        by_s, by_step = (sum(by.rate for each in growing if (by := each[at]) is not None) for at in (0, 1))
+        by_s, by_step = (
+            sum(growth_of_rank.rate for each in growing if (growth_of_rank := each[at]) is not None)
+            for at in (0, 1)
+        )
         free = _free_bytes(node)
         for (rank, series, marks), rate in zip(parts, grown, strict=True):
             yield _row(node, rank, series, marks, rate, free, (by_s, by_step))
@@ -301,13 +304,13 @@ def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[
             continue
         contents = contents_of(snapshot, memory)
         peak, total = contents.peak, contents.by_kind.sum(axis=0)
-        held, allocated, reserved = contents.held(peak), int(total[peak]), int(contents.reserved[peak])
-        held[Purpose(FRAGMENTATION, "", "")] = Held(max(0, reserved - allocated), 0)
+        in_use, allocated, reserved = contents.held(peak), int(total[peak]), int(contents.reserved[peak])
+        in_use[Purpose(FRAGMENTATION, "", "")] = Held(max(0, reserved - allocated), 0)
         failed = notes.asked_bytes is not None and notes.device == memory.device
         outside = None
         if failed and notes.device_bytes is not None and notes.free_bytes is not None:
             outside = max(0, notes.device_bytes - notes.free_bytes - reserved)
-            held[Purpose(OUTSIDE, "", "")] = Held(outside, 0)
+            in_use[Purpose(OUTSIDE, "", "")] = Held(outside, 0)
         key = {"rank": rank, "event": notes.event, "step": notes.step, "device": memory.device}
         line = _failed_line(snapshot, memory) if failed else None
         summary = {
@@ -325,7 +328,7 @@ def _snapshot_views(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[
             "complete": int(not notes.lost and bool(memory.events)),
         }
         series = [key | row for row in _series_rows(contents, total)]
-        yield _Looked(key, held, summary, series)
+        yield _Looked(key, in_use, summary, series)
 
 
 def _failed_line(snapshot: MemorySnapshot, memory: DeviceMemory) -> str | None:
@@ -342,9 +345,12 @@ def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, 
     order = np.lexsort((-total, group))
     chosen = np.sort(order[np.unique(group[order], return_index=True)[1]])
     for at in chosen.tolist():
-        held = dict(zip(KINDS, memory_in_use.by_kind[:, at].tolist(), strict=True))
-        held[FRAGMENTATION] = max(0, int(memory_in_use.reserved[at] - total[at]))
-        yield {"time_ns": int(times[at]) * 1000, **{f"{kind}_bytes": size for kind, size in held.items()}}
+        bytes_by_kind = dict(zip(KINDS, memory_in_use.by_kind[:, at].tolist(), strict=True))
+        bytes_by_kind[FRAGMENTATION] = max(0, int(memory_in_use.reserved[at] - total[at]))
+        yield {
+            "time_ns": int(times[at]) * 1000,
+            **{f"{kind}_bytes": size for kind, size in bytes_by_kind.items()},
+        }
 
 
 def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
@@ -356,7 +362,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
         rank = view.key["rank"]
         other_ranks = [other.held for other in by_moment[view.moment] if other.key["rank"] != rank]
         differs = differences(view.held, other_ranks)
-        whole = sum(held.bytes for held in view.held.values()) or 1
+        total = sum(memory_in_use.bytes for memory_in_use in view.held.values()) or 1
         places = sorted(
             {*view.held, *differs},
             key=lambda place: (-_memory_of_place(view, place).bytes, -abs(differs.get(place, 0))),
@@ -367,16 +373,16 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             small_places[place.kind].append(place)
         groups = [[place] for place in largest] + [*small_places.values()]
         for group in groups:
-            held = [_memory_of_place(view, place) for place in group]
-            size = sum(each.bytes for each in held)
+            memory_in_use = [_memory_of_place(view, place) for place in group]
+            size = sum(each.bytes for each in memory_in_use)
             kind, module, line = group[0] if len(group) == 1 else (group[0].kind, "", REST)
             yield view.key | {
                 "kind": kind,
                 "module": module,
                 "line": line,
                 "bytes": size,
-                "blocks": sum(each.blocks for each in held),
-                "share_pct": round(100 * size / whole, 3),
+                "blocks": sum(each.blocks for each in memory_in_use),
+                "share_pct": round(100 * size / total, 3),
                 "difference_bytes": sum(differs[place] for place in group) if other_ranks else None,
             }
 

@@ -49,10 +49,10 @@ def offload(timeline: Timeline) -> Outcome:
     if steps.any() and np.mean(coverage(starts, ends, in_mpi)[steps] > 0) < _CALLING_STEPS:
         return no_rows(f"hardly a step calls MPI in {timeline.origin.path.name}")
     process, number = int(calls.process[0]), int(calls.thread[0])
-    every = timeline.calls
-    thread_calls = np.flatnonzero((every.process == process) & (every.thread == number))
-    start = every.start[thread_calls]
-    in_calls = union_of(in_mpi, union(start, np.maximum(start, every.end[thread_calls])))
+    all_calls = timeline.calls
+    thread_calls = np.flatnonzero((all_calls.process == process) & (all_calls.thread == number))
+    start = all_calls.start[thread_calls]
+    in_calls = union_of(in_mpi, union(start, np.maximum(start, all_calls.end[thread_calls])))
     # Those of a large profile take more than the sums need.
     del thread_calls, start
     first, last = run_limits(timeline.names(calls.name), calls.start, calls.end, starts, ends).tolist()

@@ -102,9 +102,9 @@ def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Commu
     texts: list[str | None] = [*names, None]
     sizes = np.full(len(texts), NONE)
     members: list[list[int]] = [[] for _ in texts]
-    for rank, of in rows.items():
-        comm = of.operations["comm"].astype(np.int64)
-        np.maximum.at(sizes, comm, of.operations["ranks"].astype(np.int64))
+    for rank, rows_of_rank in rows.items():
+        comm = rows_of_rank.operations["comm"].astype(np.int64)
+        np.maximum.at(sizes, comm, rows_of_rank.operations["ranks"].astype(np.int64))
         for number in np.unique(comm).tolist():
             members[number].append(rank)
     return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
@@ -279,8 +279,8 @@ class RunLists(msgspec.Struct, dict=True):
         communicators = self.communicators
         if not counts or not communicators.complete(number):
             return 0
-        alike = min(counts) == max(counts)
-        return min(counts) if alike or np.isin(communicators.members[number], self.started).all() else 0
+        is_equal = min(counts) == max(counts)
+        return min(counts) if is_equal or np.isin(communicators.members[number], self.started).all() else 0
 
     def _unmatched_collectives(self, rows: _RankRows) -> Mask:
         """Return which operations are collectives without a counterpart."""
@@ -477,8 +477,8 @@ def _shrink_columns(columns: Mapping[str, Ints]) -> dict[str, _Column]:
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         kinds = (np.int8, np.int16, np.int32)
         kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), np.int64)
-        whole = values.astype(kind)
-        bounded[name] = np.broadcast_to(whole[0], whole.shape) if low == high and len(whole) else whole
+        shrunk = values.astype(kind)
+        bounded[name] = np.broadcast_to(shrunk[0], shrunk.shape) if low == high and len(shrunk) else shrunk
     return bounded
 
 

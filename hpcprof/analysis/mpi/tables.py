@@ -144,8 +144,8 @@ class _Sums:
         if lengths.max(initial=0) <= np.iinfo(np.uint32).max:
             lengths = lengths.astype(np.uint32)
         parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
-        for (rank, name, which), total, part in zip(keys.tolist(), totals, parts, strict=True):
-            key = rank, calls.names[name], which
+        for (rank, name, size_class), total, part in zip(keys.tolist(), totals, parts, strict=True):
+            key = rank, calls.names[name], size_class
             self._lengths.setdefault(key, []).append(part)
             self._calls[key] = self._calls.get(key, 0) + total
         for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
@@ -168,7 +168,7 @@ class _Sums:
         return {
             "rank": [rank for rank, _, _ in keys],
             "call": [name for _, name, _ in keys],
-            "size_class": [None if which < 0 else SIZE_CLASSES[which] for _, _, which in keys],
+            "size_class": [None if size_class < 0 else SIZE_CLASSES[size_class] for _, _, size_class in keys],
             "calls": count,
             "bytes": size,
             "total_ns": total,
@@ -253,7 +253,7 @@ class _Sums:
         """Return the rows of ``mpi_delays``."""
         if not self._delays:
             return {}
-        whole = sum(delay.wait_ns for delay in self._delays.values())
+        total_wait = sum(delay.wait_ns for delay in self._delays.values())
         delays = self._delays.values()
         return {
             "delaying_rank": [None if rank == NONE else rank for rank, _ in self._delays],
@@ -261,7 +261,7 @@ class _Sums:
             "ranks": [len(delay.ranks) for delay in delays],
             "waits": [delay.waits for delay in delays],
             "wait_ns": [delay.wait_ns for delay in delays],
-            "share_pct": [round(100 * delay.wait_ns / whole, 2) for delay in delays],
+            "share_pct": [round(100 * delay.wait_ns / total_wait, 2) for delay in delays],
         }
 
 

@@ -62,10 +62,10 @@ class Causes(msgspec.Struct, frozen=True):
 def find_waits(run: RunMpi) -> Waits:
     """Return the waits of a run whose calls are on the common clock."""
     parts = [*_waits_of_messages(run), *_waits_of_collectives(run)]
-    whole = Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    whole = whole.take(whole.length > 0)
-    order = np.lexsort((-whole.length, whole.call))
-    longest = whole.take(order)
+    waits = Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    waits = waits.take(waits.length > 0)
+    order = np.lexsort((-waits.length, waits.call))
+    longest = waits.take(order)
     longest = longest.take(np.diff(longest.call, prepend=NONE) != 0)
     ends = _completions(run, longest)
     return Waits(*(np.concatenate(pair) for pair in zip(_columns(longest), _columns(ends), strict=True)))
@@ -104,9 +104,9 @@ def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     is_root = ops.rank[rows] == ops.root[rows[:, :1]]
     root = np.broadcast_to(rows[is_root][:, np.newaxis], rows.shape)
     waiters, root = rows[~is_root], root[~is_root]
-    come = calls.start[ops.begin[root]]
+    arrival = calls.start[ops.begin[root]]
     call = ops.completes[waiters]
-    blocked = (come > calls.start[call]) & (calls.end[call] > come)
+    blocked = (arrival > calls.start[call]) & (calls.end[call] > arrival)
     return waiters[blocked], root[blocked]
 
 
@@ -243,9 +243,9 @@ def _completions(run: RunMpi, waits: Waits) -> Waits:
         unblocked = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins])
         call.append(begins.ravel())
         length.append(unblocked.ravel())
-    whole = np.concatenate(call)
+    all_calls = np.concatenate(call)
     found_ends = Waits(
-        whole, np.full(len(whole), COMPLETION), np.concatenate(length), np.full(len(whole), NONE)
+        all_calls, np.full(len(all_calls), COMPLETION), np.concatenate(length), np.full(len(all_calls), NONE)
     )
     return found_ends.take(found_ends.length > 0)
 
@@ -305,8 +305,8 @@ class _Since:
         after = np.maximum(moment - calls.end[first], 0)
         self.worked = np.maximum(worked[call] - worked[first] - after, 0)
         self.left = np.clip(calls.start[first] + waited[first] - moment, 0, waited[first])
-        whole = idle[call] - waited[call] - idle[first] + self.left
-        self.waited = np.where(first < call, np.maximum(whole, 0), 0)
+        outside = idle[call] - waited[call] - idle[first] + self.left
+        self.waited = np.where(first < call, np.maximum(outside, 0), 0)
 
 
 def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:

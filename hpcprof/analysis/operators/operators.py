@@ -63,15 +63,15 @@ def nest(table: Operators | Ranges) -> Nesting:
     threads, starts, ends = (column[order].tolist() for column in (number, table.start, table.end))
     parent: list[int] = []
     after = [len(order)] * len(order)
-    around: list[int] = []
+    enclosing: list[int] = []
     for at, (thread, start, end) in enumerate(zip(threads, starts, ends, strict=True)):
-        while around:
-            outer = around[-1]
+        while enclosing:
+            outer = enclosing[-1]
             if start < ends[outer] and end <= ends[outer] and threads[outer] == thread:
                 break
-            after[around.pop()] = at
-        parent.append(around[-1] if around else NO_OPERATOR)
-        around.append(at)
+            after[enclosing.pop()] = at
+        parent.append(enclosing[-1] if enclosing else NO_OPERATOR)
+        enclosing.append(at)
     return Nesting(order, np.array(parent, np.int64), np.array(after, np.int64))
 
 

@@ -120,8 +120,10 @@ class Network:
                 for segment in segments
             ]
 
-        near, far = ({op: draw(fits) for op, fits in part.items()} for part in (self.segments, self.across))
-        return replace(self, segments=near, across=far)
+        within_node, far = (
+            {op: draw(fits) for op, fits in part.items()} for part in (self.segments, self.across)
+        )
+        return replace(self, segments=within_node, across=far)
 
 
 def operation_of(name: str, kind: str) -> str:

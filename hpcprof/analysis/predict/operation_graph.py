@@ -107,9 +107,9 @@ class OperationGraph:
             if not waits:
                 continue
             before = waits[0] if len(waits) == 1 else np.concatenate(waits)
-            come = end[before[0]] if len(before) == 1 else end[before].max(axis=0)
+            arrival = end[before[0]] if len(before) == 1 else end[before].max(axis=0)
             for row in rows:
-                end[row] += come
+                end[row] += arrival
         return end
 
     def walls(self, lengths: Floats) -> Floats:
@@ -355,10 +355,10 @@ class _Building:
 
     def _post_predecessor(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
         """Return the operation after which a receive is posted: of the direction of the one that needs it."""
-        alike = [
+        same_direction = [
             work for work in computing if needing is not None and self._word[work] == self._word[needing]
         ]
-        return self._last_ended(alike, row)
+        return self._last_ended(same_direction, row)
 
 
 def _known_rows(row: int | None) -> set[int]:

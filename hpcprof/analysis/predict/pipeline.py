@@ -246,10 +246,10 @@ def pipeline_step(
         before = len(end)
         for stage in range(stages):
             while (block := heads[stage]) and (
-                come := _arrival(block, end, virtual, blocks.message)
+                arrival := _arrival(block, end, virtual, blocks.message)
             ) is not None:
                 kind, number, place = block
-                start = np.maximum(free[stage], come) + delays[kind][place, number]
+                start = np.maximum(free[stage], arrival) + delays[kind][place, number]
                 free[stage] = end[block] = start + times[kind][place, number]
                 heads[stage] = next(waiting[stage], None)
         if len(end) == before:
@@ -270,8 +270,8 @@ def _arrival(block: Block, end: dict[Block, Floats], virtual: int, message: floa
         source = (BACKWARD, number, place + 1) if place + 1 < virtual else (FORWARD, number, place)
     if source is None:
         return 0.0
-    come = end.get(source)
-    return come if come is None or source[2] == place else come + message
+    sent_at = end.get(source)
+    return sent_at if sent_at is None or source[2] == place else sent_at + message
 
 
 def _one_forward_one_backward(
@@ -308,11 +308,11 @@ def _zero_bubble(
             flying = counts[FORWARD] - counts[BACKWARD]
             for rank, kind in enumerate((BACKWARD, FORWARD, WEIGHTS)):
                 block = (kind, counts[kind], stage)
-                come = _arrival(block, end, stages, message)
-                if counts[kind] == microbatches or come is None:
+                arrival = _arrival(block, end, stages, message)
+                if counts[kind] == microbatches or arrival is None:
                     continue
                 if kind != FORWARD or flying < stages - stage:
-                    start = max(float(free[stage]), float(come))
+                    start = max(float(free[stage]), float(arrival))
                     # Weights wait for gaps that are at least half as long as they take.
                     later = mean[kind][stage] / 2 if kind == WEIGHTS else 0.0
                     choices.append((start + later, rank, start, block))

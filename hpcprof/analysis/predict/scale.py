@@ -221,21 +221,21 @@ class Predictor:
             if self._unchanged is not self.unit
             else base
         )
-        replayed, here = self._replay(recorded, self.ranks, scaling), sum(parts.values())
+        replayed, total_ns = self._replay(recorded, self.ranks, scaling), sum(parts.values())
         scale = self.measured / replayed
-        value = here * scale
+        value = total_ns * scale
         reference = self._replay(model, ranks, scaling, quick=True)
         draws = [value * self._draw(generator, ranks, scaling, reference) for _ in range(_DRAWS)]
         # The k-th of n draws holds k / (n + 1) of their distribution below it.
         low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
-        half = 1.645 * _MODEL_ERROR * value
+        margin = 1.645 * _MODEL_ERROR * value
         # Times that do not follow the size make the step longer, and never shorter.
         middle = value if self._fixed and scaling == "strong" else float(np.median(draws))
         step = Interval(
             round(value),
-            round(max(value - np.hypot(max(middle - low, 0.0), half), 0.0)),
-            round(value + np.hypot(max(high - middle, 0.0), half)),
+            round(max(value - np.hypot(max(middle - low, 0.0), margin), 0.0)),
+            round(value + np.hypot(max(high - middle, 0.0), margin)),
         )
         account = _round_parts({name: part * scale for name, part in parts.items()}, step.value)
         grown = {name: account[name] - before[name] for name in account}
@@ -267,9 +267,9 @@ class Predictor:
 
     def _check(self, ranks: int) -> None:
         fixed_ranks = max((one.ranks for one in self.unit.joints if one.span is Span.KEPT), default=1)
-        whole = self.unit.ranks * fixed_ranks
-        if ranks < whole or ranks % whole:
-            raise UsageError(f"{ranks} ranks are no multiple of the {whole} ranks that keep together.")
+        unit_ranks = self.unit.ranks * fixed_ranks
+        if ranks < unit_ranks or ranks % unit_ranks:
+            raise UsageError(f"{ranks} ranks are no multiple of the {unit_ranks} ranks that keep together.")
 
     def _mesh(self, ranks: int) -> dict[str, int]:
         mesh = dict(self.unit.mesh)
@@ -282,8 +282,8 @@ class Predictor:
     def _columns(self, ranks: int) -> int:
         """Return the columns of a grid of processes, as near to its measured aspect as its divisors allow."""
         mesh = self.unit.mesh
-        wanted = np.sqrt(ranks * mesh["columns"] / mesh["rows"])
-        return min((n for n in range(1, ranks + 1) if ranks % n == 0), key=lambda n: abs(np.log(n / wanted)))
+        ideal = np.sqrt(ranks * mesh["columns"] / mesh["rows"])
+        return min((n for n in range(1, ranks + 1) if ranks % n == 0), key=lambda n: abs(np.log(n / ideal)))
 
     def _factor(self, ranks: int, scaling: Scaling, fixed: float = 0.0) -> float:
         """Return the factor of computing, if a share of it does not follow the size of a rank."""
@@ -318,25 +318,28 @@ class Predictor:
             network=model.network.drawn(generator),
         )
         seed = int(generator.integers(1 << 30))
-        here = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
-        return here / reference
+        replayed = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
+        return replayed / reference
 
     def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:
         """Return the parts of the step in ns: without noise, without communication, without delays."""
-        whole = self._replay(model, ranks, scaling)
-        still = replace(
+        step_ns = self._replay(model, ranks, scaling)
+        without_noise = replace(
             model, work=replace(model.work, rest=np.zeros((len(model.work.mean), 1))), between=0.0
         )
-        even = self._replay(still, ranks, scaling, quick=True)
-        silent = self._replay(still, ranks, scaling, quick=True, silent=True)
+        noiseless_ns = self._replay(without_noise, ranks, scaling, quick=True)
+        without_communication_ns = self._replay(without_noise, ranks, scaling, quick=True, silent=True)
         lag = np.nanmean(self.unit.lag, axis=(1, 2))
-        bare = replace(still, work=replace(still.work, mean=np.maximum(still.work.mean - lag, 0.0)))
-        compute = self._replay(bare, ranks, scaling, quick=True, silent=True)
+        without_lag = replace(
+            without_noise,
+            work=replace(without_noise.work, mean=np.maximum(without_noise.work.mean - lag, 0.0)),
+        )
+        compute = self._replay(without_lag, ranks, scaling, quick=True, silent=True)
         return {
             "compute_ns": compute,
-            "communication_ns": max(even - silent, 0.0),
-            "wait_for_peer_ns": whole - max(even, silent),
-            "other_ns": silent - compute,
+            "communication_ns": max(noiseless_ns - without_communication_ns, 0.0),
+            "wait_for_peer_ns": step_ns - max(noiseless_ns, without_communication_ns),
+            "other_ns": without_communication_ns - compute,
         }
 
     def _durations(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
@@ -407,14 +410,16 @@ class Predictor:
                 start = {}
                 for key in keys:
                     before = [one for row in model.unit.before[key].tolist() if (one := end[row]) is not None]
-                    come = before[0] if before else ready
+                    arrival = before[0] if before else ready
                     for one in before[1:]:
-                        come = np.maximum(come, one)
-                    start[key] = come + times[key][drawn] * spread
+                        arrival = np.maximum(arrival, one)
+                    start[key] = arrival + times[key][drawn] * spread
                 for key, moment in self._arrivals(joint, start, columns).items():
-                    talk = own[key] * model.own[key][measured] if own[key] and self._talks[key] else 0.0
-                    end[key] = moment + talk
-                    last = np.maximum(last, moment + talk)
+                    transfer_ns = (
+                        own[key] * model.own[key][measured] if own[key] and self._talks[key] else 0.0
+                    )
+                    end[key] = moment + transfer_ns
+                    last = np.maximum(last, moment + transfer_ns)
             ready = last
         length = (ready.max(axis=0) - begin) / steps
         return float(length[0] if single and between else length.mean())
@@ -430,15 +435,15 @@ class Predictor:
             sent = np.roll(start[send], -distance, axis=0)
             both = np.maximum(start[receive], sent)
             return {receive: both, send: np.roll(both, distance, axis=0)}
-        come: Floats = np.maximum.reduce([*start.values()])
+        arrival: Floats = np.maximum.reduce([*start.values()])
         if joint.span is Span.ALL:
-            come = np.broadcast_to(come.max(axis=0), come.shape)
+            arrival = np.broadcast_to(arrival.max(axis=0), arrival.shape)
         elif joint.span in (Span.NEAR, Span.FAR, Span.KEPT):
             inner = joint.ranks // self.unit.ranks if joint.span is Span.KEPT else columns
-            blocks = come.reshape(-1, inner, come.shape[1])
+            blocks = arrival.reshape(-1, inner, arrival.shape[1])
             latest = blocks.max(axis=0 if joint.span is Span.FAR else 1, keepdims=True)
-            come = np.broadcast_to(latest, blocks.shape).reshape(come.shape)
-        return dict.fromkeys(start, come)
+            arrival = np.broadcast_to(latest, blocks.shape).reshape(arrival.shape)
+        return dict.fromkeys(start, arrival)
 
     def _distance(self, offset: int, units: int) -> int:
         """Return the distance of a neighbour among ``units``: further ones are in further dimensions."""

@@ -90,12 +90,12 @@ def compare_rank(pair: PairedRank) -> list[dict[str, Any]]:
 
 def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
     families = np.array([family(name) for name, _, _ in pair.kernels])
-    every = np.arange(len(families))
+    all_kernels = np.arange(len(families))
     control = pair.alone
-    clock = StepRatios.of(control, every) if control.candidate_count.sum() >= MIN_LAUNCHES else None
+    clock = StepRatios.of(control, all_kernels) if control.candidate_count.sum() >= MIN_LAUNCHES else None
     for covered, masks, matched in _groups(pair):
         for name in (ALL_FAMILIES, *FAMILIES):
-            kernels = every if name == ALL_FAMILIES else np.flatnonzero(families == name)
+            kernels = all_kernels if name == ALL_FAMILIES else np.flatnonzero(families == name)
             if (
                 min(matched.candidate_count[kernels].sum(), matched.baseline_count[kernels].sum())
                 < MIN_LAUNCHES

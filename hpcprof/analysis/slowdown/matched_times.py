@@ -87,9 +87,9 @@ class RunTimes(msgspec.Struct, frozen=True):
 
     def ratios(self, kernels: Ints) -> tuple[Ints, Floats]:
         """Return the steps that have some of these kernels, and the taken over the expected time of each."""
-        taken, expected = self.taken[:, kernels].sum(axis=1), self.expected[:, kernels].sum(axis=1)
+        measured, expected = self.taken[:, kernels].sum(axis=1), self.expected[:, kernels].sum(axis=1)
         steps = np.flatnonzero(expected > 0)
-        return steps, taken[steps] / expected[steps]
+        return steps, measured[steps] / expected[steps]
 
 
 class MatchedTimes(msgspec.Struct, frozen=True):
@@ -122,8 +122,8 @@ class OccurrenceMatcher:
         self, candidate: Sequence[Occurrences], baseline: Sequence[Occurrences], kernels: int
     ) -> None:
         self._candidate, self._baseline, self._kernels = candidate, baseline, kernels
-        every = np.concatenate([run.key for run in (*candidate, *baseline)])
-        keys, number = numbered_rows(*every.T)
+        all_keys = np.concatenate([run.key for run in (*candidate, *baseline)])
+        keys, number = numbered_rows(*all_keys.T)
         self._kernel = keys[:, 0]
         edges = np.cumsum([len(run.key) for run in (*candidate, *baseline)])[:-1]
         parts = np.split(number, edges)
@@ -167,11 +167,11 @@ class OccurrenceMatcher:
         steps = int(occurrences.step.max(initial=-1)) + 1
         place = occurrences.step * self._kernels + self._kernel[key]
         shape = (steps, self._kernels)
-        taken, expected = (
+        measured, expected = (
             _sums(place, weight * values, steps * self._kernels).reshape(shape)
             for values in (occurrences.duration, reference[key])
         )
-        return RunTimes(taken, expected)
+        return RunTimes(measured, expected)
 
 
 def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:

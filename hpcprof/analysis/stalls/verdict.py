@@ -208,13 +208,13 @@ class _Operations:
 
     def inside(self) -> tuple[list[int], WaitedFor] | None:
         """Return the ranks in the first operation that all of its ranks have entered; None without one."""
-        whole = [
+        complete = [
             inside
             for number, inside in self.unfinished.items()
             if not self.missing(number) and not self._unread_in(number)
         ]
-        if whole:
-            first = min(whole, key=lambda inside: _first_time(inside.values()))
+        if complete:
+            first = min(complete, key=lambda inside: _first_time(inside.values()))
             # A rank whose GPU has not begun what those of others have holds them up.
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
@@ -245,11 +245,13 @@ def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
 
 def _sides(entered: Mapping[int, Entered]) -> list[Side]:
     """Return what ranks entered under one number, by operation and size; one side if they agree."""
-    alike: dict[object, list[int]] = defaultdict(list)
+    ranks_by_operation: dict[object, list[int]] = defaultdict(list)
     for rank, operation in sorted(entered.items()):
         uneven = _UNEVEN.search(operation.name)
         volume = None if uneven else [math.prod(shape) for shape in operation.input_sizes]
-        alike[operation.name, str(volume), str(None if uneven else operation.input_dtypes)].append(rank)
+        ranks_by_operation[
+            operation.name, str(volume), str(None if uneven else operation.input_dtypes)
+        ].append(rank)
     return [
         Side(
             tuple(ranks),
@@ -257,7 +259,7 @@ def _sides(entered: Mapping[int, Entered]) -> list[Side]:
             _sizes(entered[ranks[0]]),
             place(ranks[0], entered[ranks[0]].frames),
         )
-        for ranks in alike.values()
+        for ranks in ranks_by_operation.values()
     ]
 
 
@@ -271,10 +273,10 @@ def _stall_by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations
         # A rank that is stopped or gone waits for nobody, whatever it has entered.
         if facts.state is not ProcessState.RUNNING:
             waits.pop(rank, None)
-    held = {absent for absentees in waits.values() for absent in absentees}
-    if not held:
+    awaited = {absent for absentees in waits.values() for absent in absentees}
+    if not awaited:
         return _without_absent(ranks, operations)
-    culprits = held - waits.keys()
+    culprits = awaited - waits.keys()
     if not culprits:
         cycle = _cycle(waits)
         waited = next(iter(waits[cycle[0]].values()))
@@ -353,17 +355,17 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     absent |= {rank for rank, facts in running.items() if rank not in calls and (facts.native or facts.stack)}
     # A rank that has not imported PyTorch yet, and that nothing can look into, has no stacks.
     absent = absent or running.keys() - calls.keys()
-    alike = _ranks_by_name(calls)
-    most = max(alike, key=lambda call: len(alike[call]))
+    ranks_by_call = _ranks_by_name(calls)
+    most = max(ranks_by_call, key=lambda call: len(ranks_by_call[call]))
     waited = WaitedFor(most, 0, "", ())
     if absent:
         kind, chosen = _kind(absent, ranks)
         return Stall(kind, tuple(chosen), tuple(sorted(calls)), waited, _places(chosen, ranks))
-    if len(alike) == 1:
+    if len(ranks_by_call) == 1:
         chosen = sorted(calls)
         kind = StallKind.CYCLE if counterpart_verb(most) else StallKind.INSIDE
         return Stall(kind, tuple(chosen), (), waited, _places(chosen, ranks))
-    return _stall_of_minority(alike, waited, ranks)
+    return _stall_of_minority(ranks_by_call, waited, ranks)
 
 
 def _call(facts: RankEvidence) -> str:
@@ -377,43 +379,51 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     for another. If no place is known, and some have ended, the others are those to blame.
     """
     places = {rank: places_of_rank[0] for rank in ranks if (places_of_rank := _places([rank], ranks))}
-    alike = _ranks_by_name({rank: place_name(frame) for rank, frame in places.items()})
-    if not alike:
+    ranks_by_place = _ranks_by_name({rank: place_name(frame) for rank, frame in places.items()})
+    if not ranks_by_place:
         running = tuple(rank for rank, facts in ranks.items() if facts.state is ProcessState.RUNNING)
         return Stall(StallKind.NEVER_CAME, running, ()) if 0 < len(running) < len(ranks) else None
-    most = max(alike, key=lambda name: len(alike[name]))
-    waiting = alike[most] if len(alike) > 1 else []
+    most = max(ranks_by_place, key=lambda name: len(ranks_by_place[name]))
+    waiting = ranks_by_place[most] if len(ranks_by_place) > 1 else []
     other_ranks = sorted(places.keys() - set(waiting))
     waited = WaitedFor(most, 0, "", ())
     if 0 < len(waiting) <= len(other_ranks):
-        named = {places[ranks_of_place[0]].function: ranks_of_place for ranks_of_place in alike.values()}
-        return _stall_of_minority(named if len(named) == len(alike) else alike, waited, ranks)
+        ranks_by_function = {
+            places[ranks_of_place[0]].function: ranks_of_place for ranks_of_place in ranks_by_place.values()
+        }
+        return _stall_of_minority(
+            ranks_by_function if len(ranks_by_function) == len(ranks_by_place) else ranks_by_place,
+            waited,
+            ranks,
+        )
     where = tuple(places[rank] for rank in other_ranks)
     return Stall(StallKind.NEVER_CAME, tuple(other_ranks), tuple(waiting), waited if waiting else None, where)
 
 
-def _ranks_by_name(named: Mapping[int, str]) -> dict[str, list[int]]:
+def _ranks_by_name(names: Mapping[int, str]) -> dict[str, list[int]]:
     """Return the ranks of each name."""
     groups: dict[str, list[int]] = defaultdict(list)
-    for rank, name in sorted(named.items()):
+    for rank, name in sorted(names.items()):
         groups[name].append(rank)
     return groups
 
 
 def _stall_of_minority(
-    alike: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]
+    ranks_by_name: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]
 ) -> Stall:
     """Return the verdict on ranks in different calls or places, of which the fewest are to blame."""
     sides = [
-        Side(tuple(same), call, (), next(iter(_places(same[:1], ranks)), None))
-        for call, same in alike.items()
+        Side(tuple(members), call, (), next(iter(_places(members[:1], ranks)), None))
+        for call, members in ranks_by_name.items()
     ]
-    fewest = min(map(len, alike.values()))
-    culprits = sorted(rank for same in alike.values() if len(same) == fewest for rank in same)
+    fewest = min(map(len, ranks_by_name.values()))
+    culprits = sorted(
+        rank for members in ranks_by_name.values() if len(members) == fewest for rank in members
+    )
     return Stall(
         StallKind.DESYNCHRONIZED,
         tuple(culprits),
-        tuple(sorted({rank for same in alike.values() for rank in same} - set(culprits))),
+        tuple(sorted({rank for members in ranks_by_name.values() for rank in members} - set(culprits))),
         replace(waited, sides=tuple(sides)),
         _places(culprits, ranks),
     )

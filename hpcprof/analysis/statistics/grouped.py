@@ -44,10 +44,10 @@ class GroupStatistics(msgspec.Struct, frozen=True):
 
     def shares(self) -> NDArray[Any]:
         """Return each total in percent of the sum of all totals; None if that sum is zero."""
-        whole = float(self.total.sum())
-        if whole == 0.0:
+        sum_of_totals = float(self.total.sum())
+        if sum_of_totals == 0.0:
             return np.full(len(self.total), None, object)
-        return round_half_up(self.total * 100.0 / whole)
+        return round_half_up(self.total * 100.0 / sum_of_totals)
 
 
 def summarize(group: Ints, value: Ints) -> GroupStatistics:

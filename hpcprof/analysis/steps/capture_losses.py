@@ -53,7 +53,7 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
         kind = LossKind.UNTRACED
     elif not len(linked) and len(launch_rows(timeline)):
         kind = LossKind.UNLINKED
-    return [Loss(kind, subject, lost, of) for subject, lost, of in counts if lost]
+    return [Loss(kind, subject, lost, total) for subject, lost, total in counts if lost]
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:

@@ -141,8 +141,8 @@ def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> P
     """Project each range on the launches of its group that lie within it, including its ends."""
     n = len(ranges)
     result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
-    for of, rows in rows_by_key(*key):
-        _project_group(result, rows, ranges, layers.get(tuple(of), []))
+    for group, rows in rows_by_key(*key):
+        _project_group(result, rows, ranges, layers.get(tuple(group), []))
     return result
 
 
@@ -174,8 +174,8 @@ def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int)
     rows = np.flatnonzero(low < high)
     low, high = low[rows], high[rows]
     while len(rows):
-        for odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
-            result[rows[odd]] = choose(result[rows[odd]], values[place[odd]])
+        for is_odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
+            result[rows[is_odd]] = choose(result[rows[is_odd]], values[place[is_odd]])
         low, high = (low + 1) // 2, high // 2
         inside = low < high
         rows, low, high = rows[inside], low[inside], high[inside]

@@ -155,9 +155,9 @@ def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tupl
     size = np.zeros(len(calls), np.int64)
     size[is_copy] = timeline.memops.bytes[operation[is_copy] - kernels]
     for kind in distinct(name[operation][is_copy]).tolist():
-        same = is_copy & (name[operation] == kind)
-        if len(distinct(size[same])) > _MAX_SIZES:
-            size[same] = 0
+        is_kind = is_copy & (name[operation] == kind)
+        if len(distinct(size[is_kind])) > _MAX_SIZES:
+            size[is_kind] = 0
     return prefix, name[operation], size
 
 
@@ -188,9 +188,9 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
         if covered >= _COVERED:
-            every = _periods_per_step(np.diff(launched.front[marks]))
-            name = f"{sequence.names[number]}/{every}" if every > 1 else sequence.names[number]
-            step = LaunchStep(name, (len(marks) - 1) // every, round(100 * covered, 2))
+            periods = _periods_per_step(np.diff(launched.front[marks]))
+            name = f"{sequence.names[number]}/{periods}" if periods > 1 else sequence.names[number]
+            step = LaunchStep(name, (len(marks) - 1) // periods, round(100 * covered, 2))
             candidates.append((int(count[number]), float(np.median(pause[marks])), step))
     return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
 
@@ -203,13 +203,13 @@ def _are_layers(blocks: Ints) -> bool:
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
-    alike, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
-    if not alike.any():
+    is_similar, length = _similar_periods(launched.family, marks), np.diff(launched.start[marks])
+    if not is_similar.any():
         return marks[:0]
-    usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike])))
+    usual = np.flatnonzero(is_similar & (length <= _LONGER * np.median(length[is_similar])))
     inside = slice(int(usual[0]), int(usual[-1]) + 1)
-    alike, length = alike[inside], length[inside]
-    regular = alike.mean() >= _USUAL and length[alike].sum() >= _USUAL_TIME * length.sum()
+    is_similar, length = is_similar[inside], length[inside]
+    regular = is_similar.mean() >= _USUAL and length[is_similar].sum() >= _USUAL_TIME * length.sum()
     return marks[inside.start : inside.stop + 1] if regular else marks[:0]
 
 
@@ -217,12 +217,12 @@ def _periods_per_step(length: Ints) -> int:
     """Return how many periods a step has: after as many their lengths repeat."""
     limits = np.quantile(length, [0.02, 0.98])
     times = np.clip(length, *limits).astype(float)
-    for every in range(2, min(_MAX_EVERY, len(times) // MIN_INSTANCES) + 1):
-        whole = times[: len(times) // every * every].reshape(-1, every)
-        places = whole.mean(axis=0)
-        explained = float(places.var()) / max(float(whole.var()), 1.0)
+    for periods in range(2, min(_MAX_EVERY, len(times) // MIN_INSTANCES) + 1):
+        by_step = times[: len(times) // periods * periods].reshape(-1, periods)
+        places = by_step.mean(axis=0)
+        explained = float(places.var()) / max(float(by_step.var()), 1.0)
         if explained >= _EXPLAINED and places.max() >= _UNLIKE * places.min():
-            return every
+            return periods
     return 1
 
 
@@ -235,8 +235,10 @@ def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
     shape = (len(marks) - 1, _MAX_KINDS + 1)
     counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
     median = np.median(counts, axis=0)
-    alike: NDArray[np.bool_] = np.abs(counts - median).sum(axis=1) <= max(_ALIKE * float(median.sum()), 1.0)
-    return alike
+    is_similar: NDArray[np.bool_] = np.abs(counts - median).sum(axis=1) <= max(
+        _ALIKE * float(median.sum()), 1.0
+    )
+    return is_similar
 
 
 def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
@@ -249,14 +251,14 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
         return Ranges.empty(), np.empty(0, np.int64)
     launched = sequence.launched
     parts = None if name in sequence.names else _EVERY.fullmatch(name)
-    launch, every = (parts["launch"], int(parts["every"])) if parts else (name, 1)
+    launch, periods = (parts["launch"], int(parts["every"])) if parts else (name, 1)
     matching = _kinds_of_name(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))
     if launch in sequence.names and len(marks) > MIN_INSTANCES:
         regular = _regular_marks(launched, marks)
         marks = regular if len(regular) else marks
-    if every > 1 and len(marks) > every:
-        marks = marks[_longest_place(np.diff(launched.front[marks]), every) :: every]
+    if periods > 1 and len(marks) > periods:
+        marks = marks[_longest_place(np.diff(launched.front[marks]), periods) :: periods]
     if len(marks) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
     common = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
@@ -266,18 +268,20 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     return Ranges(start=start[:-1], end=start[1:], **columns), np.arange(len(marks) - 1)
 
 
-def _longest_place(length: Ints, every: int) -> int:
-    """Return the place after the longest of ``every`` periods, where a step begins."""
-    whole = length[: len(length) // every * every].reshape(-1, every)
-    return int(np.median(whole, axis=0).argmax() + 1) % every if len(whole) else 0
+def _longest_place(length: Ints, periods: int) -> int:
+    """Return the place after the longest of ``periods`` periods, where a step begins."""
+    whole = length[: len(length) // periods * periods].reshape(-1, periods)
+    return int(np.median(whole, axis=0).argmax() + 1) % periods if len(whole) else 0
 
 
 def _kinds_of_name(name: str, kinds: Sequence[str]) -> list[int]:
     """Return the kinds of launches that a step's name means: it is their name, or an expression for it."""
     prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
-    alike = [number for number, kind in enumerate(kinds) if kind.startswith(prefix)]
+    candidates = [number for number, kind in enumerate(kinds) if kind.startswith(prefix)]
     try:
-        hits = matches(name.removeprefix(prefix), [kinds[number].removeprefix(prefix) for number in alike])
+        hits = matches(
+            name.removeprefix(prefix), [kinds[number].removeprefix(prefix) for number in candidates]
+        )
     except ValueError:
-        hits = [False] * len(alike)
-    return [number for number, hit in zip(alike, hits, strict=True) if hit or kinds[number] == name]
+        hits = [False] * len(candidates)
+    return [number for number, hit in zip(candidates, hits, strict=True) if hit or kinds[number] == name]

@@ -65,8 +65,8 @@ def _nested_calls(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
         thread_calls = lost[rows]
         first = np.searchsorted(calls.start[launching_calls], calls.start[thread_calls])
         inside = np.searchsorted(calls.start[launching_calls], calls.end[thread_calls]) > first
-        around = (first > 0) & (calls.end[launching_calls[first - 1]] >= calls.end[thread_calls])
-        nested[rows] = inside | around
+        is_nested = (first > 0) & (calls.end[launching_calls[first - 1]] >= calls.end[thread_calls])
+        nested[rows] = inside | is_nested
     return nested
 
 

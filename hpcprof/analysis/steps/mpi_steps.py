@@ -131,13 +131,13 @@ def _communication_begins(timeline: Timeline) -> _Begun:
     texts = timeline.names(ops.operation)
     collective = np.array([text not in POINT_TO_POINT for text in texts], bool)
     shared = collective & (ops.ranks == ops.ranks[collective].max(initial=NO_BYTES)) & (ops.ranks > 1)
-    same = np.array([text in _SAME_SIZE for text in texts], bool)
+    has_same_size = np.array([text in _SAME_SIZE for text in texts], bool)
     return _Begun(
         start=calls.start[at],
         end=np.maximum(calls.start[at], calls.end[at]),
         name=name,
         op=ops.operation,
-        size=np.where(same | ~shared, size, NO_BYTES),
+        size=np.where(has_same_size | ~shared, size, NO_BYTES),
         own=sized,
         unsized=unsized,
         shared=shared.astype(np.int64),
@@ -209,13 +209,13 @@ class _Sequence:
         self._alike = _Hashes(kind)
         self._unsized = _Hashes(calls.unsized)
 
-    def marks(self, chosen: Mask, every: int) -> _Marks:
-        """Return every ``every``-th of some calls, and one before them if the sequence repeats from there.
+    def marks(self, chosen: Mask, calls_per_step: int) -> _Marks:
+        """Return every ``calls_per_step``-th of the chosen calls, and one before them if it starts a repeat.
 
         Intervals at both ends that are unlike all others, or much longer, are none of the loop, nor is one
         before the first call with fewer calls than all others.
         """
-        at = np.flatnonzero(chosen)[::every]
+        at = np.flatnonzero(chosen)[::calls_per_step]
         if len(at) < 2:
             return _Marks(self.rows[at], np.arange(len(at)))
         before = int(2 * at[0] - at[1])
@@ -225,15 +225,15 @@ class _Sequence:
             whole = whole if label[0] == label[1] else at
         label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
         _, number, count = np.unique(label, return_inverse=True, return_counts=True)
-        odd = length > _LONGER * np.median(length)
+        is_outlier = length > _LONGER * np.median(length)
         # Without the waits of a step before it, the time before the loop's first call is a part of a step.
         count_of_calls = np.diff(self.calls.place[self.rows[whole]])
-        odd[0] |= whole[0] == before and count_of_calls[0] < count_of_calls[1:].min()
+        is_outlier[0] |= whole[0] == before and count_of_calls[0] < count_of_calls[1:].min()
         if whole[0] == before and not self.calls.barrier[self.rows[before]]:
-            odd[0] |= length[0] > _BEFORE * np.quantile(length[1:], _MOST)
+            is_outlier[0] |= length[0] > _BEFORE * np.quantile(length[1:], _MOST)
         if count.max() > 1:
-            odd |= count[number] == 1
-        usual = np.flatnonzero(~odd)
+            is_outlier |= count[number] == 1
+        usual = np.flatnonzero(~is_outlier)
         window = slice(int(usual[0]), int(usual[-1]) + 2)
         return _Marks(self.rows[whole[window]], np.arange(len(whole))[window])
 
@@ -246,8 +246,8 @@ class _Sequence:
         end = self.calls.end[self.rows[at]]
         label, length = self._labels(at), np.diff(end)
         sized = self._unsized.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
-        every = _period(sized, length) or _period(label, length)
-        return every * _alternation(np.diff(end[::every])) if every else 0
+        calls_per_step = _period(sized, length) or _period(label, length)
+        return calls_per_step * _alternation(np.diff(end[::calls_per_step])) if calls_per_step else 0
 
     def _labels(self, at: Ints) -> NDArray[np.uint64]:
         return self._alike.of(at[:-1] + 1, at[1:] + 1)
@@ -334,11 +334,11 @@ def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
         call = timeline.strings[calls.name[first]]
         size = f":{calls.size[first]}" if sized else ""
         waiting = timeline.strings[calls.op[first]] in WAITING
-        every = sequence.period(chosen)
-        name = f"{PREFIX}{call}{size}" + (f"/{every}" if every > 1 else "")
-        marks = sequence.marks(chosen, max(every, 1))
+        calls_per_step = sequence.period(chosen)
+        name = f"{PREFIX}{call}{size}" + (f"/{calls_per_step}" if calls_per_step > 1 else "")
+        marks = sequence.marks(chosen, max(calls_per_step, 1))
         if len(marks.place) > 1:
-            yield _candidate(name, sequence.calls, marks, regular=every > 0, waiting=waiting)
+            yield _candidate(name, sequence.calls, marks, regular=calls_per_step > 0, waiting=waiting)
 
 
 def _candidate(name: str, calls: _Begun, marks: _Marks, *, regular: bool, waiting: bool) -> MpiStep:
@@ -367,10 +367,10 @@ def _own_marks(timeline: Timeline) -> _Marks | None:
     last = sequence.calls.end
     for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
         chosen = kind == number
-        every = sequence.period(chosen) if count[number] > _FEWEST else 0
-        if not every:
+        calls_per_step = sequence.period(chosen) if count[number] > _FEWEST else 0
+        if not calls_per_step:
             continue
-        marks = sequence.marks(chosen, every)
+        marks = sequence.marks(chosen, calls_per_step)
         if len(marks.place) <= _FEWEST:
             continue
         end = last[marks.place]
@@ -394,9 +394,9 @@ def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     end = _communication_begins(timeline).end[marks.place]
     rows, _ = mpi_calls_in_order(timeline)
     count = len(end) - 1
-    every = {"process": calls.process[rows[0]], "thread": calls.thread[rows[0]], "name": NO_NAME}
-    every |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
-    columns = {column: np.full(count, value, np.int64) for column, value in every.items()}
+    constants = {"process": calls.process[rows[0]], "thread": calls.thread[rows[0]], "name": NO_NAME}
+    constants |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
+    columns = {column: np.full(count, value, np.int64) for column, value in constants.items()}
     return Ranges(start=end[:-1], end=end[1:], **columns), marks.number[:-1]
 
 

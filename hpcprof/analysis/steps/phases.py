@@ -166,9 +166,9 @@ def _wall_times(timeline: Timeline, segments: Segments, phase: Ints, owner: Ints
     step, segment, length = time_in_segments(segments, step_intervals(timeline))
     segment_phase = np.where(segment % 2 == 1, phase[np.minimum(segment // 2, len(phase) - 1)], phase[-1])
     counted = (length > 0) | (segment_phase == phase[-1])
-    every = np.arange(steps)
+    all_steps = np.arange(steps)
     return _Lengths.of_sums(
-        np.concatenate((step[counted], owner, every)),
+        np.concatenate((step[counted], owner, all_steps)),
         np.concatenate((segment_phase[counted], phase[:-1], np.full(steps, phase[-1]))),
         np.concatenate((length[counted], np.zeros(len(owner) + steps, np.int64))),
     )

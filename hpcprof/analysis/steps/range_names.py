@@ -90,7 +90,9 @@ def range_names(timeline: Timeline) -> RangeNames:
     names = sorted(set(labels))
     place = {name: i for i, name in enumerate(names)}
     family_of_text[used] = [place[name] for name in labels]
-    counted, executions = (np.isin(np.array(names, object), families[of]) for of in (real, executed))
+    counted, executions = (
+        np.isin(np.array(names, object), families[is_chosen]) for is_chosen in (real, executed)
+    )
     return RangeNames(tuple(names), family_of_text, counted, number_of_text, executions)
 
 

@@ -84,8 +84,8 @@ def _move_halves(items: Ints, block: Ints, left: Mask, half: int) -> Ints:
 
 def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
     """Make the second of equal intervals the parent of the first; the others already have the first."""
-    same = (start[order[1:]] == start[order[:-1]]) & (end[order[1:]] == end[order[:-1]])
-    first = same & ~np.concatenate((np.zeros(min(len(same), 1), bool), same[:-1]))
+    is_twin = (start[order[1:]] == start[order[:-1]]) & (end[order[1:]] == end[order[:-1]])
+    first = is_twin & ~np.concatenate((np.zeros(min(len(is_twin), 1), bool), is_twin[:-1]))
     parent[order[:-1][first]] = order[1:][first]
     return parent
 

@@ -251,8 +251,10 @@ def ended_steps(start: Ints, wall: Ints) -> int:
 
 def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
     """Return ``elapsed_ns`` and its parts over all steps from the rows of ``step_kinds``; 0 if unknown."""
-    every = kinds.iloc[0]
-    return {name: 0.0 if pd.isna(every[name]) else float(every[name]) for name in ("elapsed_ns", *PARTS)}
+    all_steps = kinds.iloc[0]
+    return {
+        name: 0.0 if pd.isna(all_steps[name]) else float(all_steps[name]) for name in ("elapsed_ns", *PARTS)
+    }
 
 
 def _elapsed_times(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:

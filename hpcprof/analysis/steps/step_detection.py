@@ -290,14 +290,14 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
     rows = [marking_rows(timeline, name) for name in names]
     if not rows:
         return []
-    every = timeline.ranges.take(np.concatenate(rows))
+    all_ranges = timeline.ranges.take(np.concatenate(rows))
     # A host that runs ahead leaves its ranges long before the GPU has done their work.
-    start, end, _ = project(timeline, every)
+    start, end, _ = project(timeline, all_ranges)
     edges = np.cumsum([len(members) for members in rows])
     candidates, capture = [], max(_capture_length(timeline), 1)
     for name, row, last in zip(names, rows, edges.tolist(), strict=True):
         part = slice(last - len(row), last)
-        ranges = every.take(part)
+        ranges = all_ranges.take(part)
         time = length(np.concatenate((ranges.start, start[part])), np.concatenate((ranges.end, end[part])))
         covered = round(100 * time / capture, 2)
         source = _source(name, ranges, covered)

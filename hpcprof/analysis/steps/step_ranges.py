@@ -150,8 +150,8 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not names.counted[family[0]]:
         kind = known_range(names.names[family[0]])
         if kind == HOOK and not timeline.origin.captured:
-            every = marking_rows(timeline, names.names[family[0]], warm_up=True)
-            return np.searchsorted(every, rows) + 1
+            all_rows = marking_rows(timeline, names.names[family[0]], warm_up=True)
+            return np.searchsorted(all_rows, rows) + 1
         return _iteration_numbers(timeline, rows) if kind in (ITERATION_RANGE, HOOK) else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP or names.executions[family[0]]:
@@ -198,9 +198,9 @@ def step_ranges(timeline: Timeline) -> Outcome:
     steps, candidates = steps_of(timeline), list(step_candidates(timeline))
     if steps.name:
         named = timeline.step_range is not None and timeline.step_range.named
-        same = next((item for item in candidates if item.name == steps.name), None)
-        chosen = same or _judge_candidate(timeline, steps)
-        candidates = [item for item in candidates if item is not same]
+        same_name = next((item for item in candidates if item.name == steps.name), None)
+        chosen = same_name or _judge_candidate(timeline, steps)
+        candidates = [item for item in candidates if item is not same_name]
         candidates.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not candidates:
         return no_rows(no_steps(timeline))
@@ -274,8 +274,8 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
     if len(steps):
         step = np.searchsorted(steps.ranges.start, ranges.start[rows], side="right")
         texts, _ = numbered_rows(name[rows], step, ranges.name[rows])
-        same = np.all(texts[1:, :2] == texts[:-1, :2], axis=1)
-        counts_steps = (count > 0) & ~np.isin(np.arange(len(count)), texts[1:, 0][same])
+        is_repeat = np.all(texts[1:, :2] == texts[:-1, :2], axis=1)
+        counts_steps = (count > 0) & ~np.isin(np.arange(len(count)), texts[1:, 0][is_repeat])
     else:
         counts_steps = count >= _FEWEST_NUMBERS
     always = {PROFILER_STEP, steps.name}

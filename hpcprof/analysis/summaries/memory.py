@@ -48,12 +48,12 @@ def memory_usage(timeline: Timeline) -> Outcome:
     return Outcome(columns_of(rows))
 
 
-def _statistics(name: str, held: Ints) -> dict[str, int]:
-    p50, p95 = np.percentile(held, (50, 95), method="lower").tolist()
+def _statistics(name: str, bytes_in_use: Ints) -> dict[str, int]:
+    p50, p95 = np.percentile(bytes_in_use, (50, 95), method="lower").tolist()
     return {
-        f"{name}_min_bytes": int(held.min()),
-        f"{name}_mean_bytes": round(float(held.mean())),
+        f"{name}_min_bytes": int(bytes_in_use.min()),
+        f"{name}_mean_bytes": round(float(bytes_in_use.mean())),
         f"{name}_p50_bytes": p50,
         f"{name}_p95_bytes": p95,
-        f"{name}_max_bytes": int(held.max()),
+        f"{name}_max_bytes": int(bytes_in_use.max()),
     }

@@ -38,21 +38,21 @@ def range_gpu(timeline: Timeline) -> Outcome:
     the thread, ``avg_num_child`` the number of direct children that have operations.
     """
     file = timeline.origin.path.name
-    recorded, every = timeline, recorded_ranges(timeline)
+    recorded, all_ranges = timeline, recorded_ranges(timeline)
     if len(timeline.graphs):
         # nsys does not project graphs that were traced as a whole.
         recorded = replace(timeline, graphs=Operations.empty())
     for count, events in (
-        (len(every), "ranges"),
+        (len(all_ranges), "ranges"),
         (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
         (len(timeline.calls), "CUDA API calls"),
     ):
         if not count:
             return none_in(timeline, events)
-    whole, own_end = until_last_range(every), every.one_thread == OWN_END
+    whole, own_end = until_last_range(all_ranges), all_ranges.one_thread == OWN_END
     if own_end.any():
-        every, whole = every.take(~own_end), whole.take(~own_end)
-    nested, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
+        all_ranges, whole = all_ranges.take(~own_end), whole.take(~own_end)
+    nested, parent = tree(timeline if all_ranges is timeline.ranges else replace(timeline, ranges=all_ranges))
     ranges = whole.take(nested)
     if not ranges.closed.all():
         parent = parents(ranges)
@@ -141,8 +141,8 @@ def recorded_ranges(timeline: Timeline) -> Ranges:
         closed=ones,
         one_thread=ones,
     )
-    every = concatenate(Ranges, (ranges, operators))
-    return every.take(np.argsort(every.start, kind="stable"))
+    all_ranges = concatenate(Ranges, (ranges, operators))
+    return all_ranges.take(np.argsort(all_ranges.start, kind="stable"))
 
 
 def number_names_and_styles(

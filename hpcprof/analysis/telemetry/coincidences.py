@@ -200,10 +200,10 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
     unit = np.repeat(np.arange(len(steps.steps)), steps.steps)
     high = spikes(single_steps(steps))
     long = np.bincount(unit[high], minlength=len(steps.steps)).astype(float)
-    every, first, last = np.arange(len(long)), int(steps.last[0]), int(steps.last[-1])
+    all_steps, first, last = np.arange(len(long)), int(steps.last[0]), int(steps.last[-1])
     if len(high):
         # As one spike each: a unit has several only where units are long.
-        yield _Subject("spikes", np.minimum(long, 1.0), every, first, last)
+        yield _Subject("spikes", np.minimum(long, 1.0), all_steps, first, last)
     calm = np.flatnonzero(long == 0)
     calm_steps = StepSeries(calm, steps.wall[calm], calm)
     if len(calm) >= FEWEST_UNITS and drift(calm_steps) is not None:
@@ -218,8 +218,8 @@ def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
     line = np.repeat(np.arange(len(steps.steps)), steps.steps)
     long_lines = np.unique(line[spikes(single_steps(steps))])
     length = np.diff(steps.edges)
-    alike = np.median(length) <= _ALIKE * np.median(length[long_lines]) if len(long_lines) else True
-    if alike and not (steps.steps[long_lines] > 1).any():
+    is_comparable = np.median(length) <= _ALIKE * np.median(length[long_lines]) if len(long_lines) else True
+    if is_comparable and not (steps.steps[long_lines] > 1).any():
         return None
     end = steps.edges[long_lines + 1]
     return np.maximum(end - steps.longest[long_lines] / 1e9, steps.edges[long_lines]), end
@@ -441,10 +441,10 @@ def chance(weights: Floats, values: Floats, local: bool) -> Floats:
     p_values = np.ones(len(values))
     draw = np.random.default_rng(0)
     for length in kinds.tolist():
-        same = np.flatnonzero(lengths == length)
+        same_length = np.flatnonzero(lengths == length)
         if len(weights) >= (_FEWEST_BLOCKS if local else _FEWEST_OF_LEVELS) * length:
-            p_values[same] = np.minimum(
-                1.0, len(kinds) * _permutation_p_values(weights, ranks[same], length, draw)
+            p_values[same_length] = np.minimum(
+                1.0, len(kinds) * _permutation_p_values(weights, ranks[same_length], length, draw)
             )
     return p_values
 
@@ -463,9 +463,9 @@ def _permutation_p_values(weights: Floats, ranks: Floats, length: int, draw: np.
 
 def _beside_neighbours(values: Floats) -> Floats:
     """Return how far each value of some series is from the median of those around it."""
-    near = max(_NEAR, values.shape[1] // 16)
-    around = np.pad(values, ((0, 0), (near, near)), mode="reflect")
-    return values - np.median(sliding_window_view(around, 2 * near + 1, axis=1), axis=2)
+    reach = max(_NEAR, values.shape[1] // 16)
+    padded = np.pad(values, ((0, 0), (reach, reach)), mode="reflect")
+    return values - np.median(sliding_window_view(padded, 2 * reach + 1, axis=1), axis=2)
 
 
 def _ranks(values: Floats) -> Floats:
@@ -488,8 +488,8 @@ def _block(series: Floats, other: Floats, local: bool) -> int:
     products = np.maximum(_correlations(series, lags), 0.0) * np.maximum(_correlations(other, lags), 0.0)
     if local:
         products = products[: int(np.argmin(np.append(products, 0.0) > 0))]
-    alike = 1.0 + 2.0 * float(products.sum())
-    return 1 if alike < 1.5 else int(2 ** math.ceil(math.log2(2 * alike)))
+    correlation_sum = 1.0 + 2.0 * float(products.sum())
+    return 1 if correlation_sum < 1.5 else int(2 ** math.ceil(math.log2(2 * correlation_sum)))
 
 
 def _correlations(values: Floats, lags: int) -> Floats:
@@ -513,10 +513,10 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
         finite = np.isfinite([test.values for test in ranks.values()]).all(axis=0)
         if np.count_nonzero(finite) < FEWEST_UNITS:
             continue
-        every = {rank: test.values[finite] for rank, test in ranks.items()}
+        values_by_rank = {rank: test.values[finite] for rank, test in ranks.items()}
         for rank, test in ranks.items():
-            other_values = np.array([values for other, values in every.items() if other != rank])
-            usual, then = float(np.median(other_values.mean(axis=1))), float(every[rank].mean())
+            other_values = np.array([values for other, values in values_by_rank.items() if other != rank])
+            usual, then = float(np.median(other_values.mean(axis=1))), float(values_by_rank[rank].mean())
             several = len(other_values) >= _FEWEST_OTHERS
             least = _MATERIAL if several else _MATERIAL_OF_FEW
             if test.sign * (then - usual) <= 0 or not _differs(then, usual, least):
@@ -524,7 +524,8 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
             if several and not _is_apart(then, other_values.mean(axis=1)):
                 continue
             p_value = min(
-                1.0, looks * _beyond_noise(test.sign * (every[rank] - np.median(other_values, axis=0)))
+                1.0,
+                looks * _beyond_noise(test.sign * (values_by_rank[rank] - np.median(other_values, axis=0))),
             )
             yield _row(test, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 

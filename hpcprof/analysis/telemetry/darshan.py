@@ -138,15 +138,15 @@ def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
     files: dict[tuple[int | None, str], set[tuple[str, int]]] = defaultdict(set)
     times: dict[tuple[int | None, str], float] = defaultdict(float)
     for name, log in logs:
-        here = set()
+        own_files = set()
         for record in log.records:
             key = (_rank_of(record.rank, log, logs), record.module)
             total = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
             for field in _SUMS:
                 total[field] += getattr(record, field)
             files[key].add((name, record.file))
-            here.add(key)
-        for key in here:
+            own_files.add(key)
+        for key in own_files:
             times[key] += log.run_time_s * (log.ranks if key[0] is None else 1)
     for key in sorted(sums, key=lambda key: (key[0] is None, key)):
         rank, module = key

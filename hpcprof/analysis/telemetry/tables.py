@@ -431,7 +431,7 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         if "busy_pct" in metrics
     ]
     if busy:
-        mean, most = (sum(float(of(values)) for values in busy) for of in (np.mean, np.max))
+        mean, most = (sum(float(statistic(values)) for values in busy) for statistic in (np.mean, np.max))
         yield _resource("GPUs", job.gpus or len(busy), mean, most, mean, _advice("fewer GPUs", job.gpus))
     memory = [
         (node.limits.get("memory_bytes", 0.0) / 2**30, series.values / 2**30)

@@ -134,10 +134,10 @@ def exclusive(*sets: Intervals) -> list[int]:
         common |= {1 << i: sets[i]} | joined
     start, end = (np.concatenate(sides) for sides in zip(*common.values(), strict=True))
     edges = np.cumsum([len(times[0]) for times in common.values()])[:-1]
-    also = np.split(coverage(start, end, sets[largest]), edges)
+    covered = np.split(coverage(start, end, sets[largest]), edges)
     time = np.zeros(1 << len(sets), np.int64)
     time[1 << largest] = np.sum(sets[largest][1] - sets[largest][0])
-    for mask, within, beside in zip(common, np.split(end - start, edges), also, strict=True):
+    for mask, within, beside in zip(common, np.split(end - start, edges), covered, strict=True):
         time[mask], time[mask | 1 << largest] = within.sum(), beside.sum()
     for bit in (1 << i for i in range(len(sets))):
         without = [mask for mask in range(1 << len(sets)) if not mask & bit]

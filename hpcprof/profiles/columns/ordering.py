@@ -34,5 +34,5 @@ def by_time(start: Ints, end: Ints) -> Ints:
     """Return the rows by start, then end, as ``np.lexsort((end, start))``; the starts usually suffice."""
     order = np.argsort(start, kind="stable")
     begun = start[order]
-    same = np.flatnonzero(begun[1:] == begun[:-1])
-    return np.lexsort((end, start)) if np.any(end[order[same]] > end[order[same + 1]]) else order
+    is_tied = np.flatnonzero(begun[1:] == begun[:-1])
+    return np.lexsort((end, start)) if np.any(end[order[is_tied]] > end[order[is_tied + 1]]) else order

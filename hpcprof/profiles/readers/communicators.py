@@ -88,7 +88,7 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
     ``rank`` the own rank in it, -1 if unknown; all have the shape (n,).
     """
     single, other_ranks = np.ones_like(ranks), ranks - 1
-    to, by = {
+    receivers, senders = {
         "AllReduce": (ranks, ranks),
         "AllGather": (ranks, single),
         "AllGatherV": (ranks, single),
@@ -100,21 +100,21 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
     }.get(operation, (single, single))
     gives, gets = sent != NULL, received != NULL
     passed = np.where(gives, sent, 0)
-    got = np.where(gets, received, 0)
+    obtained = np.where(gets, received, 0)
     if operation == "AllReduce":
         # Sizes count whole elements; that reveals most operations in place.
         in_place = (passed % np.maximum(ranks, 1) != 0) & (passed % np.maximum(other_ranks, 1) == 0)
-        to = by = np.where(in_place, other_ranks, ranks)
+        receivers = senders = np.where(in_place, other_ranks, ranks)
     elif operation == "Broadcast":
-        got = np.where(gives, 0, got)
+        obtained = np.where(gives, 0, obtained)
     elif operation == "Reduce":
         in_place = gets & ~gives
-        by = np.where(in_place, other_ranks, ranks)
-        passed = np.where(in_place, got // np.maximum(other_ranks, 1), passed)
-    valid = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
+        senders = np.where(in_place, other_ranks, ranks)
+        passed = np.where(in_place, obtained // np.maximum(other_ranks, 1), passed)
+    valid = (gives | gets) & (receivers >= 0) & (senders >= 0) & (ranks > 0)
     return (
-        np.where(valid, passed // np.maximum(to, 1), NO_BYTES),
-        np.where(valid, got // np.maximum(by, 1), NO_BYTES),
+        np.where(valid, passed // np.maximum(receivers, 1), NO_BYTES),
+        np.where(valid, obtained // np.maximum(senders, 1), NO_BYTES),
     )
 
 

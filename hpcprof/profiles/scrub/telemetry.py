@@ -49,8 +49,8 @@ def _clean_line(line: bytes, names: Names) -> str:
 
 def _is_sample(value: Any) -> bool:
     time, *lists = value
-    every = [time, *(item for values in lists for item in values)]
-    return all(item is None or isinstance(item, int | float) for item in every)
+    all_values = [time, *(item for values in lists for item in values)]
+    return all(item is None or isinstance(item, int | float) for item in all_values)
 
 
 def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:

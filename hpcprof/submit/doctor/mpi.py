@@ -92,7 +92,7 @@ def _absent(command: str) -> CheckResult:
     return absent(f"{command} is not on the PATH.", remedy)
 
 
-def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> CheckResult:
+def _launcher_of_jobs(machine: Inspected, command: str, binary: str | None) -> CheckResult:
     """Name the launcher that a job finds; this shell may find another one."""
     site, probe = machine.site, "Add --probe to start two ranks."
     if not machine.scheduler.passes_environment and site.launcher.name is not LauncherName.MPIEXEC:
@@ -104,16 +104,16 @@ def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> Che
             observation = f"Jobs run the {command} of the site's modules and setup; no ranks were started."
             return ok(observation, probe)
         prefix = active_prefix(machine.environment)
-        if prefix and here is not None and here.startswith(f"{prefix}/"):
+        if prefix and binary is not None and binary.startswith(f"{prefix}/"):
             lines = json.dumps(active_environment(machine.environment)["setup"])
             observation = (
-                f"{here} was found, but {machine.scheduler.title} passes no environment on: a job runs the "
+                f"{binary} was found, but {machine.scheduler.title} passes no environment on: a job runs the "
                 f"{command} that its node has on the PATH, if any."
             )
             return warning(observation, f"Add to the site: setup: {lines}.")
-    if here is None:
+    if binary is None:
         return _absent(command)
-    return ok(f"{here} was found, and no ranks were started.", probe)
+    return ok(f"{binary} was found, and no ranks were started.", probe)
 
 
 def _probe_in_job(machine: Inspected) -> CheckResult:

@@ -137,8 +137,8 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
         if file.is_file():
             advice = f"; write ./{program}, or name what runs it, as in python {program}"
         else:
-            near = difflib.get_close_matches(program, _commands(path), 1, 0.75)
-            advice = f" (did you mean {near[0]}?)" if near else elsewhere
+            matches = difflib.get_close_matches(program, _commands(path), 1, 0.75)
+            advice = f" (did you mean {matches[0]}?)" if matches else elsewhere
         raise UsageError(f"{program} is not on the PATH{advice}.")
     for name, text in scripts_of(job):
         if text.partition("\n")[0].endswith("\r"):

@@ -63,8 +63,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     with about("workload"):
         program = catalogue.find(spec.workload) if spec.workload is not None else None
     if program is None and not spec.program:
-        also = "--script and --template need one too"
-        raise UsageError(f"nothing to run: give --workload NAME, or a program after -- ({also}).")
+        note = "--script and --template need one too"
+        raise UsageError(f"nothing to run: give --workload NAME, or a program after -- ({note}).")
     with about("profiler", "site"):
         profiler = _profiler(site, spec)
         tool = find_profiler(profiler)
@@ -102,9 +102,9 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if job.profiled_ranks:
         with about("profiler"):
             tool.check(target_of(job), job.profiler_options)
-    lacks = missing_requirements(job, site)
-    if lacks and not draft:
-        raise UsageError(lacks[0], "site")
+    missing = missing_requirements(job, site)
+    if missing and not draft:
+        raise UsageError(missing[0], "site")
     check_job(job, site)
     check_resources(job, site, user_options)
     if program is not None:

@@ -32,12 +32,12 @@ class Transport(msgspec.Struct, frozen=True):
         seconds: float,
     ) -> Completed:
         """Run a command in a directory of the host as `Host.run` does; paths of runs are replaced."""
-        here, remote = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
+        local, remote = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
         # Slurm's options for logs double the per cent sign.
-        pairs = [(here, remote), (here.replace("%", "%%"), remote.replace("%", "%%"))]
+        pairs = [(local, remote), (local.replace("%", "%%"), remote.replace("%", "%%"))]
         words = [_replace_paths(word, pairs) for word in words]
         result = self.host.run(words, str(directory or ""), environment, prelude, seconds)
-        back = [(remote, here)]
+        back = [(remote, local)]
         return replace(
             result, stdout=_replace_paths(result.stdout, back), stderr=_replace_paths(result.stderr, back)
         )

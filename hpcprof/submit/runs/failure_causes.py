@@ -127,9 +127,9 @@ def memory_cause(run: Run, rank: int) -> FailureCause | None:
     count, limit = parsed_count(text), parsed_count(most)
     if count is None:
         return None
-    of = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
+    limit_text = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
     processes = "a process" if count == 1 else f"{count} processes"
-    where = "on its node" if most == "node" else f"of its control group{of}"
+    where = "on its node" if most == "node" else f"of its control group{limit_text}"
     return FailureCause("node_memory", f"out of memory: the kernel killed {processes} {where}")
 
 

@@ -84,10 +84,10 @@ def run_scheduler_command(
     """Run a command of the scheduler in a neutral environment; `Unreachable` if it exceeds ``seconds``."""
     program = arguments[0]
     seconds = seconds_left(program, seconds)
-    way = transport()
+    remote = transport()
     try:
-        if way is not None:
-            return way.run(arguments, directory, added, UNSET_OPTIONS, seconds)
+        if remote is not None:
+            return remote.run(arguments, directory, added, UNSET_OPTIONS, seconds)
         environment = {**without_options(os.environ), **added}
         return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
     except HostUnreachable as error:
@@ -95,7 +95,7 @@ def run_scheduler_command(
     except CommandTimedOut:
         raise Unreachable(f"{program} did not answer within {round(seconds, 1):g} s.") from None
     except CommandNotStarted as error:
-        advice = "." if way or shutil.which(program) else "; is this a login node of the site?"
+        advice = "." if remote or shutil.which(program) else "; is this a login node of the site?"
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
 
 

@@ -222,8 +222,8 @@ _RUNNING = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
 def _record(job: Mapping[str, Any], now: float) -> Record:
     state = job.get("state")
     if state in _WAITING:
-        held = job.get("urgency") == 0
-        words = "held: flux job urgency JOB default releases it" if held else _WAITING[state]
+        is_held = job.get("urgency") == 0
+        words = "held: flux job urgency JOB default releases it" if is_held else _WAITING[state]
         return Record(JobState.QUEUED, words)
     if state in _RUNNING:
         return Record(JobState.RUNNING, _RUNNING[state])

@@ -597,8 +597,8 @@ def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
     if state == "H":
         if "s" in job.get("Hold_Types", "") and job.get("depend"):
             return f"waits for another job to succeed ({job['depend']})"
-        held = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
-        return "; ".join([*held, comment] if comment else held)
+        holds = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
+        return "; ".join([*holds, comment] if comment else holds)
     return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")
 
 
@@ -669,8 +669,8 @@ def parse_qstat_queues(text: str) -> Machine:
         )
     # A destination may be disabled, or on another server.
     for name, queue in queues.items():
-        here = [route for route in queue.routes if route in queues]
-        queues[name] = msgspec.structs.replace(queue, routes=here)
+        known_routes = [route for route in queue.routes if route in queues]
+        queues[name] = msgspec.structs.replace(queue, routes=known_routes)
     return Machine(queues)
 
 

@@ -57,8 +57,8 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     question = scheduler.question(site)
     if not question:
         return
-    way = transport()
-    name = way.host.name if way else scheduler.name
+    remote = transport()
+    name = remote.host.name if remote else scheduler.name
     try:
         _check_silence(name)
         with all_answers_within(LISTING_SECONDS):

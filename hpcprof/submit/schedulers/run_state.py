@@ -85,8 +85,8 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         return _failed_status(run, record)
     if record.state is JobState.TIMEOUT:
         written = _end_in_output(run)
-        held = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
-        return JobStatus(JobState.TIMEOUT, record.reason or held, record.exit_code)
+        reason = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
+        return JobStatus(JobState.TIMEOUT, record.reason or reason, record.exit_code)
     canceller = run.state_file(CANCELLED_FILE)
     if record.state is JobState.CANCELLED:
         return JobStatus(JobState.CANCELLED, record.reason or canceller or "", record.exit_code)

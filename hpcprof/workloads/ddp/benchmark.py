@@ -122,12 +122,12 @@ class _Benchmark:
         """Select the measured steps to capture, unless the job did; ``step_ns`` is the time of one."""
         parameters, environment, steps = self._parameters, self._environment, self._steps
         measured = steps * (parameters.epochs - parameters.warmup)
-        around: StepSpans = ((0, measured - 1),)
+        span: StepSpans = ((0, measured - 1),)
         # Barriers would disturb blocks of steps that are compared.
         if not (self._scheduled() or parameters.fault_blocks):
             count = parameters.capture_steps or captured_by_default(step_ns)
-            around = middle_steps(count, measured - steps, measured)
-        chosen = environment.capture_steps or around
+            span = middle_steps(count, measured - steps, measured)
+        chosen = environment.capture_steps or span
         if chosen[-1][1] >= measured:
             raise UsageError(
                 f"steps {chosen[-1][0]} to {chosen[-1][1]} are selected for capture, but the measured steps "
@@ -167,8 +167,8 @@ class _Benchmark:
         if world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(world.device)
         with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
-            around = (capture.step, contextlib.nullcontext)
-            around_step, around_backward = around if parameters.capture == "step" else reversed(around)
+            contexts = (capture.step, contextlib.nullcontext)
+            around_step, around_backward = contexts if parameters.capture == "step" else reversed(contexts)
             for epoch in range(parameters.warmup, parameters.epochs):
                 self._train(epoch, timer, around_step, around_backward)
         return timer.read()

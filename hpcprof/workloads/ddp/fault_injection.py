@@ -53,9 +53,9 @@ class LateSums:
         result: Any = torch.futures.Future(devices=devices)
         self._held.append((bucket, result))
         if bucket.is_last():
-            held, self._held = self._held, []
-            started = [self._hook(state, item) for item, _ in held]
-            for total, (_, waiting) in zip(started, held, strict=True):
+            items, self._held = self._held, []
+            started = [self._hook(state, item) for item, _ in items]
+            for total, (_, waiting) in zip(started, items, strict=True):
                 waiting.set_result(total.wait())
         return result
 

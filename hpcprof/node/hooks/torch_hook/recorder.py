@@ -118,8 +118,8 @@ class Recorder(Window):
         if self._has_optimizer or self._is_capturing():
             return
         self._has_optimizer = True
-        here = self._window is None or self._window.thread == _thread.get_ident()
-        if here and self._uses_windows and not self._left_alone() and not self._claim.exists():
+        is_own_thread = self._window is None or self._window.thread == _thread.get_ident()
+        if is_own_thread and self._uses_windows and not self._left_alone() and not self._claim.exists():
             if self._window is not None:
                 self._stop_window()
             self._begin_window()

@@ -126,18 +126,18 @@ class ArgumentsDecoder(Generic[ValueT]):
 
     def __call__(self, written: Sequence[msgspec.Raw]) -> tuple[Sequence[ValueT], Counter[str]]:
         """Return the arguments of each event, and by name how many of them are odd."""
-        odd: Counter[str] = Counter()
+        damaged: Counter[str] = Counter()
         values = self._decode(written)
         whole = [
-            self._lenient(bytes(text), odd) if value is None else value
+            self._lenient(bytes(text), damaged) if value is None else value
             for value, text in zip(values, written, strict=True)
         ]
-        return whole, odd
+        return whole, damaged
 
-    def _lenient(self, written: bytes, odd: Counter[str]) -> ValueT:
+    def _lenient(self, written: bytes, damaged: Counter[str]) -> ValueT:
         decoded = parsed_object(written)
         if decoded is None:
-            odd["args"] += 1
+            damaged["args"] += 1
             decoded = {}
         arguments: dict[str, Any] = {}
         for name, kind in self._types.items():
@@ -145,7 +145,7 @@ class ArgumentsDecoder(Generic[ValueT]):
                 if name in decoded:
                     arguments[name] = msgspec.convert(number(decoded[name]), kind)
             except msgspec.ValidationError:
-                odd[name] += 1
+                damaged[name] += 1
         return self._kind(**arguments)
 
 

@@ -181,8 +181,8 @@ def _last_batch(batch: Sequence[CollectiveRecord], launch: _Launch) -> Iterator[
         name = operation(record.name)
         return name is not None and carries(launch.operation, name) and record.group == group
 
-    same = list(takewhile(together, reversed(batch)))
-    return (record._replace(correlation=launch.correlation) for record in reversed(same))
+    members = list(takewhile(together, reversed(batch)))
+    return (record._replace(correlation=launch.correlation) for record in reversed(members))
 
 
 def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: StringTable) -> Collectives:

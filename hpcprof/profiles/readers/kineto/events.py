@@ -439,8 +439,8 @@ class TraceEvents:
     def _arguments(
         self, decode: ArgumentsDecoder[ValueT], events: list[Event], subject: Subject
     ) -> Sequence[ValueT]:
-        arguments, odd = decode([event.args for event in events])
-        for name, count in odd.items():
+        arguments, damaged = decode([event.args for event in events])
+        for name, count in damaged.items():
             self._lost[LossKind.FIELD, subject, name] += count
         return arguments
 

@@ -229,7 +229,11 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
         world_size=_natural_number(distributed.get("world_size")),
         start_utc_ns=_natural_number(trace.get("baseTimeNanoseconds")),
         gpus=gpus,
-        facts=tuple(Fact("version", name, str(of)) for name, of in versions if isinstance(of, (str, int))),
+        facts=tuple(
+            Fact("version", name, str(version))
+            for name, version in versions
+            if isinstance(version, (str, int))
+        ),
         losses=losses,
     )
 

@@ -144,11 +144,11 @@ class ExportTable(msgspec.Struct, frozen=True):
         self._require_keys(integers)
         begun = self.export.begun.pop((self.name, *integers), None)
         columns = begun.result() if begun else self._decode_columns(integers, texts, blobs)
-        odd: dict[str, int] = {}
+        odd_counts: dict[str, int] = {}
         if not columns:
             query = self._query(integers, texts, blobs, lenient=True)
-            columns, odd = self._by_python(query), self._odd(query.integers)
-        return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], columns), odd)
+            columns, odd_counts = self._by_python(query), self._odd(query.integers)
+        return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], columns), odd_counts)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""

@@ -149,9 +149,9 @@ def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
     for number, name in enumerate(_TABLES):
         table = export.table(name)
         if table is not None:
-            read, odd = with_odd_fields(table.read_bulk(_COLUMNS), Subject.MPI_CALL)
+            read, odd_fields = with_odd_fields(table.read_bulk(_COLUMNS), Subject.MPI_CALL)
             columns, untimed = possible_rows(read, Subject.MPI_CALL)
-            lost += [*untimed, *odd]
+            lost += [*untimed, *odd_fields]
             parts.append(_Rows(**columns, table=np.full(len(columns["start"]), number)))
     return concatenate(_Rows, parts), lost
 
@@ -170,8 +170,8 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
 
 
 def _is_on_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
-    of = np.array([function.operation in OF_OBJECTS for function in functions])
-    result: Mask = (rows.table == _OTHER) & of[number]
+    is_object_function = np.array([function.operation in OF_OBJECTS for function in functions])
+    result: Mask = (rows.table == _OTHER) & is_object_function[number]
     return result
 
 
@@ -270,11 +270,11 @@ def _operations(
 ) -> MpiOperations:
     start, has_end = rows.start[begun.row], begun.ended >= 0
     last = np.where(has_end, begun.ended, begun.row)
-    about, kind = rows.take(begun.described), operation[begun.described]
-    objects = about.table == _OTHER
+    described_rows, kind = rows.take(begun.described), operation[begun.described]
+    objects = described_rows.table == _OTHER
     described = CommunicatorHandles(export)
-    handle = np.where(objects, described.world(about.process), about.commHandle)
-    communicators, number = described.at(about.process, handle, about.start)
+    handle = np.where(objects, described.world(described_rows.process), described_rows.commHandle)
+    communicators, number = described.at(described_rows.process, handle, described_rows.start)
     names = np.array([strings.add(comm.name) for comm in communicators], np.int64)[number]
     if objects.any():
         names = np.where(objects & (names != NO_NAME), strings.add(_OBJECTS), names)
@@ -282,16 +282,20 @@ def _operations(
         np.array(values, np.int64)[number]
         for values in zip(*((comm.size, comm.rank) for comm in communicators), strict=True)
     )
-    message = about.table == _MESSAGE
-    within = np.where(message & (about.remoteRank >= 0), about.remoteRank, NO_PEER)
+    message = described_rows.table == _MESSAGE
+    within = np.where(message & (described_rows.remoteRank >= 0), described_rows.remoteRank, NO_PEER)
     sizes = {name: np.full(len(kind), NO_BYTES) for name in ("bytes", "received_bytes")}
-    sizes["bytes"] = np.where(message & (about.size >= 0), about.size, NO_BYTES)
+    sizes["bytes"] = np.where(message & (described_rows.size >= 0), described_rows.size, NO_BYTES)
     for name in distinct(kind[~message]).tolist():
-        same = np.flatnonzero((kind == name) & ~message)
+        same_name = np.flatnonzero((kind == name) & ~message)
         sizes_of_ranks = own_sizes(
-            strings.array()[name], about.size[same], about.recvSize[same], size[same], rank[same]
+            strings.array()[name],
+            described_rows.size[same_name],
+            described_rows.recvSize[same_name],
+            size[same_name],
+            rank[same_name],
         )
-        sizes["bytes"][same], sizes["received_bytes"][same] = sizes_of_ranks
+        sizes["bytes"][same_name], sizes["received_bytes"][same_name] = sizes_of_ranks
     return MpiOperations(
         start=start,
         end=rows.end[last],
@@ -302,8 +306,8 @@ def _operations(
         ranks=size,
         peer=ranks_in_program(communicators, number, within),
         comm_peer=within,
-        root=np.where(~message & (about.rootRank >= 0), about.rootRank, NO_ROOT),
-        tag=np.where(message & (about.tag >= 0), about.tag, NO_TAG),
+        root=np.where(~message & (described_rows.rootRank >= 0), described_rows.rootRank, NO_ROOT),
+        tag=np.where(message & (described_rows.tag >= 0), described_rows.tag, NO_TAG),
         **sizes,
         begin_ns=rows.end[begun.row] - start,
         wait_ns=np.where(has_end, rows.end[last] - rows.start[last], NO_WAIT),

@@ -40,7 +40,9 @@ class CommunicatorHandles:
         columns = {name: values[order] for name, values in columns.items()}
         if len(set(columns["rank"].tolist())) > 1:
             by_rank = mpi_processes(export)
-            self._rank_of_process = {process: rank for rank, every in by_rank.items() for process in every}
+            self._rank_of_process = {
+                process: rank for rank, processes in by_rank.items() for process in processes
+            }
         else:
             columns["rank"] = np.zeros(len(order), np.int64)
         self._owner, self._handle, self._created = (
@@ -78,7 +80,7 @@ def _communicators_of_rows(columns: Mapping[str, Ints], members: list[str | None
     communicators: list[Communicator] = []
     by_handle: dict[tuple[int, int], Communicator] = {}
     # How many communicators each rank has seen with these members.
-    alike: Counter[tuple[int, str]] = Counter()
+    count_by_name: Counter[tuple[int, str]] = Counter()
     names = ("rank", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid")
     rows = zip(*(columns[name].tolist() for name in names), members, strict=True)
     for owner, handle, above, rank, size, root, uid, listed in rows:
@@ -88,8 +90,10 @@ def _communicators_of_rows(columns: Mapping[str, Ints], members: list[str | None
         elif listed:
             ranks = np.array(listed.split(","), np.int64)
             text = ranks_in_short(ranks)
-            communicator = Communicator(numbered_text(text, alike[owner, text]), rank, len(ranks), ranks)
-            alike[owner, text] += 1
+            communicator = Communicator(
+                numbered_text(text, count_by_name[owner, text]), rank, len(ranks), ranks
+            )
+            count_by_name[owner, text] += 1
         elif root != NO_ID and uid != NO_ID:
             communicator = Communicator(f"group {uid} of rank {root}", rank, size)
         else:

@@ -90,7 +90,7 @@ def read_events(export: NsysExport) -> NvtxEvents | None:
     if table is None:
         return None
     table.require("start", "end", "eventType")
-    columns, contents, odd = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
+    columns, contents, odd_counts = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
     text, payload = contents["text"], contents["binaryData"]
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
@@ -98,7 +98,7 @@ def read_events(export: NsysExport) -> NvtxEvents | None:
     is_mark = (columns["eventType"] == MARK) & payload.present
     rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS) | is_mark)
     columns = {name: values[rows] for name, values in columns.items()}
-    return NvtxEvents(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
+    return NvtxEvents(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd_counts)
 
 
 def ranges(
@@ -121,7 +121,7 @@ def ranges(
         domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
     has_thread, ended_by = column["globalTid"] != NO_ID, column["endGlobalTid"]
     by_itself = np.where(has_thread & (ended_by == column["globalTid"]), OWN_END, 0)
-    every = Ranges(
+    all_ranges = Ranges(
         start=column["start"],
         end=np.where(closed, column["end"], events.last),
         process=np.where(has_thread, column["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
@@ -134,7 +134,7 @@ def ranges(
     )
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
-    return *separate(every, marked), [*untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
+    return *separate(all_ranges, marked), [*untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
 
 
 def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> Marked:

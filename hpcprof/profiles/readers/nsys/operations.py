@@ -257,8 +257,8 @@ def _shared_columns(columns: IntColumns) -> IntColumns:
 
 def with_odd_fields(table: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
     """Return the columns, and count the odd fields but the times, which are checked with all others."""
-    odd = {name: count for name, count in table.odd.items() if name not in ("start", "end")}
-    return table.integers, losses(LossKind.FIELD, subject, odd, len(table.integers["start"]))
+    odd_counts = {name: count for name, count in table.odd.items() if name not in ("start", "end")}
+    return table.integers, losses(LossKind.FIELD, subject, odd_counts, len(table.integers["start"]))
 
 
 def _no_columns(*names: str) -> IntColumns:

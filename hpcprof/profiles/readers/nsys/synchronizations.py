@@ -78,7 +78,7 @@ def read_synchronizations(
     )
     waits = (kind != QUERY) & (kind != UNKNOWN)
     columns, kind = {name: values[waits] for name, values in columns.items()}, kind[waits]
-    records, odd = _read_records(export, only_process)
+    records, odd_fields = _read_records(export, only_process)
     source = _sources(columns, records, exact=_SYNC_ID in table.columns)
     source[(kind != SyncKind.EVENT) & (kind != SyncKind.STREAM_WAIT)] = -1
     # A wait has no device but that of its context: nsys writes 0 for any.
@@ -97,7 +97,7 @@ def read_synchronizations(
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
-    return synchronizations, lost + odd
+    return synchronizations, lost + odd_fields
 
 
 def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
@@ -107,8 +107,8 @@ def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int
         rows = table.rows(_CONTEXT)
     else:
         rows = _contexts_of_operations(export, only_process)
-    whole = (row for row in rows if all(isinstance(value, int) for value in row))
-    return {(process & _PID, context): device for process, context, device in whole}
+    valid = (row for row in rows if all(isinstance(value, int) for value in row))
+    return {(process & _PID, context): device for process, context, device in valid}
 
 
 def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[Sequence[Any]]:
@@ -133,9 +133,9 @@ def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, li
     table = export.table(_RECORDS)
     if table is None:
         return {name: np.empty(0, np.int64) for name in (*_RECORD, "process")}, []
-    columns, _, odd = table.read_bulk(_RECORD)
+    columns, _, odd_counts = table.read_bulk(_RECORD)
     columns["process"] = process_of(table, columns["globalPid"], only_process)
-    return columns, losses(LossKind.FIELD, Subject.SYNCHRONIZATION, odd)
+    return columns, losses(LossKind.FIELD, Subject.SYNCHRONIZATION, odd_counts)
 
 
 def _sources(waits: IntColumns, records: IntColumns, exact: bool) -> Ints:

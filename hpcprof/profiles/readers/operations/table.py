@@ -99,8 +99,8 @@ def _valid_rows(path: Path) -> tuple[pd.DataFrame, int]:
 
 
 def _sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    by = ["rank", "step", "start_ns", "duration_ns", "name"]
-    ordered: pd.DataFrame = rows.sort_values(by, kind="stable", ignore_index=True)
+    keys = ["rank", "step", "start_ns", "duration_ns", "name"]
+    ordered: pd.DataFrame = rows.sort_values(keys, kind="stable", ignore_index=True)
     ordered["start_ns"] = _one_after_another(ordered)
     return ordered
 

@@ -132,12 +132,14 @@ class _Definitions(msgspec.Struct):
             self.clock = ArchiveClock(resolution, offset, realtime)
             return 0
 
-        def string(_: int, this: int, text: bytes | None) -> int:
-            self.strings[this] = (text or b"").decode("utf-8", "replace")
+        def string(_: int, reference: int, text: bytes | None) -> int:
+            self.strings[reference] = (text or b"").decode("utf-8", "replace")
             return 0
 
-        def region(_: int, this: int, name: int, full: int, about: int, role: int, paradigm: int) -> int:
-            self.regions[this] = (name, role, paradigm)
+        def region(
+            _: int, reference: int, name: int, full: int, description: int, role: int, paradigm: int
+        ) -> int:
+            self.regions[reference] = (name, role, paradigm)
             return 0
 
         # The last fields, which are not read, need no type.
@@ -155,22 +157,22 @@ class _Definitions(msgspec.Struct):
 
     def _of_ranks(self) -> Callbacks:
         def group(
-            _: int, this: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
+            _: int, reference: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
         ) -> int:
             values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
             if kind == _COMM_LOCATIONS:
                 self.worlds.append((paradigm, values))
             # If two share a reference, as EZTrace writes them, the first counts, and a list of ranks least.
-            if self.groups.get(this, (_COMM_LOCATIONS,))[0] == _COMM_LOCATIONS:
-                self.groups[this] = (kind, paradigm, values)
+            if self.groups.get(reference, (_COMM_LOCATIONS,))[0] == _COMM_LOCATIONS:
+                self.groups[reference] = (kind, paradigm, values)
             return 0
 
-        def communicator(_: int, this: int, name: int, group: int) -> int:
-            self.communicators.setdefault(this, (name, (group,)))
+        def communicator(_: int, reference: int, name: int, group: int) -> int:
+            self.communicators.setdefault(reference, (name, (group,)))
             return 0
 
-        def between(_: int, this: int, name: int, first: int, other: int) -> int:
-            self.communicators.setdefault(this, (name, (first, other)))
+        def between(_: int, reference: int, name: int, first: int, other: int) -> int:
+            self.communicators.setdefault(reference, (name, (first, other)))
             return 0
 
         return {
@@ -181,13 +183,21 @@ class _Definitions(msgspec.Struct):
 
     def _of_metrics(self) -> Callbacks:
         def member(
-            _: int, this: int, name: int, about: int, kind: int, mode: int, of: int, base: int, exponent: int
+            _: int,
+            reference: int,
+            name: int,
+            description: int,
+            kind: int,
+            mode: int,
+            value_type: int,
+            base: int,
+            exponent: int,
         ) -> int:
-            self.members[this] = name, mode == _SINCE_START and of in _INTEGERS and exponent == 0
+            self.members[reference] = name, mode == _SINCE_START and value_type in _INTEGERS and exponent == 0
             return 0
 
-        def metric(_: int, this: int, size: int, members: int) -> int:
-            self.metrics[this] = (U32 * size).from_address(members)[:] if size else []
+        def metric(_: int, reference: int, size: int, members: int) -> int:
+            self.metrics[reference] = (U32 * size).from_address(members)[:] if size else []
             return 0
 
         return {
@@ -200,8 +210,8 @@ class _Definitions(msgspec.Struct):
 def _keep_definitions(table: dict[int, Any]) -> Callable[..., int]:
     """Return a function that keeps the fields of each definition by its reference."""
 
-    def function(_: int, this: int, *fields: int) -> int:
-        table[this] = fields
+    def function(_: int, reference: int, *fields: int) -> int:
+        table[reference] = fields
         return 0
 
     return function
@@ -304,18 +314,20 @@ class Archive:
     def counters(self) -> dict[int, dict[str, int]]:
         """The counters of the CPU in each metric that has some: by name, their places among its values."""
         defs = self._found
-        classes = {key: key for key in defs.metrics} | {key: of for key, (of,) in defs.instances.items()}
+        classes = {key: key for key in defs.metrics} | {
+            key: metric_class for key, (metric_class,) in defs.instances.items()
+        }
         places = {
             key: {
                 COUNTERS[name]: place
-                for place, member in enumerate(defs.metrics.get(of, ()))
+                for place, member in enumerate(defs.metrics.get(metric_class, ()))
                 if member in defs.members
                 and defs.members[member][1]
                 and (name := self._text(defs.members[member][0])) in COUNTERS
             }
-            for key, of in classes.items()
+            for key, metric_class in classes.items()
         }
-        return {key: of for key, of in places.items() if of}
+        return {key: metric_class for key, metric_class in places.items() if metric_class}
 
     def communicators(self) -> dict[int, tuple[str, list[list[int]] | None]]:
         """Return by reference the name of each communicator, and the ranks of its groups; None for one rank.

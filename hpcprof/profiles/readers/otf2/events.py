@@ -192,9 +192,9 @@ class _Visited(msgspec.Struct):
     def _message(self, kind: MpiKind) -> Callable[..., int]:
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
-        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
+        def function(_: int, time: int, __: int, ___: int, ____: int, *fields: int) -> int:
             # That of a blocking call has no request.
-            peer, communicator, tag, size, request = about if len(about) == 5 else (*about, 0)
+            peer, communicator, tag, size, request = fields if len(fields) == 5 else (*fields, 0)
             add((number, len(regions), time, peer, communicator, tag, size, size, request))
             return 0
 
@@ -212,8 +212,10 @@ class _Visited(msgspec.Struct):
     def _collective(self, kind: MpiKind) -> Callable[..., int]:
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
-        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
-            operation, communicator, root, sent, received, request = about if len(about) == 6 else (*about, 0)
+        def function(_: int, time: int, __: int, ___: int, ____: int, *fields: int) -> int:
+            operation, communicator, root, sent, received, request = (
+                fields if len(fields) == 6 else (*fields, 0)
+            )
             add((number, len(regions), time, root, communicator, operation, sent, received, request))
             return 0
 
@@ -224,14 +226,14 @@ class _Visited(msgspec.Struct):
         probes: dict[int, tuple[int, int, int]] = {}
         requests: dict[int, tuple[int, int, int]] = {}
 
-        def probe(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
-            peer, communicator, tag, message = about
+        def probe(_: int, time: int, __: int, ___: int, ____: int, *fields: int) -> int:
+            peer, communicator, tag, message = fields
             probes[message] = (peer, communicator, tag)
             return 0
 
         def receive(_: int, time: int, __: int, ___: int, ____: int, message: int, size: int) -> int:
-            about = probes.pop(message, _NOTHING)
-            add((MpiKind.RECEIVE, len(regions), time, *about, size, size, 0))
+            fields = probes.pop(message, _NOTHING)
+            add((MpiKind.RECEIVE, len(regions), time, *fields, size, size, 0))
             return 0
 
         def begin(_: int, time: int, __: int, ___: int, ____: int, message: int, request: int) -> int:
@@ -240,8 +242,8 @@ class _Visited(msgspec.Struct):
             return 0
 
         def end(_: int, time: int, __: int, ___: int, ____: int, request: int, size: int) -> int:
-            about = requests.pop(request, _NOTHING)
-            add((MpiKind.END_RECEIVE, len(regions), time, *about, size, size, request))
+            fields = requests.pop(request, _NOTHING)
+            add((MpiKind.END_RECEIVE, len(regions), time, *fields, size, size, request))
             return 0
 
         return {
@@ -254,8 +256,8 @@ class _Visited(msgspec.Struct):
     def _metric(self, counters: Mapping[int, Mapping[str, int]]) -> Callable[..., int]:
         unread, counted = self.unread, self.counted
 
-        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
-            metric, size, _types, address = about
+        def function(_: int, time: int, __: int, ___: int, ____: int, *fields: int) -> int:
+            metric, size, _types, address = fields
             places = counters.get(metric, {})
             unread[METRICS] += size > len(places)
             for name, place in places.items():

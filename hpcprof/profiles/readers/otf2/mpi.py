@@ -148,15 +148,15 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
     communicators. Communicators of the same ranks are distinguished by their order in the archive, which is
     the same for all ranks. In one between two groups, partners are ranks of the other group.
     """
-    joined, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
+    joined, place, count_by_name = list[Communicator](), dict[int, int](), Counter[str]()
     for reference, (name, groups) in sorted(archive.communicators().items()):
         sides = [np.array(group, np.int64) for group in groups or [[rank]]]
         side_of_rank = next((side for side in sides if rank in side), sides[0])
         other_side = next((side for side in sides if side is not side_of_rank), side_of_rank)
         text = " to ".join(map(ranks_in_short, sides))
         # Each rank has its own communicator of itself.
-        number = 0 if groups is None else alike[text]
-        alike[text] += 1
+        number = 0 if groups is None else count_by_name[text]
+        count_by_name[text] += 1
         at = np.flatnonzero(side_of_rank == rank)
         place[reference] = len(joined)
         joined.append(
@@ -167,8 +167,8 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
                 other_side,
             )
         )
-    every = Communicator(WORLD, rank, len(archive.world), np.arange(len(archive.world)))
-    return [*joined, UNKNOWN if joined else every], place
+    world = Communicator(WORLD, rank, len(archive.world), np.arange(len(archive.world)))
+    return [*joined, UNKNOWN if joined else world], place
 
 
 def operations(
@@ -190,20 +190,22 @@ def operations(
     order = np.lexsort((begin, events.start[begin], events.thread[begin]))
     begin, last, has_end = begin[order], last[order], has_end[order]
     described = np.where(_describes(events, last), last, begin)
-    about, kind = events.take(described), operation[described]
-    message = ~np.isin(about.kind, _OF_COLLECTIVES)
+    described_events, kind = events.take(described), operation[described]
+    message = ~np.isin(described_events.kind, _OF_COLLECTIVES)
     comms, place = communicators(archive, rank)
-    number = _translate_ranks(about.communicator, place, len(comms) - 1)
+    number = _translate_ranks(described_events.communicator, place, len(comms) - 1)
     size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
     names = np.array([strings.add(comm.name) for comm in comms], np.int64)
-    within = np.where(about.peer < _NO_RANKS, about.peer, NO_PEER)
+    within = np.where(described_events.peer < _NO_RANKS, described_events.peer, NO_PEER)
     if archive.of_eztrace:
-        passed, received = _argument_sizes(about, kind, message, size, rank_in == within, strings)
+        passed, received = _argument_sizes(described_events, kind, message, size, rank_in == within, strings)
     else:
-        passed, received = _sizes(about, kind, message, size, rank_in, strings)
+        passed, received = _sizes(described_events, kind, message, size, rank_in, strings)
     # Those of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
-        "communicator": np.count_nonzero((number == len(comms) - 1) & (about.kind != MpiKind.BEGIN_RECEIVE))
+        "communicator": np.count_nonzero(
+            (number == len(comms) - 1) & (described_events.kind != MpiKind.BEGIN_RECEIVE)
+        )
     }
     lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(begin))
     peer = np.where(message, within, NO_PEER)
@@ -218,7 +220,7 @@ def operations(
         peer=ranks_in_program(comms, number, peer),
         comm_peer=peer,
         root=np.where(message, NO_ROOT, within),
-        tag=np.where(message & (about.tag < UNDEFINED), about.tag, NO_TAG),
+        tag=np.where(message & (described_events.tag < UNDEFINED), described_events.tag, NO_TAG),
         bytes=passed,
         received_bytes=received,
         begin_ns=np.maximum(events.end[begin] - events.start[begin], 0),
@@ -338,37 +340,37 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
 
 
 def _sizes(
-    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, rank_in: Ints, strings: StringTable
+    events: MpiEvents, operation: Ints, message: Mask, ranks: Ints, rank_in: Ints, strings: StringTable
 ) -> tuple[Ints, Ints]:
     """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
-    unknown = about.kind == MpiKind.BEGIN_RECEIVE
-    passed, obtained = np.where(message & ~unknown, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
+    unknown = events.kind == MpiKind.BEGIN_RECEIVE
+    passed, obtained = np.where(message & ~unknown, events.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
     texts = strings.array()
-    sent = np.where(about.sent == 0, NULL, about.sent)
-    received = np.where(about.received == 0, NULL, about.received)
+    sent = np.where(events.sent == 0, NULL, events.sent)
+    received = np.where(events.received == 0, NULL, events.received)
     for key in distinct(operation[~message]).tolist():
         rows = np.flatnonzero((operation == key) & ~message)
         passed[rows], obtained[rows] = own_sizes(
             texts[key], sent[rows], received[rows], ranks[rows], rank_in[rows]
         )
         if texts[key] != "Barrier":
-            empty = (about.sent[rows] == 0) & (about.received[rows] == 0)
-            empty = rows[empty & (about.communicator[rows] < UNDEFINED)]
+            empty = (events.sent[rows] == 0) & (events.received[rows] == 0)
+            empty = rows[empty & (events.communicator[rows] < UNDEFINED)]
             passed[empty] = obtained[empty] = 0
     return passed, obtained
 
 
 def _argument_sizes(
-    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, root: Mask, strings: StringTable
+    events: MpiEvents, operation: Ints, message: Mask, ranks: Ints, root: Mask, strings: StringTable
 ) -> tuple[Ints, Ints]:
     """Return the sizes of `_sizes` if the archive records the sizes of arguments, on all ranks alike.
 
     ``root`` is True where the rank is the root.
     """
-    has_ranks = (about.communicator < UNDEFINED) & (ranks > 0)
+    has_ranks = (events.communicator < UNDEFINED) & (ranks > 0)
     passed, obtained = (
-        np.where(has_ranks, about.sent, NO_BYTES),
-        np.where(has_ranks & ~message, about.received, NO_BYTES),
+        np.where(has_ranks, events.sent, NO_BYTES),
+        np.where(has_ranks & ~message, events.received, NO_BYTES),
     )
     texts = strings.array()
     for key in distinct(operation[has_ranks & ~message]).tolist():

@@ -101,9 +101,9 @@ class _Table:
         texts = self._columns[name]
         valid = pc.match_substring_regex(texts, _NUMBER)
         numbers = pc.if_else(valid, texts, None).cast(pa.int64())
-        odd = len(self) - int(pc.sum(valid).as_py() or 0)
-        if odd and required is None:
-            self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
+        invalid = len(self) - int(pc.sum(valid).as_py() or 0)
+        if invalid and required is None:
+            self._lost += losses(LossKind.FIELD, self._subject, {name: invalid}, len(self))
         column: Ints = numbers.fill_null(otherwise if required is None else required).to_numpy()
         return column
 
@@ -265,12 +265,12 @@ def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int
 def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
     names, row = table.distinct("Direction")
     directions = [direction(name) for name in names]
-    to, to_gpu = folder.devices(table, "Destination_Agent_Id")
+    destination, to_gpu = folder.devices(table, "Destination_Agent_Id")
     origin, from_gpu = folder.devices(table, "Source_Agent_Id")
     return {
         **_placed_columns(table),
         "process": np.full(len(table), process),
-        "device": np.where(to_gpu | ~from_gpu, to, origin),
+        "device": np.where(to_gpu | ~from_gpu, destination, origin),
         "queue": np.full(len(table), NOT_RECORDED),
         "stream": table.numbers("Stream_Id", NOT_RECORDED),
         "name": strings.add_all(name or None for name, _ in directions)[row],

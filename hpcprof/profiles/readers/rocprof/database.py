@@ -216,8 +216,8 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         table.require("start", "end")
         bulk = table.read_bulk(present)
         columns, count = bulk.integers, len(bulk.integers["start"])
-        odd = {name: number for name, number in bulk.odd.items() if name not in ("start", "end")}
-        lost += losses(LossKind.FIELD, subject, odd, count)
+        odd_counts = {name: number for name, number in bulk.odd.items() if name not in ("start", "end")}
+        lost += losses(LossKind.FIELD, subject, odd_counts, count)
         tracks = self._tracks(table) if not {*wanted} & {*_TRACK} <= table.columns else {}
         for name, default in wanted.items():
             if name in tracks:
@@ -303,9 +303,9 @@ class DatabasePart(msgspec.Struct, frozen=True, dict=True):
         columns = self._read(table, _COPY, Subject.COPY, lost)
         used, row = numbered(columns["name_id"])
         directions = [direction(self.texts.get(text_id, "")) for text_id in used.tolist()]
-        to, origin = columns["dst_agent_id"], columns["src_agent_id"]
+        destination, origin = columns["dst_agent_id"], columns["src_agent_id"]
         gpus = np.array([agent.number for agent in self.agents.values() if agent.gpu], np.int64)
-        agent = np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)
+        agent = np.where(np.isin(destination, gpus) | ~np.isin(origin, gpus), destination, origin)
         name = strings.add_all(text or None for text, _ in directions)[row]
         memory = np.array([int(memory) for _, memory in directions], np.int64)[row]
         return self._operations(columns, events, agent, name) | {

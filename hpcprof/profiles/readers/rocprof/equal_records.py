@@ -38,13 +38,13 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     if not fields or b"-" in record or any("," in name or type(value) is not int for name, value in fields):
         return None
     columns_of_fields: list[Ints] = []
-    same = (record + b",") * (_BLOCK // len(record) + 1)
+    repeated = (record + b",") * (_BLOCK // len(record) + 1)
     while text:
         without = text.translate(None, _DIGITS)
         count, remainder = divmod(len(without) + 1, len(record) + 1)
         # Each number stands after a colon; digits before one are of a name.
         numbers = text.translate(_COLON_TO_SPACE, _NO_NUMBERS)
-        if remainder or not same.startswith(without) or b"0 " in numbers.translate(_ZEROS):
+        if remainder or not repeated.startswith(without) or b"0 " in numbers.translate(_ZEROS):
             return None
         columns_of_fields.append(np.fromstring(numbers, np.int64, sep=","))
         if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _LARGEST:
@@ -65,9 +65,9 @@ def _blocks(written: memoryview) -> Iterator[bytes]:
         at += max(until, 1) + 1
 
 
-def _flat_fields(value: object, way: str = "") -> Iterator[tuple[str, object]]:
+def _flat_fields(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _flat_fields(inner, f"{way}.{name}" if way else name)
+            yield from _flat_fields(inner, f"{path}.{name}" if path else name)
     else:
-        yield way, value
+        yield path, value

@@ -342,13 +342,15 @@ class _ProcessReader:
         rows = self._rows("memory_copy", _Copy, Subject.COPY)
         if not rows:
             return empty_columns(COPY)
-        to, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
+        destination, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
         gpus = [number for number, agent in self.agents.items() if agent.gpu]
         used, row = self._functions(rows)
         directions = [direction(name) for _, name in used]
         return {
             **self._placed_columns(rows),
-            "device": self._devices(np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)),
+            "device": self._devices(
+                np.where(np.isin(destination, gpus) | ~np.isin(origin, gpus), destination, origin)
+            ),
             "queue": np.full(len(rows), NOT_RECORDED),
             "stream": rows.streams(),
             "name": self._strings.add_all(name or None for name, _ in directions)[row],
@@ -386,7 +388,10 @@ class _ProcessReader:
         kinds = [
             (self._kinds[index] if index < len(self._kinds) else _Kind(), at) for index, at in pairs.tolist()
         ]
-        return [(of.kind, of.operations[at] if at < len(of.operations) else "") for of, at in kinds], row
+        return [
+            (category.kind, category.operations[at] if at < len(category.operations) else "")
+            for category, at in kinds
+        ], row
 
     def _devices(self, agent: Ints) -> Ints:
         return each(agent, lambda number: self.agents[number].device if number in self.agents else 0)

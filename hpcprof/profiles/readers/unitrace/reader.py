@@ -350,8 +350,8 @@ class _Builder:
         for path in other_files(self._path):
             with reading(path):
                 text = path.read_text(encoding="utf-8", errors="replace")
-            measured, odd = _kernel_counters(text)
-            damaged += odd
+            measured, odd_count = _kernel_counters(text)
+            damaged += odd_count
             for (instance, counter), value in measured.items():
                 if instance in row:
                     values.append((row[instance], counter, value))

@@ -188,8 +188,8 @@ class _Threads:
             return
         timed = timed[np.unique(correlation[timed], return_index=True)[1]]
         at = np.minimum(np.searchsorted(correlation[timed], self._correlation[calls]), len(timed) - 1)
-        same = correlation[timed[at]] == self._correlation[calls]
-        calls, launched = calls[same], timed[at[same]]
+        is_same_launch = correlation[timed[at]] == self._correlation[calls]
+        calls, launched = calls[is_same_launch], timed[at[is_same_launch]]
         position = {text: number for number, text in enumerate(self._op_texts)}
         number = np.array([position.setdefault(text, len(position)) for text in texts], np.int64)
         self._op_texts = [*position]

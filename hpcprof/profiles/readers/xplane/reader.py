@@ -177,7 +177,7 @@ def read(path: Path) -> Timeline:
 
 def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Timeline:
     strings, lost = StringTable(), list[Loss]()
-    about = planes[_METADATA].stats if _METADATA in planes else {}
+    metadata = planes[_METADATA].stats if _METADATA in planes else {}
     programs, damaged = programs_of(planes[_METADATA].metadata.values() if _METADATA in planes else ())
     lost += losses(LossKind.ROW, Subject.MODULE, {"HLO": damaged}, len(programs) + damaged)
     devices: dict[str, dict[int, Plane]] = {"GPU": {}, "TPU": {}}
@@ -195,7 +195,9 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
         lost += losses(
             LossKind.ROW, subject, {"duration": untimed}, untimed + sum(len(plane.start) for plane in read)
         )
-    processes = (natural_number(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
+    processes = (
+        natural_number(stats, "process_id") for stats in (metadata, *(plane.stats for plane in hosts))
+    )
     process = next((number for number in processes if number is not None), 0)
     kernels, memory = work_of(gpus, strings, process)
     tpu = on_tpu(tpus, hosts, strings, process)
@@ -210,7 +212,7 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
             host=host,
             start_utc_ns=_start(planes),
             gpus=gpus_of(used or gpus | tpus),
-            facts=tuple(_versions(about)),
+            facts=tuple(_versions(metadata)),
             losses=(*lost, *tpu.losses),
         ),
         kernels=concatenate(Kernels, (kernels, tpu.kernels)),
@@ -232,8 +234,8 @@ def _start(planes: Mapping[str, Plane]) -> int | None:
     return natural_number(environment, "profile_start_time")
 
 
-def _versions(about: Mapping[str, Stat]) -> Iterator[Fact]:
-    for key, value in about.items():
+def _versions(metadata: Mapping[str, Stat]) -> Iterator[Fact]:
+    for key, value in metadata.items():
         match = _VERSION.fullmatch(key)
         if match and isinstance(value, str) and value != match[1]:
             yield Fact("version", match[1], value)

@@ -119,10 +119,10 @@ def _without_record(run: Run) -> JobStatus:
         return finished
     if not run.job_id:
         return status_of_submission(run)
-    gone = f"the MPIJob {_name(run)} was deleted"
+    reason = f"the MPIJob {_name(run)} was deleted"
     if not records(run, "finished"):
-        return unknown_result(gone)
-    return JobStatus(JobState.FAILED, f"{gone}, and the run has no finished file", provisional=True)
+        return unknown_result(reason)
+    return JobStatus(JobState.FAILED, f"{reason}, and the run has no finished file", provisional=True)
 
 
 def _name(run: Run) -> str:

@@ -28,8 +28,10 @@ class _Bottleneck(nn.Module):
             nn.ReLU(inplace=True),
             *_convolution(inner, outer, 1),
         )
-        same = stride == 1 and channels == outer
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(channels, outer, 1, stride))
+        is_identity = stride == 1 and channels == outer
+        self.shortcut = (
+            nn.Identity() if is_identity else nn.Sequential(*_convolution(channels, outer, 1, stride))
+        )
 
     def forward(self, x: Any) -> Any:
         return torch.relu(self.body(x) + self.shortcut(x))
