@@ -13,7 +13,7 @@ from hpcprof.submit.jobs.walltime import DEFAULT_SIGNAL, format_walltime, parse_
 from hpcprof.submit.jobs.workers import launcher_remarks
 from hpcprof.submit.launchers import LAUNCHERS, starter, with_launcher
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
-from hpcprof.submit.profilers.base import NONE, Profiler
+from hpcprof.submit.profilers.base import NONE, Profiler, target_of
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler, gpus_are_shared
@@ -201,7 +201,7 @@ def remarks(job: Job, site: Site) -> list[str]:
     behind = execution_queue(job, site)
     if behind != job.queue:
         sentences.append(f"queue {job.queue} routes this job to {behind}")
-    sentences += launcher_remarks(job, site)
+    sentences += [*launcher_remarks(job, site), *_unknown_steps(job)]
     if gpus_are_shared(site, job):
         started = job.options.get(MPS) == "true"
         mps = f"; -o {MPS}=true starts NVIDIA's MPS, without which they take turns" if not started else ""
@@ -213,6 +213,20 @@ def remarks(job: Job, site: Site) -> list[str]:
     if queue and queue.note:
         sentences.append(f"queue {job.queue}: {queue.note}")
     return sentences if site.host else [*sentences, *unused_options(find_scheduler(site.scheduler), job)]
+
+
+def _unknown_steps(job: Job) -> Iterator[str]:
+    """Yield that a profiler records a program whose steps nothing counts from its start."""
+    profiler = find_profiler(job.profiler)
+    counted = target_of(job).marks_steps or not profiler.command
+    if job.capture_steps and not counted and job.profiler_options.get("capture", "auto") == "auto":
+        marking = (
+            "; --profiler-option capture=range if it marks them" if "capture" in profiler.settings else ""
+        )
+        yield (
+            f"--capture-steps counts the optimizer steps of PyTorch: {profiler.name} records this program "
+            f"from its start{marking}"
+        )
 
 
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:

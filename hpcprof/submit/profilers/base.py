@@ -120,6 +120,11 @@ class Target:
     uses_jax: bool = False
     no_hook: bool = False
 
+    @property
+    def marks_steps(self) -> bool:
+        """True if a workload, or the start-up hook in a program of PyTorch, marks the steps to capture."""
+        return self.workload is not None or (self.captures > 0 and self.in_python and not self.uses_jax)
+
 
 def target_of(job: Job) -> Target:
     """Return the facts about a job that its profiler needs."""
@@ -215,7 +220,9 @@ class Profiler:
 
 def capture_setting(recorded: str) -> Setting:
     """Return the setting ``capture`` of a profiler that can record only what the program marks."""
-    otherwise = "workloads and with --capture-steps, else from the start to step 29, or 10 s after step 10"
+    otherwise = (
+        "workloads and PyTorch with --capture-steps, else from the start to step 29 or 10 s after step 10"
+    )
     meanings = f"range: only {recorded}; whole: everything; auto: range for hpcprof's {otherwise}"
     return Setting(meanings, "auto", ("auto", "range", "whole"))
 
@@ -225,8 +232,7 @@ NONE = Profiler("none", "run the program as it is")
 
 def captures_range(target: Target, settings: Settings) -> bool:
     """Return whether only what the program marks is captured, by the setting ``capture``."""
-    marks_steps = target.workload is not None or target.captures > 0
-    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+    return settings["capture"] == "range" or (settings["capture"] == "auto" and target.marks_steps)
 
 
 def records_window(target: Target, settings: Settings) -> bool:

@@ -96,7 +96,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *chosen,
         f"--replay-mode={settings['replay-mode']}",
         f"--clock-control={settings['clock-control']}",
-        *(("--profile-from-start=off",) if target.workload is not None or target.captures else ()),
+        *(("--profile-from-start=off",) if target.marks_steps else ()),
         *_communicator(target, settings),
         "--force-overwrite",
         f"--export={OUTPUT}",

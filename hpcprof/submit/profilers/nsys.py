@@ -45,14 +45,21 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     by_program = captures_range(target, settings)
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
+    capture: tuple[Word, ...] = ("--capture-range=cudaProfilerApi", f"--capture-range-end={end}")
+    if not by_program:
+        capture = ("--kill=none",)
+    elif target.workload is None and target.captures == 1 and settings["capture"] == "auto":
+        # Without a GPU nothing can call cudaProfilerStart.
+        missing = "no GPU: --capture-steps is left out, and the program is recorded from its start"
+        ranged = tuple(map(str, capture))
+        capture = (OnNode(_HAS_GPU, ranged, ("--kill=none",), missing),)
     return (
         *_trace_flags(target, settings),
         *_sampling_flags(target, settings),
         "--cpuctxsw=none",
-        *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
+        *capture,
         # Where the session ends before the program, its hooks in CUDA's calls go. nsys would end the program.
         *((f"--session-new={SESSION}",) if records_window(target, settings) else ()),
-        *(() if by_program else ("--kill=none",)),
         *((_GPU_METRICS,) if settings["gpu-metrics"] == "true" else ()),
         # Not for processes that the program leaves behind, as daemons.
         "--wait=primary",
@@ -105,7 +112,7 @@ _GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     """Export the report of each span of steps; those after the first get folders of their own."""
     export = _EXPORTS[settings["export"]]
-    if target.captures < 2:
+    if target.captures < 2 or not captures_range(target, settings):
         return _export(OUTPUT, "profile", OUTPUT, export)
     commands = _export(f"{OUTPUT}.1", "profile", OUTPUT, export)
     for cycle in range(1, target.captures):

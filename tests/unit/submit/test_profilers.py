@@ -335,6 +335,26 @@ def test_a_program_of_the_users_is_recorded_from_its_start_to_the_end_of_a_windo
     assert profiler.environment(USERS, whole).keys() <= {"NSYS_MPI_STORE_TEAMS_PER_RANK"}
 
 
+@pytest.mark.parametrize("facts", [{"in_python": False}, {"uses_jax": True}])
+def test_a_program_whose_steps_nothing_counts_is_recorded_from_its_start(facts: dict[str, bool]) -> None:
+    target = Target(None, ranks=4, captures=2, **facts)
+    nsys, ncu = PROFILERS["nsys"], PROFILERS["ncu"]
+    assert not [flag for flag in nsys_flags(target) if "--capture-range" in str(flag)]
+    assert "--capture-range-end=repeat:2" in nsys_flags(target, capture="range")
+    auto = nsys.resolve({})
+    assert nsys.time_limit(target, auto) and nsys.afterwards(target, auto) == nsys.afterwards(USERS, auto)
+    assert "--profile-from-start=off" not in ncu.flags(target, ncu.resolve({"kernel": "gemm"}))
+
+
+def test_chosen_steps_need_a_gpu_that_turns_nsys_on() -> None:
+    (flag,) = (
+        flag
+        for flag in nsys_flags(Target(None, ranks=4, captures=1))
+        if isinstance(flag, OnNode) and "--kill=none" in flag.failed
+    )
+    assert flag.passed[0] == "--capture-range=cudaProfilerApi" and "from its start" in flag.missing
+
+
 def rocprof_flags(target: Target, **settings: str) -> tuple[object, ...]:
     return PROFILERS["rocprofv3"].flags(target, PROFILERS["rocprofv3"].resolve(settings))
 

@@ -182,6 +182,12 @@ def test_a_site_can_name_the_profilers_that_work_there() -> None:
         ("polaris", {"name": "n" * 237}, [f"shows the job '{'n' * 237}' as {'n' * 15}"]),
         ("sophia", {"queue": "by-node"}, []),
         ("polaris", {}, []),
+        (
+            "polaris",
+            {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["./solve"]},
+            ["nsys records this program from its start; --profiler-option capture=range if it marks them"],
+        ),
+        ("polaris", {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["python", "train.py"]}, []),
     ],
 )
 def test_what_is_no_mistake_but_should_be_known_is_a_remark(
