@@ -54,7 +54,7 @@ def carry_out(removals: Sequence[Removal], runs_dir: Path, db: str | None) -> No
 
 
 def describe(removal: Removal) -> str:
-    """Return what is removed under one id, and what is left."""
+    """Return a sentence on the removed and the remaining files of one id."""
     if removal.run is None:
         assert removal.rows is not None
         place = Path(removal.rows.path)

@@ -39,7 +39,7 @@ class UsageError(HpcprofError):
 class DamagedInput(HpcprofError):
     """An input file cannot be read; it is named and skipped, and the others are collected.
 
-    ``traceback`` is that of an exception that nobody expected, else empty.
+    ``traceback`` is the text of an unexpected exception's traceback, else empty.
     """
 
     traceback = ""

@@ -93,7 +93,7 @@ def log_traceback(sentence: str, trace: str) -> None:
 
 @contextmanager
 def left_out_if_damaged(name: str, skipped: list[str]) -> Iterator[None]:
-    """Add to ``skipped`` what nobody foresaw about a run with a name, so that others do not fail with it."""
+    """Add an unexpected error about one run to ``skipped``, so that the other runs do not fail with it."""
     try:
         yield
     except HpcprofError:

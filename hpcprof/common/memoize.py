@@ -13,11 +13,11 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def computed_once(function: FunctionT) -> FunctionT:
-    """Keep the result of a function for each combination of arguments, for as long as the arguments live.
+    """Cache the result of a function for each combination of arguments, until the arguments are deleted.
 
-    The arguments are told apart by identity, since DataFrames cannot be hashed. They must not
-    change, and the result must not refer to them, or they would never be freed. If several threads
-    call the function, the first computes the result and the others wait.
+    Arguments are compared by identity, since DataFrames cannot be hashed. They must not change, and the
+    result must not refer to them, or they would never be freed. If several threads call the function, the
+    first computes the result and the others wait.
     """
     results: dict[tuple[int, ...], Any] = {}
     lock = RLock()

@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first of some values, and how many more there are: ``"a, b and 3 more"``."""
+    """Return the first of some values, and the number of the others: ``"a, b and 3 more"``."""
     omitted = len(values) - most
     return f"{between.join(values[:most])}{f' and {omitted:,} more' if omitted > 0 else ''}"
 

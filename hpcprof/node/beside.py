@@ -30,8 +30,8 @@ class Signals:
     """Sends the programs of a node the signals that job.sh notes in ``state/signals``.
 
     Neither the scheduler nor the launcher reaches them. A line is the signal's name and the node of job.sh,
-    which signals its own programs itself. Where signals have ended what connects the nodes, as qsig ends that
-    of PBS, job.sh can start nothing on other nodes.
+    which signals its own programs itself. A signal may end the launcher that connects the nodes, as qsig of
+    PBS does; then job.sh cannot start anything on other nodes.
     """
 
     def __init__(self, run: str) -> None:
@@ -146,7 +146,7 @@ def _have_ended(run: str, local: List[Process]) -> bool:
 
 
 def _await_leftovers(run: str, grace: int) -> None:
-    """Go on in a process for which the wrapper does not wait, while programs that ended have left some."""
+    """Continue in a process for which the wrapper does not wait, while processes of ended programs remain."""
     local, leftovers = processes(run), Leftovers(run, grace)
     if _have_ended(run, local) and os.fork() == 0:
         while local:

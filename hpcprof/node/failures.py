@@ -41,7 +41,7 @@ class Failures:
             if process.rank is None or process.rank in over:
                 continue
             if process.is_program:
-                # Later than the others begins one whose profiler takes some seconds to start it.
+                # A program begins later than the others if its profiler takes some seconds to start it.
                 seconds = now - self._since.setdefault(process.rank, now)
                 if seconds == 0 or seconds >= _KILL_SECONDS:
                     process.send(signal.SIGKILL if seconds else signal.SIGTERM)

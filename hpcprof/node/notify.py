@@ -85,7 +85,7 @@ def _post(address: str, document: Document) -> str:
         address, json.dumps(document).encode(), {"Content-Type": "application/json"}, method="POST"
     )
     context = urllib.request.HTTPSHandler(context=ssl.create_default_context())
-    # A server that leads elsewhere is not the one that the user named.
+    # A redirect leads to another server than the user named.
     opener = urllib.request.build_opener(_NoRedirect, context)
     with opener.open(request, timeout=SECONDS):
         return ""
@@ -145,7 +145,7 @@ def _plain(text: str) -> str:
 
 
 def _facts(document: Document) -> List[Tuple[str, str]]:
-    """Return what people read beside the text; what is not known is left out."""
+    """Return the facts that people read beside the text; what is not known is left out."""
     return [
         (key, ", ".join(value) if isinstance(value, list) else str(value))
         for key, value in document.items()
@@ -223,7 +223,7 @@ class ReportedJob:
 
 
 def watch(run_dir: str, folder: str, names: List[str]) -> None:
-    """Tell the targets in files of a folder how a job goes, until its job.sh ends; note those not reached."""
+    """Send the state of a job to the targets in files of a folder, until its job.sh ends; note failures."""
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ending.set())
     parent = os.getppid()

@@ -32,7 +32,7 @@ _RECENT, _FEWEST = 20, 40
 """The number of steps that are compared with those before, and the fewest of all."""
 
 _MOST_WALLS, _EXACT = 4096, 1024
-"""The most steps that are remembered; then every second of those before the last ones goes."""
+"""The most steps that are remembered; then every second one of the earlier times is dropped."""
 
 _SLOW_STEPS, _SLOW_REQUESTS = 5, 2
 

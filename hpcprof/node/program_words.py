@@ -479,7 +479,7 @@ def library_beside(launcher: str) -> str:
 
 
 def size_of_world(library: str) -> int:
-    """Return how many ranks of one MPI job this process is one of; it initializes and ends MPI."""
+    """Return the number of ranks of the MPI job that this process belongs to; it initializes and ends MPI."""
     import ctypes  # one use in a job that few programs need
 
     # Cray's needs a further library for GPUs, which the program has.

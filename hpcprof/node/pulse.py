@@ -1,12 +1,11 @@
 """The pulse of a rank: the times of its steps, whether it waits for others, and evidence if the run stalls.
 
 A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`, in
-JAX ``jax.profiler.StepTraceAnnotation``).
-The wrapper of the node looks for progress. The name of this module's thread tells it what only the process
-knows: ``hp``, then ``w`` if the rank waits in a collective of PyTorch, ``r`` if not and ``u`` if it has none,
-then a number that grows with each step and each collective that ends. When the wrappers find that no rank
-makes progress, they write ``state/stalled``, and each process puts its stacks and its last collectives into
-``stall/``.
+JAX ``jax.profiler.StepTraceAnnotation``). The wrapper of the node looks for progress. The name of this
+module's thread carries what only the process knows: ``hp``, then ``w`` if the rank waits in a collective of
+PyTorch, ``r`` if not and ``u`` if it has none, then a number that grows with each step and each collective
+that ends. When the wrappers find that no rank makes progress, they write ``state/stalled``, and each process
+puts its stacks and its last collectives into ``stall/``.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Pulse:
             else:
                 self._lines.flush()
             self._tell(progress, waits)
-            # At each stall anew: another rank may have gone on since the last one.
+            # At each stall anew: another rank may have progressed since the last sample.
             if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
                 self._write_evidence()
                 written = since
@@ -186,7 +185,7 @@ def main_thread() -> int:
 
 
 def stacks() -> list[dict[str, Any]]:
-    """Return the frames of each thread, the innermost first; those of the main thread come first."""
+    """Return the frames of each thread, the innermost first; the frames of the main thread come first."""
     threading: Any = sys.modules.get("threading")
     names = {thread.ident: thread.name for thread in threading.enumerate()} if threading else {}
     main = main_thread()
@@ -392,6 +391,6 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
 
 
 def follow_marks(lines: Any) -> None:
-    """Have the steps that the program marks itself told to whoever is told of those of optimizers."""
+    """Pass the steps that the program marks itself to the observers of optimizer steps."""
     for pulse in _installed:
         lines.on_end = pulse.on_end

@@ -28,7 +28,7 @@ _SYSTEM = ("/", "/usr", "/usr/local")
 _READY = "ready"
 """The file in an unpacked folder that says that it is complete."""
 _WAIT_SECONDS = 900
-"""Maximum time in seconds that a node waits for another one that shares its disk."""
+"""Maximum time in seconds that a node waits for another node with the same disk."""
 _PACKAGES = re.compile(r"python/lib/python[^/]+/(site-packages|test)(/|$)")
 _MOST_SCRIPT_BYTES = 1 << 20
 """Maximum size of a file in ``bin`` that is taken for a script."""

@@ -3,7 +3,7 @@
 1. Every few seconds, sample each rank of the node: steps and collectives done, CPU time, data moved.
 2. Note progress in ``state/pulse/NODE``. Ranks that only poll in MPI, NCCL or CUDA make none.
 3. The node of rank 0 calls the run stalled when no node has noted progress for the time limit.
-4. Each node then keeps what the kernel, the interpreters, the GPUs and NCCL tell, in ``stall/``.
+4. Each node then writes the evidence of the kernel, the interpreters, the GPUs and NCCL to ``stall/``.
 5. If the job asks for it, and nothing has moved meanwhile, each node ends its processes.
 """
 
@@ -211,7 +211,7 @@ def only_polls(stacks: str, running: Set[str]) -> bool:
 
 
 class StallWatch:
-    """The watch of one node; ``rank`` is the one whose wrapper, the process ``parent``, started it."""
+    """The watch of one node; ``rank`` is the rank whose wrapper, the process ``parent``, started it."""
 
     def __init__(self, run: str, node: str, rank: int, limit: int, stops: bool, parent: int = 0) -> None:
         self._run, self._node = run, node
@@ -439,7 +439,7 @@ class StallWatch:
                     file.write(text)
 
     def _is_to_end(self) -> bool:
-        """Return whether to end the run, once all nodes have gathered: one that ends takes all along."""
+        """Return whether to end the run, once all nodes have gathered: if one node ends, the job ends."""
         until = time.monotonic() + _GATHER_SECONDS
         while time.monotonic() < until:
             files = os.listdir(self._state("pulse"))

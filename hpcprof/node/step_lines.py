@@ -51,7 +51,7 @@ class StepLines:
     A line that cannot be written is the last: the program goes on, and `unwritten` counts. ``run_dir`` is the
     run directory; without one, nothing is written.
 
-    ``ended`` is how many steps have ended, and ``last`` the number of the last one. The functions in
+    ``ended`` is the number of ended steps, and ``last`` the number of the last step. The functions in
     ``on_end`` are called at the end of each step, with how many have ended.
     """
 

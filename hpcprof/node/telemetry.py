@@ -59,7 +59,7 @@ _SHARES_FIRST_S, _SHARES_S, _SHARES_BYTES = 10.0, 60.0, 4 << 30
 """Start and interval of the look for shared pages, and the largest process looked at: it may have to wait."""
 
 _START_S = 120
-"""The seconds in which the ranks have to begin."""
+"""Maximum time in seconds until the ranks begin."""
 
 Number = Union[int, float, None]
 Named = Iterator[Tuple[str, Number]]
@@ -79,7 +79,7 @@ def _read(path: str) -> str:
 
 _kept: Dict[str, int] = {}
 _MOST_KEPT, _MOST_READ = 256, 1 << 16
-"""The files that stay open, and how much of one is read."""
+"""Maximum number of files that stay open, and maximum bytes that are read of each."""
 
 
 def _read_again(path: str) -> str:
@@ -118,7 +118,7 @@ def _pairs(text: str, *names: str) -> Dict[str, int]:
 
 
 def _pressure(path: str, who: str) -> Optional[float]:
-    """Return the seconds that some or all ("full") processes waited, of a file about pressure."""
+    """Return the seconds that some or all ("full") processes waited, from a file on pressure (PSI)."""
     total = re.search(who + r" .*total=(\d+)", _read_again(path))
     return int(total.group(1)) / 1e6 if total else None
 
@@ -185,8 +185,8 @@ class Ranks:
     def fast(self) -> Named:
         """Yield the CPU time of each rank, with its children that have ended, and whether it waits for I/O.
 
-        A process that waits for a file system or a disk is in the state D, "uninterruptible sleep"; one that
-        waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
+        A process that waits for a file system or a disk is in the state D, "uninterruptible sleep"; a process
+        that waits for a page of its memory is in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
             ticks, has_state = 0, False
@@ -243,7 +243,7 @@ class Ranks:
 
     @staticmethod
     def _group_of(pid: int) -> str:
-        """Return the folder of a process's control group with pressure, but for that of the whole node."""
+        """Return the folder of a process's control group; empty for the root group."""
         path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
         for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
             folder = (base + path.group(1)).rstrip("/") if path else ""
@@ -336,7 +336,7 @@ class NodeSource:
             yield "node cgroup_throttled_s", throttled / 1e6
 
     def _refaults(self, node_counters: str) -> Optional[int]:
-        """Return how many pages had been taken away and were needed again, of the job or else of the node."""
+        """Return the refaults (reclaimed pages that were needed again) of the job, or else of the node."""
         group_counters = _read_again(self._group + "/memory.stat") if self._group else ""
         for text, prefix in ((group_counters, "total_"), (group_counters, ""), (node_counters, "")):
             again = _pairs(text, *(prefix + name for name in _REFAULTS))
@@ -492,7 +492,7 @@ class NvidiaGpus:
                 self.names.append(name.value.decode("ascii", "replace"))
 
     def _call(self, function: str, *arguments: Any) -> int:
-        """Return the error code of a function of NVML; -1 for one that this version lacks."""
+        """Return the error code of a function of NVML; -1 for a call that this version lacks."""
         try:
             return int(getattr(self._nvml, function)(*arguments))
         except AttributeError:
@@ -630,7 +630,7 @@ class SampledSource:
         cpu, wall = time.process_time() - cpu, time.monotonic() - began
         self.spent += cpu
         if self._readings:
-            # The first one does not count: it also opens files, and wakes what sleeps.
+            # The first one does not count: it also opens files and wakes sleeping devices.
             weight = max(0.1, 1.0 / self._readings)
             self.cpu += weight * (cpu - self.cpu)
             self.wall += weight * (wall - self.wall)
@@ -638,7 +638,7 @@ class SampledSource:
         return self._values
 
     def end(self) -> None:
-        """Let the next values be read, whenever the last ones were."""
+        """Make all values due at the next read."""
         self._due = 0.0
 
 

@@ -1,4 +1,4 @@
-"""Note the uncaught exception that ends a rank, and end an MPI program of which one rank has ended so.
+"""Note the uncaught exception that ends a rank, and abort its MPI program.
 
 ``MPI_Finalize`` of that rank would wait for the other ranks, which wait for it in turn.
 
@@ -122,7 +122,7 @@ class ExceptionWatch:
             os._exit(1)
 
     def _write(self, name: str, text: str, replaces: bool = False) -> None:
-        """Write a fact, unless there is one that it does not replace."""
+        """Write a fact, unless a file of it exists that must stay."""
         path = os.path.join(self._state, name)
         with suppress(OSError):
             with open(f"{path}.{os.getpid()}" if replaces else path, "w" if replaces else "x") as file:

@@ -77,7 +77,8 @@ ALIGNING_EXPERTS = frozenset({DISPATCH, COMBINE})
 OF_OBJECTS = frozenset({"Fence", "FileAccess"})
 """MPI functions of windows and files. Profilers do not record their ranks: all, if these call them alike.
 
-These need not wait for each other, but mostly do; what one often ends before another begins has no match.
+These need not wait for each other, but mostly do; operations of which one often ends before another begins
+have no match.
 """
 
 WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV", DISPATCH, COMBINE} | OF_OBJECTS

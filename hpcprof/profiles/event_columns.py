@@ -1,4 +1,4 @@
-"""The events of a rank as Arrow columns: how those of a timeline are named and written for other programs.
+"""The events of a rank as Arrow columns: their names and types for other programs.
 
 Times are nanoseconds and end in ``_ns``, names and kinds are texts, and what the profiler did not record is
 null. ``rank`` and ``run`` are not among the columns: the folders of the dataset hold them.

@@ -19,14 +19,14 @@ ORIGINS = "origins"
 """The folder of the descriptions."""
 
 COMMUNICATION = "communication"
-"""The folder of what the ranks of a run communicated with each other."""
+"""The folder of the matched communication of the ranks of a run."""
 
 FILE = "events.parquet"
 """The name of each Parquet file."""
 
 
 def run_key(run_id: str) -> str:
-    """Return the name of the folders of a run; what a file name cannot hold is written as in a URL."""
+    """Return the name of the folders of a run; characters that file names cannot hold are percent-encoded."""
     return f"run={quote(run_id, safe='', errors='surrogateescape')}"
 
 

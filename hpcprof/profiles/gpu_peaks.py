@@ -30,7 +30,7 @@ _NVL = _cuda(835.5, 417.5, 60.0, 60.0, 1670.5)
 
 
 def _cdna(units: int, ghz: float, fp16: int, fp64: int, memory: float, **other_rates: int) -> GpuPeaks:
-    """Return the peaks of an AMD GPU from what the matrix cores of one unit do in a cycle."""
+    """Return the peaks of an AMD GPU from the operations per cycle of one compute unit's matrix cores."""
     rates = {"fp16": fp16, "bf16": fp16, "fp32": 256, "fp64": fp64, **other_rates}
     return GpuPeaks({name: round(units * ghz * rate / 1e3, 1) for name, rate in rates.items()}, memory)
 
@@ -49,7 +49,7 @@ _PEAKS = (
     ("L4", _cuda(121.0, 60.0, 30.3, fp8=242.5)),
     ("A40", _cuda(149.7, 74.8, 37.4)),
     ("A10", _cuda(125.0, 62.5, 31.2)),
-    # An MI250X is two devices, and the figures are those of one.
+    # An MI250X is two devices; the figures are for one.
     ("MI250X", _cdna(110, 1.7, 1024, 256, 1.638)),
     ("MI300A", _cdna(228, 2.1, 2048, 256, 5.3, tf32=1024, fp8=4096)),
     ("MI300X", _cdna(304, 2.1, 2048, 256, 5.3, tf32=1024, fp8=4096)),

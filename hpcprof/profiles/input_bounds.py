@@ -1,4 +1,4 @@
-"""Bounds of what reading a file may take, whatever sizes the file itself declares."""
+"""Bounds on memory and time of reading a file, whatever sizes the file itself declares."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ ALWAYS_ALLOWED = 100_000_000
 """A file may become this large, in bytes, whatever its size is."""
 
 ROW_BYTES = 5
-"""Minimum bytes of a row in a SQLite file, beside those of its values."""
+"""Minimum bytes of a row in a SQLite file, without its values."""
 
 STEPS = 10_000_000
 """Steps of SQLite between two looks at how many it has taken."""
@@ -135,7 +135,7 @@ def expect_cells(table: bytes) -> None:
 def most_memory(files: Sequence[Path]) -> int:
     """Return the most bytes of memory that reading a file and those beside it may take.
 
-    A sparse file counts by what it occupies, as a packed one.
+    A sparse or packed file counts by the bytes that it occupies on disk.
     """
     most = 0
     for path in files:

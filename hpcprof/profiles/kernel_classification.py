@@ -114,7 +114,7 @@ class CarriedOut(NamedTuple):
 
 
 def carried_out(name: str, rules: Sequence[Rule]) -> CarriedOut | None:
-    """Return the operation that a communication kernel carries out; None if its name does not tell it."""
+    """Return the operation that a communication kernel carries out; None if its name does not say."""
     rule = next((rule for rule in rules if rule.pattern.search(name)), None)
     kind = rule and (rule.kind or operation(name))
     if rule is None or not kind:

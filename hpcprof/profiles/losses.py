@@ -32,7 +32,7 @@ class LossKind(str, Enum):
     UNTRACED = "untraced"
     """No launch call is in the profile."""
     UNLINKED = "unlinked"
-    """Launch calls are in the profile, but nothing tells what each of them launched."""
+    """Launch calls are in the profile, but nothing links them to the operations that they launched."""
     MISSING = "missing"
     """Calls launched operations that are not in the profile."""
     GRAPH = "graph"

@@ -6,9 +6,9 @@
    ends after a call has returned that waited for the device: the two sides bound the shift.
 3. Single operations that start before their launch are left out.
 4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
-   order, unless it is a kernel of usual length; elsewhere, one that overlaps a successor and takes far more
-   of the GPU than the same kernel on the same grid; and one that ends after all that a stream can hold at
-   the end of the capture.
+   order, unless it is a kernel of usual length; elsewhere, a kernel that overlaps its successor and takes far
+   longer than the same kernel on the same grid; and an operation that ends after everything else on its
+   stream at the end of the capture.
 5. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
 Rows left out or moved become losses of the timeline's origin.
@@ -194,7 +194,7 @@ def _launch_lags(timeline: Timeline) -> tuple[Ints, Ints]:
     (start,) = timeline.of_operations("start")
     operation, call = launch_pairs(timeline)
     begun = np.full(len(start), np.iinfo(np.int64).max)
-    # The last assignment wins: of calls inside each other, the outer one comes first.
+    # The last assignment wins: of nested calls, the outer call comes first.
     begun[operation[::-1]] = timeline.calls.start[call[::-1]]
     lag = np.full(len(start), _UNKNOWN)
     lag[operation] = start[operation] - begun[operation]

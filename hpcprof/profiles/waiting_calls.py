@@ -1,6 +1,6 @@
 """Synchronizations, as told by the names of API calls.
 
-Profilers do not tell all of them apart: nsys gives a wait of the host for a stream the type of an event, and
+Profilers do not distinguish all of them: nsys gives a wait of the host for a stream the type of an event, and
 CUPTI gives a query of an event, which returns at once, the type of a wait.
 """
 

@@ -50,7 +50,7 @@ class SiteSection(_Model, frozen=True):
     host: str = ""
     """The login node that ssh reaches; only in the user's own file, as the next two."""
     user: str = ""
-    """The account there, if it is not the one of ssh's configuration."""
+    """The account on the host, if it differs from ssh's configuration."""
     runs_dir: str = ""
     """The folder of runs there."""
 
@@ -146,7 +146,7 @@ def named_targets() -> dict[str, str]:
 
 
 def check_no_host(keys: Iterable[str], where: str) -> None:
-    """Refuse a host that a file names which may have come with somebody's code."""
+    """Refuse a host in a file of the current folder, which may be part of downloaded code."""
     for key in keys:
         if key.startswith("sites.") and key.rpartition(".")[2] in HOST_KEYS and ".options." not in key:
             raise UsageError(
@@ -244,7 +244,7 @@ def default_runs_dir() -> Path:
 
 
 def default_database() -> str | None:
-    """Return the results database to use if none is named, None for the one among the runs."""
+    """Return the default results database; None for the one in the folder of runs."""
     return _location("db", DATABASE_VARIABLE)
 
 

@@ -91,8 +91,8 @@ class Manifest(msgspec.Struct, frozen=True):
 class Run:
     """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None).
 
-    ``files`` are its profiles if it is not all profiles of the folder that hpcprof can read as they are.
-    ``beside`` are the other files that are about it, if a user named them: snapshots of memory, logs.
+    ``files`` are its profiles, None for all readable profiles of the folder. ``beside`` are further files of
+    the run that the user named: snapshots of memory, logs.
     """
 
     id: str
@@ -118,7 +118,7 @@ class Run:
         """Return the text of a file in ``state/``, without its line break; None if it does not exist yet."""
         try:
             return read_text(self.path / "state" / name).strip()
-        except (OSError, ValueError):  # a name that another file gave may have any character
+        except (OSError, ValueError):  # the name may come from another file
             return None
 
     @property
@@ -291,7 +291,7 @@ def adopted_id(name: str, path: Path, *files: str) -> str:
 
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
-    """Return the runs in ``runs``, oldest first; why one cannot be read is added to ``skipped`` if given."""
+    """Return the runs in ``runs``, oldest first; errors of unreadable runs go into ``skipped`` if given."""
     runs_found = []
     for manifest in _manifests(runs):
         try:
@@ -314,7 +314,7 @@ def submission_time(path: Path) -> float:
     if manifest is None:
         return 0.0
     created = datetime.fromisoformat(manifest.created).timestamp()
-    # That is in whole seconds. job.sh tells the moment, unless the clock of a file server dates it.
+    # The manifest has whole seconds. The time of job.sh is exact, unless a file server's clock sets it.
     _, written = _age(path / MANIFEST)
     return written if created <= written < created + 2 else created
 
@@ -342,7 +342,7 @@ def find_sweep(reference: str, runs: Path) -> list[Run]:
     """Return the members of the sweep that a user named, in order; none if the name is not a sweep's.
 
     A sweep is named by its id, a name that means it alone, or the path of its directory, which only an array
-    has. The whole id of a run is told without listing the others.
+    has. The whole id of a run is recognized without listing the folder.
     """
     check_reference(reference)
     if reference == "last" or has_manifest(runs / reference):
@@ -364,7 +364,7 @@ def _members(reference: str, ids: Sequence[str]) -> list[str]:
 
 
 def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
-    """Return the ids that a name stands for in the closest way: id, name, beginning of id, then of key."""
+    """Return the ids that match a name by the first rule that fits: id, name, beginning of id, name, key."""
     unique_ids = dict.fromkeys(ids)
     if not reference:
         return []

@@ -138,7 +138,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
-    # A running job is told as it goes now, one that has ended as a whole.
+    # A running job is described by its last lines, an ended job by all lines.
     if now is None and (whole := noted_step_time(run)):
         takes = f"{format_ns(whole.elapsed_ns)} a step (median {format_ns(whole.p50_ns)})"
     else:
@@ -185,9 +185,9 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     """Return a sentence on ranks that have stopped while others go on, on all of them, and on slow steps.
 
     A rank has stopped if its last line is older than the newest one of all ranks by 10 s and by five steps of
-    median length: it writes a line a second, or one after each longer step. Where lines come more rarely, as
-    after some hours, it has the time of three. If the newest line is three times
-    as old, the run as a whole has stopped. A step is slow if it took three times the median of all lines.
+    median length: it writes a line a second, or one after each longer step. Where lines are rarer, as after
+    some hours, the limit is three lines. If the newest line is three times as old, the run as a whole has
+    stopped. A step is slow if it took three times the median of all lines.
     """
     if not steps:
         return []
@@ -233,7 +233,7 @@ def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tupl
 
 
 def parsed_line(line: str | bytes) -> StepLine | None:
-    """Return a line; None if it is cut, or not one of ours."""
+    """Return a line; None if it is incomplete or has another format."""
     try:
         values = from_json(line)
         ordered = [

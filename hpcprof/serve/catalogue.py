@@ -169,7 +169,7 @@ class Listing(msgspec.Struct, frozen=True):
     def alike(self, run_id: str) -> tuple[set[str], str | None]:
         """Return the runs like a run, and the newest one of them before it, if possible of the same command.
 
-        They are of the same program, on as many ranks, and did not fail. A failed or running run has none.
+        They have the same program and number of ranks, and did not fail. A failed or running run has none.
         """
         ids = [run.listed.run for run in self.runs]
         if run_id not in ids:
@@ -189,7 +189,7 @@ class Listing(msgspec.Struct, frozen=True):
             )
 
         before = (run.listed for run in self.runs[place:] if like(run))
-        # Best the same command, so that nothing differs but what is of interest.
+        # The same command is best: then only the studied difference remains.
         earlier = min(before, key=lambda listed: listed.command != reference.listed.command, default=None)
         return {run.listed.run for run in self.runs if like(run)}, earlier.run if earlier else None
 
@@ -220,7 +220,7 @@ class Catalogue:
     def listing(self, older_than: float = FRESH_SECONDS) -> Listing:
         """Return the list, made again if it is older than some seconds.
 
-        One reader makes it. The others get the old one meanwhile, and wait only for the first.
+        One reader makes it. Other requests get the old list meanwhile; they wait only for the first list.
         """
         if self._made is not None and self._clock() - self._made <= older_than:
             return self._listing
@@ -233,7 +233,7 @@ class Catalogue:
         return self._listing
 
     def forget(self) -> None:
-        """Have the list made again at the next request: a run has come, or has other tags."""
+        """Have the list made again at the next request: a run is new, or its tags have changed."""
         self._made = None
 
     def find(self, run_id: str) -> Run:

@@ -33,7 +33,7 @@ _BODY_SECONDS, _BODY_BYTES_PER_S = 20, 16 << 10
 """Seconds for the body of a request, and bytes of it that give one second more."""
 
 _READING_SECONDS = 60
-"""Seconds in which a client has to read something of its answer."""
+"""Maximum time in seconds in which a client must read a part of its answer."""
 
 _UNREAD_BYTES = 256 << 20
 """Maximum bytes of answers that wait for their clients to read them."""
@@ -44,7 +44,7 @@ _LOOK_S = 1.0
 class Connections:
     """The open connections, by address in the order in which their clients were last heard of.
 
-    When there are more than `most`, one of the address with the most of them goes: the one that has waited
+    Above `most` connections, one of the address with the most connections is closed: the one that has waited
     longest for its client. A quarter of the files that the process may open is for them, another for those
     that are `waiting`.
     """
@@ -187,7 +187,7 @@ class TimedProtocol(H11Protocol):
 
 
 def network_of(address: str) -> str:
-    """Return what stands for a client: its IPv4 address, or the /64 that a host has of IPv6."""
+    """Return the network of a client: its IPv4 address, or the /64 that a host has of IPv6."""
     if ":" not in address or address == "::1":
         return address
     host = ipaddress.IPv6Address(address.partition("%")[0])

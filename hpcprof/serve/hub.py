@@ -1,7 +1,7 @@
 """The hub: runs that were pushed from other machines, for a team. Each project is a folder of its own.
 
-A grant leads to one project: its readers see no other, whatever they ask, since each project has its own
-application over its own results.
+A grant leads to one project: its readers see no other project, because each project has its own application
+over its own results.
 """
 
 import os
@@ -96,7 +96,7 @@ class _Stranger(Exception):
 
 
 class Project:
-    """A project of a hub: its folder, its results, what comes in, and its pages."""
+    """A project of a hub: its folder, its results, its uploads, and its pages."""
 
     def __init__(self, folder: Path, db: str, turns: Turns) -> None:
         make_private(folder)
@@ -152,7 +152,7 @@ class Hub:
             return RedirectResponse(f"{_SIGN_IN}?{urlencode({'wrong': '', 'next': wanted})}", 303)
         # A path that begins with two slashes would name another host.
         answer = RedirectResponse("/" + wanted.lstrip("/\\"), 303)
-        # lax: a link in a message opens a page. Changes have to come from a page here.
+        # lax: a link in a message opens a page. Changes must come from a page of this server.
         answer.set_cookie(
             self._access.cookie,
             self.sessions.begin(grant.sha256),
@@ -225,7 +225,7 @@ class Hub:
             return self.grants.of_token(token.strip())
         client = scope.get("client")
         if proxy is not None and (not proxy.address or (client and client[0] == proxy.address)):
-            # A proxy that lets a header of its users through beside its own would let them choose.
+            # A proxy that passes its users' own header on would let them choose the address.
             users = headers.getlist(proxy.header)
             if users:
                 grant = self.grants.of_user(users[0]) if len(users) == 1 else None
@@ -344,7 +344,7 @@ def _schema_of(db: str, project: str) -> str:
 
 
 def _in_schema(db: str, schema: str) -> str:
-    """Return the URL of a database of which a schema is used; of a URL's own options that one counts."""
+    """Return the URL of a schema of a PostgreSQL database; the last search_path of its options counts."""
     url = make_url(db)
     options = [*url.normalized_query.get("options", ()), f"-csearch_path={schema}"]
     return url.update_query_dict({"options": " ".join(options)}).render_as_string(hide_password=False)
@@ -417,9 +417,9 @@ class Uploads:
     def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> UploadProgress:
         """Add a part to a package of ``length`` bytes; with the last one it is checked and kept.
 
-        Raises `PushRefused` if it does not follow what is there, exceeds the token's quota, or the package is
-        not as it has to be; what the project has of the run remains. If it cannot be written, what there is
-        of the package remains, and the push can go on.
+        Raises `PushRefused` if the part does not follow the received parts or exceeds the token's quota, or
+        the package is invalid; the project keeps the run as it was. If the part cannot be written, the
+        received parts remain, and the push can resume.
         """
         path = self._part(digest, grant)
         with self._hold_lock(path):

@@ -1,4 +1,4 @@
-"""The terminal of the server: what goes wrong is said there, at most a line a second for one cause."""
+"""The terminal of the server: errors are printed there, at most one line a second for one cause."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\d\w*")
 
 
 class CauseLimit(logging.Filter):
-    """Lets the first record of a cause pass, and then one line a second that counts the others."""
+    """Passes the first record of a cause, and then one line a second with the number of further records."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class CauseLimit(logging.Filter):
         self._told: dict[Hashable, tuple[float, float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written; one that repeats loses its traceback."""
+        """Return whether a record is written; a repeated record loses its traceback."""
         error = record.exc_info[1] if record.exc_info else None
         trace = error.__traceback__ if error else None
         while trace is not None and trace.tb_next is not None:

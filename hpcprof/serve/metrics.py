@@ -49,7 +49,7 @@ class RunningEnergy:
         self._lock = Lock()
 
     def joules(self, runs: Iterable[KnownRun]) -> dict[str, float | None]:
-        """Return the energy of those that run among some runs, by id, in joules."""
+        """Return the energy of the running runs among ``runs``, by id, in joules."""
         running = {run.listed.run: run.listed.path for run in runs if run.listed.state == _RUNNING}
         with self._lock:
             self._known = {

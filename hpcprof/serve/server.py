@@ -112,7 +112,7 @@ def _listening_socket(serving: Serving) -> Iterator[socket.socket]:
 
 
 def listen_on_file(path: Path) -> socket.socket:
-    """Return a listening Unix socket that only this user can open; one that a killed server left goes."""
+    """Return a listening Unix socket for this user alone; a leftover of a killed server is removed."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

@@ -174,7 +174,7 @@ class RunTiles:
         }
 
     def _tracks(self, ranks: Sequence[int]) -> list[dict[str, Any]]:
-        # A middle part of the run: where it is one part, it is all of it.
+        # The middle part of the run, or its only one.
         number = (self._extent.length // 2) // self._extent.width(self._parts_level)
         return described_tracks([self._part(rank, number, False) for rank in ranks])
 

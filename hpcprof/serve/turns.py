@@ -1,4 +1,4 @@
-"""Turns of readers: each has a queue of its own, so that nobody waits for all that another one asked."""
+"""Turns of readers: each reader has a queue, so that nobody waits for all requests of another reader."""
 
 from collections import deque
 from collections.abc import AsyncIterator

@@ -23,7 +23,7 @@ class KernelChoice:
     count: int
     """Number of matching launches to measure, after ``skip`` are passed over."""
     names: tuple[str, ...]
-    """The kernels, the one with most time first."""
+    """The kernels, longest total time first."""
     share: float
     """Their share of the time of all compute kernels, 0 to 1."""
 
@@ -31,8 +31,8 @@ class KernelChoice:
 def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
     """Choose the ``top`` compute kernels that take longest, and ``launches`` consecutive launches of them.
 
-    ncu measures consecutive launches. The window is the one whose kernels, each counted once, account for
-    most time: in training, rather the end of one step and the beginning of the next than a single layer.
+    ncu measures consecutive launches. The chosen window has the kernels with the most total time, each kernel
+    counted once: in training, rather the end of one step and the beginning of the next than a single layer.
     """
     kernels = timeline.kernels
     rows = np.flatnonzero(kernels.category == Category.COMP)

@@ -41,8 +41,8 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     ``slowdown`` are rows of ``slowdown_pairs``, and further columns for the parameters of a sweep;
     ``metrics`` are rows of ``ncu_kernels``. The launches of a kernel are merged into their median;
     ``launches`` is their number. Each row of ``slowdown`` except the total and the control has a row, with
-    the metrics of the same name, grid and block; then comes one for each kernel that only ``metrics`` has.
-    Values that one of them does not have are missing.
+    the metrics of the same name, grid and block; then one row follows for each kernel that only ``metrics``
+    has. Values that a table does not have are missing.
     """
     keys = [name for name in slowdown if name not in COLUMNS]
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]

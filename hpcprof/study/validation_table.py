@@ -48,7 +48,7 @@ class Validation:
 
     @property
     def certain(self) -> bool | None:
-        """True if the fault costs enough to be found; None if its interval does not tell."""
+        """True if the fault costs enough to be found; None if its interval includes the limit."""
         least = self.cost.clean_ns * LEAST_ESTIMATE_PCT / 100
         if self.injected.fault.cause is None or self.cost.high_ns < least:
             return False

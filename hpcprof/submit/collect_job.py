@@ -76,7 +76,7 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     elif nodes > 1:
         raise UsageError(f"--nodes {nodes}: processes run on one node; give --executor mpi.")
     else:
-        # A launcher may bind what it starts to one core.
+        # A launcher may bind each process to one core.
         site, ranks_per_node = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE)), 1
     words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
     inside = replace(place, jobs=None if place.mpi else place.jobs, nodes=None, queue=None, walltime=None)

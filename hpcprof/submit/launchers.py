@@ -27,7 +27,7 @@ _JSRUN = ("jsm", "ompi", "pmix")
 _TORCHRUN = ("torchrun",)
 
 _WAYS = re.compile("-+(launcher|launcher-exec|rmk|iface|f|hosts?|hostfile|machinefile|mca|prtemca|prefix)")
-"""Options of MPICH's and Open MPI's mpiexec by which it reaches other nodes."""
+"""Options of MPICH's and Open MPI's mpiexec that choose how it starts processes on other nodes."""
 
 MEETING = "{meeting}"
 """Placeholder in an argv for the first node of the job and a port, which the script determines."""
@@ -111,7 +111,7 @@ def _by_mpiexec(words: list[str], job: Job) -> list[str]:
 def find_mpiexec(family: str | None = None) -> str | None:
     """Return mpiexec beside hpcprof's Python, so that no environment need be active, else on the PATH.
 
-    If the program is of a known MPI, ``openmpi`` or ``mpich``, that of the PATH comes first, and before it
+    If the program uses a known MPI, ``openmpi`` or ``mpich``, mpiexec on the PATH comes first, and before it
     the one with the name of this MPI: where several are installed, Debian calls them ``mpiexec.mpich``.
     """
     beside = Path(sys.executable).with_name("mpiexec")
@@ -267,7 +267,7 @@ def _accelerate(site: Site, job: Job) -> list[str]:
 
 
 def starter(site: Site) -> LauncherName:
-    """Return what starts one process on each node: the launcher, or if it cannot the site's starter."""
+    """Return the command that starts one process on each node: the launcher, or else the site's starter."""
     launcher = LAUNCHERS[site.launcher.name]
     starts_itself = launcher.on_each_node and not launcher.needs_starter
     return site.launcher.name if starts_itself else site.launcher.starter

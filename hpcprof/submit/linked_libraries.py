@@ -25,7 +25,7 @@ def lacks(file: Path, word: str) -> bool:
 
 
 def _find_pattern(file: Path, pattern: re.Pattern[bytes]) -> list[bytes] | None:
-    """Return what a pattern finds in an executable or a library; None if it is neither."""
+    """Return the matches of a pattern in an executable or a library; None for another file."""
     try:
         with file.open("rb") as program:
             if program.read(len(_ELF)) != _ELF:

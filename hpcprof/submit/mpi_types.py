@@ -70,7 +70,7 @@ def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
 
 
 def ranks_apart(run: Run) -> str:
-    """Return a sentence if the ranks of a run are not those of one MPI job, as noted on the node."""
+    """Return a sentence if the ranks of a run are not one MPI job, by the notes of the node."""
     if run.manifest is None:
         return ""
     ranks, advice = run.manifest.job.ranks, "name after -- the program that it starts, or see --template"

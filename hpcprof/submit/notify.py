@@ -69,7 +69,7 @@ def resolve(named: dict[str, str]) -> list[str]:
 
 
 def keep(names: Sequence[str]) -> None:
-    """Write the targets of a job to files that only the user can read; those of an earlier one are there."""
+    """Write the targets of a job to files that only the user can read; an earlier job's files remain."""
     for name in _resolved.keys() & {*names}:
         path = folder() / name
         with writing(path):

@@ -55,7 +55,7 @@ def submit(
 
     If the site has a host, the run's folder is sent there and the scheduler's commands run there; with
     ``sync`` also a folder of the user's, in which the program starts. On this machine the job can be queued
-    ``behind`` another run: it starts when that one has ended. An error before the job is handed over leaves
+    ``behind`` another run: it starts after the other run's end. An error before the job is handed over leaves
     no run directory. If the scheduler stops answering meanwhile, the directory remains, since it may have
     taken the job.
     """

@@ -143,7 +143,7 @@ class _Log:
         self._offsets = {run.outputs() / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
     def read_new(self, ended: bool) -> str:
-        """Return the lines that are new; the last one is held back while it may go on."""
+        """Return the new lines; an incomplete last line is held back."""
         return "".join(self._read_new(path, ended) for path in self._offsets)
 
     def _read_new(self, path: Path, ended: bool) -> str:

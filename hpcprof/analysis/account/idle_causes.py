@@ -315,9 +315,9 @@ def _of_thread(
 def _gaps_with_calls(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
     """Return the gaps of a thread with the calls that hold it up when they begin.
 
-    Such a call is the cause of a gap until it returns, and then as long as the thread would be ahead without
-    it and its like. Without calls that held it up, the thread would be ahead by their time; later gaps use
-    that time up. Beyond it, the gap is work of the host.
+    Such a call is the cause of a gap until it returns, and afterwards for the time that it has delayed the
+    thread. The delays of all such calls add up, and later gaps use the sum up. The rest of a gap is work of
+    the host.
     """
     waiting = np.maximum(gaps.launched - gaps.start, 0)
     call = calling.at(gaps.start)

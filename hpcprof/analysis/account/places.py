@@ -4,7 +4,7 @@ NONE = -1
 """Stands for no row, no thread and no place."""
 
 OUTSIDE = "code outside all ranges"
-"""The place of what is in none, in programs that have some."""
+"""The place of events outside all ranges, in programs that have ranges."""
 
 WHOLE_STEP = ""
 """The place that everything lies in."""

@@ -108,7 +108,7 @@ def outcome_of(
     nothing: str,
     why_null: Callable[[Gaps, str], list[str]],
 ) -> Outcome:
-    """Return what was listed of all communicators, and why some is missing.
+    """Return the listed rows of all communicators, with the reason for missing rows.
 
     ``unrecorded`` and ``nothing`` say why there are no rows if nothing was recorded, or nothing is matched;
     ``why_null`` returns a sentence for each cause of missing values.

@@ -127,8 +127,8 @@ def drift(elapsed: Floats, apart: Floats) -> Floats:
     """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance or no drift.
 
     It is the median slope between each moment of the first half and its partner in the second half (Theil and
-    Sen), which outliers do not change. ``elapsed`` has moments in their order, and ``apart`` by how much the
-    clocks are ahead at them, both in ns and of shape (m, ...).
+    Sen), which outliers do not change. ``elapsed`` has moments in ascending order, and ``apart`` the lead of
+    the clocks at these moments; both are in ns and have shape (m, ...).
     """
     half = len(elapsed) // 2
     slope = (apart[-half:] - apart[:half]) / np.maximum(elapsed[-half:] - elapsed[:half], 1.0)
@@ -147,7 +147,7 @@ def _medians(values: Floats, blocks: int) -> Floats:
 
 
 def later_than_others(stamps: Floats) -> Floats:
-    """Return how much later each time stamp is than the median of the other ranks', shape (m, n), n > 1."""
+    """Return each time stamp minus the median of the other ranks' stamps, in ns, shape (m, n), n > 1."""
     count = stamps.shape[1]
     # Leaving out a rank's own time stamp shifts those after it by one.
     low, high = (count - 2) // 2, (count - 1) // 2

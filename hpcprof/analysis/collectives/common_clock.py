@@ -93,7 +93,7 @@ def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
 def _connect_component(
     sets: Sequence[Aligned], rank_sets: Mapping[int, Sequence[int]], first: int, unconnected: set[int]
 ) -> Alignment:
-    """Connect what shares ranks with the first set, and remove it from those that are left."""
+    """Connect the first set with all sets that share ranks, and remove them from ``unconnected``."""
     ranks, clocks = sets[first]
     base = int(clocks.zero[0])
     placed = {rank: _clock_of_rank(clocks, column, base) for column, rank in enumerate(ranks)}

@@ -65,10 +65,10 @@ def communication(
 ) -> Communication:
     """Match the rows of ``rank_collectives``, and align the clocks of their ranks.
 
-    ``batches`` has all rows of some ranks, of the next ones, and so on, in the order of the ranks: the rows
-    of all ranks of a large communicator at once would take several times the memory of what is kept of them.
-    ``communicators`` are those to match, all if empty, and ``exchanging`` those with sends and receives.
-    ``profiled`` is the number of ranks of the program with a profile, by default that in the rows.
+    ``batches`` has the rows in consecutive batches of ranks: the rows of all ranks of a large communicator at
+    once would take several times the memory of the matched columns. ``communicators`` are those to match, all
+    if empty, and ``exchanging`` those with sends and receives. ``profiled`` is the number of ranks of the
+    program with a profile, by default that in the rows.
     """
     import pandas as pd
 

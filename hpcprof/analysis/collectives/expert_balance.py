@@ -37,9 +37,9 @@ def expert_balance(parts: Sequence[list[dict[str, Any]]], results: Mapping[str, 
     """Return medians over the steps for each rank and layer of experts.
 
     ``layer`` counts the dispatches of a step, from 0, and is 0 without steps. ``compute_ns`` is the time from
-    the end of the dispatch to the start of the combine, ``wait_ns`` how much longer the rank is in both than
-    the rank that came last, and ``waits_for`` that rank, None for itself. Bytes are None where no profile
-    records them.
+    the end of the dispatch to the start of the combine. ``waits_for`` is the rank that came last, None for
+    that rank itself, and ``wait_ns`` the time that the rank spends in both beyond the time of that rank.
+    Bytes are None where no profile records them.
     """
     rows = [row for part in parts for row in part]
     if not rows:

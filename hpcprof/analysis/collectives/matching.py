@@ -88,7 +88,7 @@ class RecordedOperation:
 
 
 def recorded_collectives(rows: pd.DataFrame) -> RecordedCollectives:
-    """Sort the rows of ``rank_collectives`` of some ranks by what they are of.
+    """Sort the rows of ``rank_collectives`` of some ranks by communicator and operation.
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
     """
@@ -126,7 +126,7 @@ def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> RecordedOp
 
 
 def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -> RecordedOperation | None:
-    """Match by steps what ranks recorded of different steps; None if they did not, or if nothing tells.
+    """Match by step numbers, if the ranks recorded different steps; None otherwise, or without numbers.
 
     Only numbers that the program gives its steps are the same on all ranks: those from 0 may be places in
     the capture. A step counts if all ranks have equally many collectives in it.
@@ -166,7 +166,7 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Reco
     arrays = {field: by_rank[name] for field, name in _BY_RANK.items()}
     arrays |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
     arrays["fused"] = by_rank["fused"].max(axis=1)
-    # fmin and fmax take the other one of a value that is unknown, NaN.
+    # fmin and fmax ignore NaN, which stands for an unknown value.
     arrays |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
     arrays |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
     return RecordedOperation(calls, seq[is_on_all], arrays)
@@ -181,8 +181,8 @@ def match_recorded(
     matched only if its ranks recorded it equally often and with messages of equal size; the second value has
     a sentence for each operation that is not matched. Sends and receives are matched by
     `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
-    ``parts`` are what some ranks recorded, what the next ones did, and so on; they are used up.
-    ``whole_world`` tells whether all ranks of the program were profiled.
+    ``parts`` are the records of consecutive batches of ranks; the function empties the list. ``whole_world``
+    tells whether all ranks of the program were profiled.
     """
     matched: list[MatchedCollectives] = []
     problems: list[str] = []
@@ -217,7 +217,7 @@ def exposed_before(columns: Mapping[str, Any]) -> Ints:
 
 
 def in_few_sentences(problems: list[str]) -> list[str]:
-    """Return the first sentences about what is not matched, and how many there are more."""
+    """Return the first sentences about unmatched operations, and the number of the others."""
     problems = sorted(problems)
     more = len(problems) - _SENTENCES
     summary = [f"{more} more are not matched for similar reasons"] if more > 0 else []

@@ -64,11 +64,12 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     Both are counted within their communicator. The partner is the recorded one. A partner that is recorded by
     its rank in the communicator is the member at that position, if the communicator has all ranks of the
     program or all its ranks were profiled: ranks of a communicator are in the order of the program's. If no
-    partner is recorded, and the communicator has two ranks, it is the other one. Without communicators, all
-    ranks are assumed to share one. Messages of a rank to itself are left out. ``rows`` are those of
-    ``rank_collectives``, and ``row``, the position of each among the rows of its rank; ``whole_world`` tells
-    whether all ranks of the program were profiled. The pairs are sorted by communicator, sender and receiver;
-    the second value has a sentence for each cause of sends and receives that are not matched.
+    partner is recorded, and the communicator has two ranks, the partner is the other rank. Without
+    communicators, all ranks are assumed to share one. Messages of a rank to itself are left out. ``rows`` are
+    those of ``rank_collectives``, and ``row``, the position of each among the rows of its rank;
+    ``whole_world`` tells whether all ranks of the program were profiled. The pairs are sorted by
+    communicator, sender and receiver; the second value has a sentence for each cause of sends and receives
+    that are not matched.
     """
     operations = rows["op"].to_numpy()
     chosen = np.flatnonzero(np.isin(operations.astype(str), list(POINT_TO_POINT)))
@@ -351,7 +352,7 @@ def _bounds(
 
 
 def _upper_bounds(bound: Floats, moment: Floats) -> Floats:
-    """Return upper bounds of a clock's offset in ns, which change by no more than `LARGEST_RATE`.
+    """Return upper bounds of a clock's offset in ns, whose rate of change is at most `LARGEST_RATE`.
 
     Longer transfers in later blocks are then not taken for a drift.
     """

@@ -242,7 +242,7 @@ def _carrier_at(carriers: Ints, group: Ints, moment: Ints) -> Ints:
 
 
 def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) -> dict[int, str]:
-    """Return the operations of the kernels in which ranks wait for each other, by the numbers of their names.
+    """Return the operations of the kernels in which ranks wait for each other, by id of the kernel's name.
 
     ``only_unrecorded`` leaves out the libraries whose calls profilers record.
     """

@@ -65,7 +65,7 @@ class StepCosts(msgspec.Struct, frozen=True):
     most: Floats
     """In all collectives to which it came late in this step, by chance or not; shape (n,)."""
     late: Floats
-    """In all collectives, less what it was early to others by; shape (n,)."""
+    """In all collectives, minus the time by which the rank was early to others; shape (n,)."""
     clock: Floats
     """The time that the clocks may add or hide; shape (n,)."""
 
@@ -115,8 +115,8 @@ def rank_intervals(
     (`hpcprof.analysis.statistics.level_changes`).
 
     ``series`` is judged, and ``late`` is the lateness that it is a part of, both of shape (..., ranks,
-    steps); ``judged`` intervals hold together. ``usual`` is the correlation that the lateness of all ranks
-    lets expect, where these are only some of them. The ends have shape (..., ranks).
+    steps); ``judged`` intervals hold together. ``usual`` is the expected correlation from the lateness of all
+    ranks, if ``series`` has only some of the ranks. The ends have shape (..., ranks).
     """
     ranks, steps = series.shape[-2:]
     if usual is None:
@@ -139,7 +139,7 @@ def _assumptions(steps: int) -> _Assumptions:
 def _expected_correlation(values: Floats, ranks: int, steps: int) -> Floats:
     """Return the correlation to expect of each of these ranks.
 
-    Lateness is against the others, so that of two ranks is one series.
+    The lateness of a rank is relative to the other ranks, so two ranks have one independent series.
     """
     assumed = _assumptions(steps)
     return expected_correlation(values, ranks / 2, steps, _ASSUMED_STEPS, assumed.correlation, assumed.errors)

@@ -7,9 +7,9 @@ segment is normal-inverse-gamma, so that its marginal likelihood has a closed fo
 Neighbouring runs may resemble each other, on one node or in one week. So the noise is autoregressive of first
 order, with one of a few correlations, and the posterior is over these too: a level that wanders is no change.
 
-Skewed noise and outliers are not those of the model, and whoever looks after each run sees their rare
-moments. So the runs before and after a change are also compared by their ranks, which the distribution of
-independent runs does not matter to, and the more strictly the longer the series is (`_p_value_ratio`).
+Real noise is skewed and has outliers, unlike the model's, and a test after each run meets rare values often.
+So the runs before and after a change are also compared by a rank test, which assumes no distribution; its
+level falls with the length of the series (`_p_value_ratio`).
 """
 
 from collections.abc import Sequence
@@ -226,7 +226,7 @@ def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:
     """Return the log marginal likelihood of the values from i up to j, shape (..., n + 1, n + 1), for i < j.
 
     Less ``correlation`` times the value before, the values are independent; the first one of a segment has no
-    value before. ``noise`` is that of a value whose differences from the next ones are independent.
+    value before. ``noise`` is the standard deviation from the differences of neighbours (`_noise`).
     """
     from scipy.special import gammaln
 
@@ -237,7 +237,7 @@ def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:
     none = np.zeros((*series.shape[:-1], 1))
     sums, squares = (np.concatenate((none, np.cumsum(x, axis=-1)), axis=-1) for x in (new, new**2))
     count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1)
-    # How much of the level is in the first value and in each other one, after scaling to one noise.
+    # Coefficient of the level in the first value and in each later value, after scaling to unit noise.
     first_weight, others_weight = 1 - correlation**2, 1 - correlation
     first = np.concatenate((centered, none), axis=-1)[..., None]
     second = np.minimum(np.arange(n + 1) + 1, n)

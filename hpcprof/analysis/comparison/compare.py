@@ -36,7 +36,7 @@ _RARE_STEPS = 0.02
 """Minimum difference of the ratios of elapsed time and of medians that is told."""
 
 _SAME_LENGTH = 1.02
-"""Maximum ratio of the numbers of kernels of captures that are as long as each other."""
+"""Maximum ratio of the kernel counts of two captures of equal length."""
 
 GATES = {
     "energy": ("energy_per_step_j",),
@@ -464,13 +464,13 @@ POWER = 0.8
 """The share of comparisons in which a detectable change is found."""
 
 _UNLIKE = 0.01
-"""Samples are unlike if samples of one distribution differ as much less often than this."""
+"""Significance level of a test that two samples have different distributions."""
 
 _FEWEST_FOR_SLOPE = 6
 """The fewest degrees of freedom with which a slope is looked for."""
 
 _TREND = 0.1
-"""A series may have a trend if series without one show as much less often than this."""
+"""Significance level of a test that a series has a trend."""
 
 _LARGEST_LOG = 700.0
 """The exponential function of more than this overflows soon."""
@@ -548,7 +548,7 @@ def extrapolate_drift(
     estimate = _unequal(
         float(np.mean(other_values) - np.mean(level)), (noise, leverage, len(values) - 2), few
     )
-    # Runs that resemble the run before tell less than as many independent ones.
+    # Correlated runs hold less information than independent runs.
     wider = correlation_factor(level - np.mean(level))
     return level, replace(estimate, error=estimate.error * wider)
 
@@ -585,7 +585,7 @@ def paired_estimate(a: Floats, b: Floats, noise: float | None = None) -> Estimat
 def _shrunken_variance(variance: float, count: int, usual: float) -> tuple[float, float]:
     """Return the variance of a few values and its degrees of freedom, where one is usual.
 
-    The usual one counts as much as one value more, but never makes the variance smaller: the values may vary
+    The usual variance counts as one more value, but never makes the variance smaller: the values may vary
     more than usual, and few of them would not show it.
     """
     return max(variance, (usual + (count - 1) * variance) / count), float(count)
@@ -619,8 +619,8 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
     """Return the difference of the levels of the last two blocks, if all drift (analysis of covariance).
 
     Each of ``blocks`` has values, at least two in all blocks but one, and their places in time, both of shape
-    (n,). The result is the level of the last block less that of the one before it, at one place; None if the
-    slope within the blocks may be none, or there are too few values.
+    (n,). The result is the level of the last block minus the level of the block before it, at the same place;
+    None if the slope within the blocks may be none, or there are too few values.
     """
     if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
         return None
@@ -643,7 +643,7 @@ class _Line(msgspec.Struct, frozen=True):
     noise: float
     """The variance of a value around the line."""
     wider: float
-    """Runs that resemble the run before tell less than as many independent ones, by this factor."""
+    """Factor by which the correlation of consecutive runs widens the interval."""
     freedom: int
 
     @classmethod
@@ -685,7 +685,7 @@ def _variances_alike(a: Floats, b: Floats) -> bool:
 
 
 class Order(Enum):
-    """The order in which the replicates of two sides were taken, by what a drift does to it."""
+    """The order in which the replicates of two sides were taken, by its sensitivity to drift."""
 
     BALANCED = "balanced"
     ONE_FIRST = "one side is the first of each pair"

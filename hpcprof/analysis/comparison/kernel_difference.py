@@ -292,7 +292,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 class Renamed(msgspec.Struct, frozen=True):
-    """Two kernels that are taken to be one, and how much alike they are, in percent."""
+    """Two kernels that count as one renamed kernel, and their similarity in percent."""
 
     before: tuple[str, str]
     after: tuple[str, str]

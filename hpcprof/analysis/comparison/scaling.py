@@ -441,10 +441,11 @@ def _columns(ranks: tuple[int, ...]) -> Floats:
 def _best_model(
     columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]
 ) -> tuple[float, Model] | None:
-    """Return the best of some models with its error times handicap; None if all have negative parts.
+    """Return the model with the least weighted error, and that error; None if all have negative terms.
 
-    The error is that of predicting each size from the others. Each set of terms is tried with a constant and
-    without: one that is 0 would be negative half of the time.
+    The error is the leave-one-out error: each size is predicted from the other sizes. Each set of terms is
+    tried with and without a constant, because a fitted constant that is really 0 is negative half of the
+    time.
     """
     constant = columns.shape[1] - 1
     models = [_best_of_models(columns, times, [(*terms, constant) for terms in chosen])]
@@ -490,7 +491,7 @@ class Dominance(msgspec.Struct, frozen=True):
 
 
 def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> list[Dominance | None]:
-    """Return from how many ranks each part dominates the others; None for one that never does.
+    """Return the number of ranks from which each part dominates the others; None for a part that never does.
 
     The intervals come from drawing the times anew around the models, with the error of each, and fitting them
     again (a parametric bootstrap; Efron and Tibshirani, 1993).

@@ -37,7 +37,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *memory.ANALYSES,
     *predict.ANALYSES,
 )
-"""An analysis over the ranks comes after those that it needs."""
+"""Each analysis over the ranks follows the analyses that it needs."""
 
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 

@@ -54,7 +54,7 @@ def _add_notes(outcome: Outcome, notes: Sequence[str]) -> Outcome:
 
 
 def _several_devices(breakdown: pd.DataFrame) -> list[str]:
-    """Return a sentence if ranks used several devices, which the times in situ do not tell apart."""
+    """Return a sentence if ranks used several devices, because the times in situ do not name the device."""
     devices = breakdown.groupby("rank")["device"].nunique() if len(breakdown) else pd.Series(dtype=int)
     several = devices[devices > 1]
     if several.empty:

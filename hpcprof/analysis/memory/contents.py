@@ -97,7 +97,7 @@ class MemoryInUse(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
-    """Return what a GPU held, by undoing the events of a snapshot from its end on."""
+    """Return the memory in use on a GPU, by undoing the events of a snapshot backwards from its end."""
     tensors = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
     judge = _Judge(snapshot)
     count = len(memory.events)
@@ -155,7 +155,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
 
 
 class _Judge:
-    """Tells what blocks are for, each kind of block once."""
+    """Finds the purpose of blocks; each kind of block is judged once."""
 
     def __init__(self, snapshot: MemorySnapshot) -> None:
         self._stacks, self._has_stacks = snapshot.stacks, snapshot.has_stacks
@@ -215,7 +215,7 @@ def line_of(frames: tuple[CodeLine, ...]) -> str:
 def differences(
     contents: Mapping[Purpose, Held], other_contents: Sequence[Mapping[Purpose, Held]]
 ) -> dict[Purpose, int]:
-    """Return by how many bytes each place differs from the median of others; empty without others."""
+    """Return each place's difference in bytes from the median of the other ranks; empty without others."""
     if not other_contents:
         return {}
     places = {*contents, *(place for peer in other_contents for place in peer)}

@@ -94,7 +94,7 @@ def growth(times: Floats, values: Floats) -> Growth | None:
 
 
 def _given_back(values: Floats) -> float:
-    """Return by how much a level once fell below what it had been; single samples do not count."""
+    """Return the largest fall of a level below an earlier value; single samples do not count."""
     if len(values) < 3:
         return 0.0
     level = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
@@ -338,7 +338,7 @@ def _failed_line(snapshot: MemorySnapshot, memory: DeviceMemory) -> str | None:
 
 
 def _series_rows(memory_in_use: MemoryInUse, total: Ints) -> Iterator[dict[str, Any]]:
-    """Yield the moments of a snapshot with the bytes of each kind; of near ones, that with the most."""
+    """Yield moments of a snapshot with the bytes of each kind: the largest of neighbouring moments."""
     times = memory_in_use.times_us
     span = max(1, int(times[-1] - times[0]))
     group = (times - times[0]) * _MOST_MOMENTS // (span + 1)

@@ -93,7 +93,7 @@ class _Span(msgspec.Struct):
     ideal_ends: tuple[int, int] = (_FAR, -_FAR)
 
     def add(self, thread: _Thread, starts: Ints, ends: Ints) -> None:
-        """Add the starts of some intervals and the ends of some, which may be others."""
+        """Add starts and ends of intervals; a start and its end may be added by different calls."""
         for times, sums in ((thread.on_common, "common"), (thread.ideal, "ideal")):
             low, high = times(starts), times(ends)
             setattr(self, sums, getattr(self, sums) + int(high.sum() - low.sum()))

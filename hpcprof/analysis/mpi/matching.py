@@ -244,8 +244,8 @@ def with_matches(lists: RunLists, match: Ints, peer: Ints, is_known: Mask) -> Ru
     """Return the calls of a part of a run, whose messages and collectives were matched in the whole of it.
 
     The arrays have shape (operations,), for the operations of all ranks in their order: ``match`` is the
-    number of what each has in common with others in this part, and ``peer`` the other rank of a message, or
-    `NONE`; ``is_known`` tells whether it is matched in the whole run.
+    number of the message or collective in this part, and ``peer`` the other rank of a message, or `NONE`;
+    ``is_known`` tells whether it is matched in the whole run.
     """
     (whole,) = lists.windows()
     calls, ops = _calls(lists, whole), _operations(lists, whole)
@@ -356,7 +356,7 @@ def _match_collectives(ops: MatchedOperations) -> tuple[Ints, int, int]:
         table = np.empty((least, len(members)), np.int64)
         table[order[on_all_ranks], place[on_all_ranks]] = usable[on_all_ranks]
         same = (ops.op[table] == ops.op[table[:, :1]]).all(axis=1)
-        # After one that differs, the order says nothing.
+        # After the first difference, the order is no evidence.
         table = table[: least if same.all() else int(np.argmin(same))]
         match[table] = np.arange(numbers, numbers + len(table))[:, None]
         numbers += len(table)
@@ -501,10 +501,11 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
 
 
 def _rank_pairs(ops: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
-    """Yield two ranks, one of which receives from the other in some collectives, and their operations.
+    """Yield pairs of ranks of which one receives from the other in collectives, with these operations.
 
     Each rank of a collective in which all wait receives from its neighbours, the next and the last one in the
-    communicator. The others receive from the root, or it from them.
+    communicator. In other collectives, either the root receives from all ranks, or all ranks receive from the
+    root.
     """
     ranks = ops.rank[rows[0]]
     if op in WAITING - ALIGNING:

@@ -212,8 +212,8 @@ class RunLists(msgspec.Struct, dict=True):
     def peers(self) -> Mapping[int, _Column]:
         """The partner of each message of a rank by its rank in the program, `NONE` if it matches nothing.
 
-        The messages with a tag from one rank to another match in their order. Those that are left over, if
-        one side has more, do not; without ``MPI_Init`` on both ranks, none of them does.
+        The messages with a tag from one rank to another match in their order. If one side has more messages,
+        the surplus matches nothing; without ``MPI_Init`` on both ranks, no message matches.
         """
         peers = {
             rank: _shrink_columns({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()
@@ -369,8 +369,8 @@ class RunLists(msgspec.Struct, dict=True):
     ) -> tuple[Ints, Ints, NDArray[np.uint64], Mask, Ints]:
         """Return what there is when a rank leaves each collective of a communicator.
 
-        These are the moment, the operation, the sum of what is begun and not over on all ranks, whether
-        nothing is pending on this one, and the number of calls so far.
+        These are the moment, the operation, the hash sum of the pending operations of all ranks, True if
+        nothing is pending on this rank, and the number of calls so far.
         """
         ops = {name: values.astype(np.int64) for name, values in rows.operations.items()}
         ops["end"] = _ends(ops)

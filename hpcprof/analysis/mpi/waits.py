@@ -81,7 +81,7 @@ def blocked_sends(run: RunMpi) -> Ints:
 
 
 def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return operations of scans, and for each that of the rank before and of the last one of those before.
+    """Return the operations of scans, each with that of the last rank and the latest of all earlier ranks.
 
     ``rows``, of shape (m, n), are as in `collective_tables`, which has the ranks of a communicator in their
     order.
@@ -95,7 +95,7 @@ def scan_predecessors(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
-    """Return operations that give data to a root and end after it has come, and the operation of the root.
+    """Return operations that send data to a root and end after its call began, with the root's operation.
 
     As a send, it is blocked if the data are not buffered. Each collective of ``rows``, of shape (m, n) as in
     `collective_tables`, has its root among the ranks.
@@ -229,7 +229,7 @@ def _pair_messages(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, 
 
 
 def _completions(run: RunMpi, waits: Waits) -> Waits:
-    """Return how long after the first rank each other one leaves a collective in which all wait."""
+    """Return the delay of each rank's return from a synchronizing collective after the first return."""
     ops, calls = run.operations, run.calls
     waited = np.zeros(len(calls), np.int64)
     waited[waits.call] = waits.length
@@ -310,7 +310,7 @@ class _Since:
 
 
 def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-    """Return the calls in which two ranks last had something in common before one waits for the other.
+    """Return the last calls in which two ranks took part together before one waits for the other.
 
     Without any these are the first calls of both threads.
     """

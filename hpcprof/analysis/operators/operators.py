@@ -54,10 +54,7 @@ def nesting(timeline: Timeline) -> Nesting:
 
 
 def nest(table: Operators | Ranges) -> Nesting:
-    """Find the row around each row of a table.
-
-    One is inside another one if it begins before the other one ends and ends no later.
-    """
+    """Find the row around each row: a is inside b if it begins before b ends, and ends no later."""
     order = np.lexsort((-table.end, table.start, table.thread, table.process))
     _, number = numbered_rows(table.process, table.thread)
     threads, starts, ends = (column[order].tolist() for column in (number, table.start, table.end))
@@ -276,7 +273,7 @@ def _nullable(values: Floats) -> NDArray[np.object_]:
 
 
 def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
-    """Return why values that one would expect are null, or 0."""
+    """Return the reason for values that are unexpectedly null or 0."""
     if captured := captured_launches(timeline):
         return (
             f"{counted(captured, 'launch call')} captured into graphs: the work counts where the graphs run"

@@ -136,9 +136,9 @@ def operation_of(name: str, kind: str) -> str:
 def fit_run_network(samples: Sequence[Sample], algorithm: str = TREE, share: float | None = None) -> Network:
     """Return the network that explains the communication of a run.
 
-    Operations with one size at one number of ranks do not tell latency from bandwidth. Their latency is then
-    that of the other operations, else the start value, but no more than their own time; with ``share`` it is
-    this share of their time.
+    Operations with one size at one number of ranks do not separate latency from bandwidth. Their latency is
+    then that of the other operations, else the start value, but no more than their own time; with ``share``
+    it is this share of their time.
     """
     segments, source = {}, "run"
     unclear: list[tuple[str, list[Sample]]] = []

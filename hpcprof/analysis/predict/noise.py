@@ -44,7 +44,7 @@ class Noise:
     """Differences from the mean in ns, in steps that were drawn; shape (operations, draws)."""
     measured: float
     within: float
-    """Variance of the mean steps of the units, over that of the mean step, and what the rest explains of it.
+    """Variance of the units' mean steps, and the part that the residuals explain, over the squared mean step.
     """
     units: int
     steps: int
@@ -149,9 +149,9 @@ def _correlation(series: Floats) -> float:
 
 
 def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Floats:
-    """Return drawn values, of which the largest are at some place of a fitted tail.
+    """Return drawn values, the largest of which are replaced by draws from a fitted Pareto tail.
 
-    ``error`` is that of its shape, in standard errors.
+    ``error`` shifts the shape of the tail, in standard errors.
     """
     count = int(np.sqrt(len(values)))
     if count < _FEWEST_TAIL:
@@ -168,8 +168,8 @@ def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Fl
 def _pareto(excess: Floats, place: Floats, error: float) -> Floats:
     """Return quantiles of a generalized Pareto distribution, fitted by probability-weighted moments.
 
-    The shape is shrunk towards 0, that of an exponential tail, as if ten more values had told it (Hosking and
-    Wallis, 1987); its standard error is (1 + shape) / sqrt(values) (Smith, 1987).
+    The shape is shrunk towards 0, the shape of an exponential tail, with a prior weight of ten values
+    (Hosking and Wallis, 1987); its standard error is (1 + shape) / sqrt(values) (Smith, 1987).
     """
     ordered = np.sort(excess)
     count = len(ordered)

@@ -205,7 +205,7 @@ def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
 
 def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFrame) -> Iterator[Finding]:
     current, now = replay.measured, unchanged
-    # The replay may be some percent off the step of which savings are a share.
+    # The replay may differ from the measured step by some percent.
     step = float(np.concatenate([graph.measured for graph in replay.graphs]).mean())
     slowdown = slowdowns.set_index(["by", "value"])["slowdown"]
     for _ in range(_MOST_FINDINGS):
@@ -378,7 +378,7 @@ def _select_operations(replay: OperationReplay, pattern: str) -> list[Mask]:
 
 
 def _like_the_others(replay: OperationReplay, durations: Sequence[Floats], rank: int | None) -> list[Floats]:
-    """Return times in which a rank takes the median of the others on its stage, else of all others."""
+    """Return times with the median of the other ranks of a rank's stage, else of all, in place of its own."""
     result = []
     for graph, times in zip(replay.graphs, durations, strict=True):
         rows, changed = graph.rows, times.copy()

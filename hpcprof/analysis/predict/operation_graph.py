@@ -91,7 +91,7 @@ class OperationGraph:
 
     @cached_property
     def _order(self) -> list[tuple[list[int], list[Ints]]]:
-        """Operations and groups, each with what it waits for, in an order in which it follows that."""
+        """Operations and groups with their predecessors, in topological order."""
         unit = {row: rows.tolist() for rows in self.members for row in rows.tolist()}
         first = [unit.get(row, [row])[0] for row in range(len(self.group))]
         waits: dict[int, set[int]] = {row: set() for row in first}
@@ -311,7 +311,7 @@ class _Building:
         return [np.array(sorted(needed), np.int64) for needed in before]
 
     def _chain(self, rows: Ints, group: Ints, before: list[set[int]]) -> None:
-        """Let computing follow computing, and collectives and computing each other where they wait."""
+        """Add the edges between computations, and between computations and collectives."""
         lanes: dict[bool, list[int]] = {True: [], False: []}
         for row in rows[~np.isin(self._kind[rows], MESSAGES)].tolist():
             talks = self._kind[row] == "collective"
@@ -354,7 +354,7 @@ class _Building:
             before[row] |= _known_rows(self._post_predecessor(computing, needing, row))
 
     def _post_predecessor(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
-        """Return the operation after which a receive is posted: of the direction of the one that needs it."""
+        """Return the operation after which a receive is posted: the last in the direction of its consumer."""
         same_direction = [
             work for work in computing if needing is not None and self._word[work] == self._word[needing]
         ]

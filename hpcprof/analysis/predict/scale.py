@@ -128,7 +128,7 @@ class _Model:
 
     @cached_property
     def order(self) -> list[tuple[Joint | None, list[int]]]:
-        """The joints and other operations in an order in which each follows what it waits for."""
+        """The joints and other operations in topological order."""
         joint = {key: one for one in self.unit.joints for key in one.keys}
         first = {key: (joint[key].keys[0] if key in joint else key) for key in range(len(self.unit.keys))}
         waits: dict[int, set[int]] = {key: set() for key in first.values()}
@@ -299,9 +299,9 @@ class Predictor:
         return {"unchanged": round(self.measured), "log2": round(max(float(line), 0.0))}
 
     def _draw(self, generator: np.random.Generator, ranks: int, scaling: Scaling, reference: float) -> float:
-        """Return a replay on other ranks with other parameters, over the one without, ``reference``.
+        """Return a replay on other ranks with drawn parameters, over ``reference``, the replay without.
 
-        The mean of other units differs from that of the measured ones by its standard error.
+        The mean over more units is drawn with the standard error of the mean over the measured units.
         """
         unit, steps = self.unit, self.unit.own.shape[2]
         chosen = generator.integers(steps, size=steps)

@@ -3,8 +3,8 @@
 1. Ranks that send each other messages and have stages are one unit, else each rank is a unit.
 2. Operations of all units that have stage, name and number in common are one operation of the unit. Their
    times in all units and steps are its sample. The unit with most operations is the template.
-3. A collective joins operations of one unit, of all units, or of a subset of the units. Subsets
-   in two orthogonal directions are a grid of processes; the meaning of others has to be told (``keep``).
+3. A collective joins operations of one unit, of all units, or of a subset of the units. Subsets in two
+   orthogonal directions are a grid of processes; ``keep`` gives the meaning of other subsets.
 4. A message between units comes from a neighbour.
 """
 
@@ -54,7 +54,7 @@ class Unit:
     """One row per operation: stage, name, number, kind, bytes."""
     own: Floats
     lag: Floats
-    """Time after the last peer has come, and delay after what the operation waits for, in ns; NaN where a
+    """Time after the arrival of the last peer, plus the delay after the predecessors, in ns; NaN where a
     unit does not have the operation; shape (operations, units, steps).
     """
     before: Sequence[Ints]

@@ -180,7 +180,7 @@ def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:
 
 
 class PairedRank(msgspec.Struct, frozen=True, dict=True):
-    """One rank: the kernels of both sides, one element per run, and what the numbers of kernels mean."""
+    """One rank: the kernels of both sides, one element per run, and the name of each kernel number."""
 
     rank: int
     candidate: list[Occurrences]

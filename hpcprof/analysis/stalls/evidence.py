@@ -19,7 +19,7 @@ _LIBRARIES = re.compile(
 _WAITING_FILES = re.compile(
     r"/torch/distributed/(?:distributed_c10d|rendezvous|device_mesh|elastic/utils/store)\.py$"
 )
-"""Files of PyTorch with functions in which a rank waits for others."""
+"""Files of PyTorch whose functions wait for other ranks."""
 
 _COUNTERPARTS = (
     (re.compile(r"MPI_(?:M?Recv|M?[Pp]robe)|recv"), "sends"),
@@ -154,7 +154,7 @@ def place(rank: int, stack: tuple[CodeLine, ...] | list[CodeLine]) -> Place | No
 
 
 def meeting_call(stack: tuple[CodeLine, ...] | list[CodeLine]) -> str:
-    """Return the function of PyTorch by which the user's code waits for other ranks; empty without one."""
+    """Return the function of PyTorch that waits for other ranks; empty if the stack has none."""
     library = itertools.takewhile(lambda frame: _LIBRARIES.search(frame.file), stack)
     calls = [frame.function for frame in library if _WAITING_FILES.search(frame.file)]
     return calls[-1] if calls else ""

@@ -2,8 +2,8 @@
 
 The native stack has the name of the call that hangs. A profiler that is stopped before the program records it
 too, as if it had ended then. If the program ended first, the profile lacks this call, and often a few before
-it: its communicator is then that in which the rank made this call the last time after the same calls. But a
-collective in which each rank waits for all has ended everywhere if it has anywhere, as the run stood still.
+it: its communicator is then that in which the rank made this call the last time after the same calls. As the
+run stands still, a synchronizing collective that has ended on one rank has ended on all.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Finds which ranks hold a run up, from the collectives that each rank has entered and from its process.
 
-A rank that has entered a collective waits for the ranks of the group that have not. Those may wait in another
-collective themselves: the ranks to which all waiting leads hold the run up. If it leads back to where it
-started, groups wait for each other in a cycle.
+A rank that has entered a collective waits for the ranks of the group that have not, and these may wait in
+another collective. The culprits are the ends of these chains of waiting. A chain that returns to its start is
+a deadlock between groups.
 """
 
 import math
@@ -175,7 +175,7 @@ class _Operations:
         return tuple(sorted((inside | {rank for rank, _, _ in self.messages}) - set(culprits)))
 
     def waits(self) -> dict[int, dict[int, WaitedFor]]:
-        """Return for which ranks each rank waits, and in what; one that is stuck waits for none."""
+        """Return the ranks that each rank waits for, and the collective; a stuck rank waits for none."""
         waits: dict[int, dict[int, WaitedFor]] = defaultdict(dict)
         # The first collective that a rank waits in counts, so the latest come first.
         numbered = sorted(self.unfinished.items(), key=lambda item: -_first_time(item[1].values()))
@@ -215,7 +215,7 @@ class _Operations:
         ]
         if complete:
             first = min(complete, key=lambda inside: _first_time(inside.values()))
-            # A rank whose GPU has not begun what those of others have holds them up.
+            # A rank holds the others up if its GPU has not begun a collective that their GPUs have begun.
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
             return late or sorted(first), self._find_waited_for(next(iter(first.values())))
@@ -341,7 +341,7 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
 
 
 def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
-    """Return the verdict from the calls of libraries in which ranks are; None if no rank is in one.
+    """Return the verdict from the library calls that the ranks are in; None if no rank is in one.
 
     Native stacks show calls of MPI, NCCL and CUDA; Python stacks show the calls of PyTorch in which ranks
     meet before the first collective. Nothing tells the communicators, so ranks in another call than most are
@@ -411,7 +411,7 @@ def _ranks_by_name(names: Mapping[int, str]) -> dict[str, list[int]]:
 def _stall_of_minority(
     ranks_by_name: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]
 ) -> Stall:
-    """Return the verdict on ranks in different calls or places, of which the fewest are to blame."""
+    """Return the verdict on ranks in different calls or places: the smallest group is to blame."""
     sides = [
         Side(tuple(members), call, (), next(iter(_places(members[:1], ranks)), None))
         for call, members in ranks_by_name.items()

@@ -160,7 +160,7 @@ def _correlation(owner: Ints, series: Ints, shift: Floats, variance: Floats) -> 
             products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(variance))
             term = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
         total += term
-    # The last one is that of the next clusters.
+    # The last column is the covariance with the next cluster.
     correlation = neighbour_correlation(term, total, length)
     return length, expected_correlation(correlation, count, length, _ASSUMED_CLUSTERS, errors=_ERRORS)
 

@@ -16,7 +16,7 @@ _INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
 """The weight of the assumption that values are independent, as a number of values; less tell nothing."""
 
 _OWN_ERRORS = 0.5
-"""Standard errors by which the correlation in one series may exceed its measurement."""
+"""Number of standard errors added to the measured correlation of one series."""
 
 _MOST_LAGS = 8
 _TRIMMED = 10
@@ -77,11 +77,10 @@ def lags(length: Ints | Floats) -> Ints:
 def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Floats) -> Floats:
     """Return the correlation of neighbours in a series, the larger of two estimates.
 
-    One is that of the next values, corrected as in `correlation_with_next`. The other, from ten values on, is
-    that of an autoregressive series whose mean varies as much as the correlations with several next values
-    let expect: slow changes beside fast noise hardly show in the next value alone. ``next_ones`` and
-    ``total`` are the correlation with the next value, and the sum of those with as many next values as `lags`
-    says.
+    One estimate is the correlation with the next value, corrected as in `correlation_with_next`. The other
+    one, from ten values on, is the correlation of an autoregressive series whose mean has the variance that
+    the correlations at several lags imply: slow changes below fast noise hardly show at lag 1. ``next_ones``
+    is the correlation at lag 1, and ``total`` the sum of the correlations up to lag `lags`.
     """
     correlation: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
     several = lags(length)
@@ -139,10 +138,10 @@ def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
 
 
 def correlation_factor(apart: Floats) -> float:
-    """Return by how much an interval is wider because neighbours are alike.
+    """Return the factor by which the correlation of neighbours widens an interval.
 
-    ``apart`` is how far each value of a series is from its level. Few values hardly tell how alike they are;
-    then they count as independent.
+    ``apart`` is how far each value of a series is from its level. Few values do not determine the
+    correlation; they count as independent.
     """
     n = len(apart)
     if n < _FEWEST_ALIKE:
@@ -156,8 +155,8 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
 
     It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
     outliers do not widen it. More are left out of more than 20 values, because the mean of skewed values is
-    not their median, as many values would show. Its width is that of an autoregressive series of first
-    order: such values tell less than as many independent ones about their mean, and also their variance.
+    not their median, as many values would show. Its width is that of an autoregressive series of first order:
+    such values determine their mean and variance less well than independent values.
 
     ``series`` has at least two values each, shape (..., n); ``confidence`` is for example 0.95, and
     ``correlation`` that of neighbouring values, less than 1. This and the ends have shape (...).
@@ -200,10 +199,11 @@ _SLOPE = 0.5
 
 
 def grows_with(cause: Ints, effect: Ints) -> Mask:
-    """Return in which of many repetitions something waited for what ended before it; times in ns, shape (n,).
+    """Return the repetitions in which an effect waited for its cause, shape (n,); times are in ns.
 
-    All or none of those in which the effect is no earlier: one that waits is nearly always later, and grows
-    with the cause. The slope is that of Theil and Sen: a few odd repetitions do not decide.
+    The answer is the same for all repetitions in which the effect is not earlier than the cause: an effect
+    that waits is nearly always later, and grows with the cause. The slope is that of Theil and Sen: a few odd
+    repetitions do not decide.
     """
     later = effect >= cause
     chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)

@@ -10,7 +10,7 @@ from hpcprof.profiles.timeline import Floats
 
 _MOST_ROUNDS, _TERMS, _TOGETHER = 100, 110, 1_000
 _SMALL_STEP = 1e-5
-"""After so small a step the error left is that of the tail: each is as the cube of the one before."""
+"""After so small a step only the error of the tail remains: each error is about the cube of the last."""
 _LARGE = 50.0
 
 _log_gamma = np.frompyfunc(math.lgamma, 1, 1)

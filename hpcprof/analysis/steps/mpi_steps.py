@@ -1,9 +1,8 @@
 """Steps of programs that mark none: the main loop repeats its sequence of messages and collectives.
 
-Steps begin where every n-th call of a name ends. Such a call is one that all ranks join, so that every rank
-finds the same steps without knowing the others. The calls between two of them may differ from rank to rank,
-and on a master that serves from step to step. Where a loop has no such call, each rank takes its own
-sequence.
+Steps begin where every n-th call of a name ends. All ranks join such a call, so every rank finds the same
+steps without data of the other ranks. The calls between two of them may differ from rank to rank, and on a
+master that serves from step to step. Where a loop has no such call, each rank takes its own sequence.
 """
 
 import re
@@ -212,8 +211,8 @@ class _Sequence:
     def marks(self, chosen: Mask, calls_per_step: int) -> _Marks:
         """Return every ``calls_per_step``-th of the chosen calls, and one before them if it starts a repeat.
 
-        Intervals at both ends that are unlike all others, or much longer, are none of the loop, nor is one
-        before the first call with fewer calls than all others.
+        Intervals at both ends do not belong to the loop if they differ from all others or are much longer;
+        neither does a first interval with fewer calls than all others.
         """
         at = np.flatnonzero(chosen)[::calls_per_step]
         if len(at) < 2:
@@ -298,8 +297,8 @@ def _sequence_of_rank(timeline: Timeline) -> tuple[_Sequence, Ints]:
 def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
     """Return the possible steps that calls of MPI mark, the best first.
 
-    The best has the shortest period. Among equals, a call in which all ranks wait for each other is best,
-    then the last call.
+    The best has the shortest period. Among equal candidates, synchronizing calls come first, then the last
+    call.
     """
     candidates = [*_joined_candidates(timeline)]
     if not any(step.regular for step in candidates):

@@ -356,7 +356,7 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     without = int(span.isna().sum())
     reason = compare_times(row["p50_ns"], typical)
     if 0 < without < len(span):
-        # The span of the others is not that of a step.
+        # The other spans are not steps.
         reason = f"{without} of {counted(len(span), 'step')} have no work on the GPU"
     return Outcome(pd.DataFrame([row], dtype=object), reason)
 

@@ -40,7 +40,7 @@ _CHANGES_OF_A_PHASE = 3
 """A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
 
 _FOLLOWS = 0.001
-"""Steps follow each other if this share of themselves, or less, lies between the end of one and the next."""
+"""Maximum share of a step between its end and the next begin, for consecutive steps."""
 
 _TAIL = 10
 """The valley lies between the nearest tenths of two kinds: single steps may be between them."""
@@ -169,10 +169,10 @@ def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
 
 
 def steady_series(account: pd.DataFrame) -> StepSeries:
-    """Return the series in which steps of every kind that works more or less take as long as the usual kind.
+    """Return the series with the steps of every kind with more or less work scaled to the usual kind.
 
-    Such a kind has a different length by design. One that only waits or idles longer keeps its length, and so
-    does one whose steps follow each other: there the level of the steps changes.
+    Such a kind has a different length by design. A kind that only waits or idles longer keeps its length, and
+    so does a kind whose steps are consecutive: that is a change of level.
     """
     series, kind = step_series(account), kinds_of_steps(account)
     if not len(kind):
@@ -283,7 +283,7 @@ def _intervals(start: Ints, end: Ints, follow: bool) -> Floats:
 
 
 def _parts(rows: pd.DataFrame, elapsed: float) -> dict[str, int | None]:
-    """Return the mean of each part over some steps and ranks, and what is left of their elapsed time."""
+    """Return the mean of each part over some steps and ranks, and the rest of their elapsed time."""
     unknown = bool(rows["wait_for_peer_ns"].isna().all())
     means = {name: round(float(rows[name].fillna(0).astype(float).mean())) for name in PARTS}
     # Within one kind, the slowest rank may take less than the others.

@@ -264,7 +264,7 @@ def _only_outermost(timeline: Timeline, candidates: list[StepCandidate]) -> list
 
 
 def _outer_programs(timeline: Timeline, candidates: list[StepCandidate]) -> list[StepCandidate]:
-    """Let a program of XLA mark steps only if no other one runs once while it runs several times."""
+    """Let a program of XLA mark steps only if no other program runs once while it runs several times."""
     programs = [step.name for step in candidates if step.source == _XLA and step.instances >= MIN_INSTANCES]
     starts = {name: timeline.ranges.start[marking_rows(timeline, name)] for name in programs}
     inner = set()
@@ -312,7 +312,7 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
 
 
 def _share_launched_inside(timeline: Timeline, ranges: Ranges) -> float:
-    """Return the share of the GPU's time that was launched in ranges, of one after another; 1 without any."""
+    """Return the share of the GPU's time that was launched in consecutive ranges; 1 without work."""
     launched, time = _launched_time(timeline)
     first, last = np.searchsorted(launched, ranges.start), np.searchsorted(launched, ranges.end)
     return float((time[last] - time[first]).sum() / time[-1]) if time[-1] else 1.0
@@ -411,7 +411,7 @@ def _capture_length(timeline: Timeline) -> int:
 
 
 def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
-    """Return those of some rows that can be the steps of one program, by their start.
+    """Return the rows that can be steps of one program, by start.
 
     These are the outermost ranges of each thread of the process whose ranges take the most time; if the
     ranges of its threads overlap, those of the thread whose ranges take the most time.

@@ -44,7 +44,7 @@ class StepSet(msgspec.Struct, frozen=True):
         return f"{f'{self.count:,} of ' if self.left_out else ''}{counted(self.every, 'step')}"
 
     def __str__(self) -> str:
-        """Return the set in words, alike for equal ones: ``5 of 6 steps (without 1 that took long once)``."""
+        """Return the set in words, equal for equal sets: ``5 of 6 steps (without 1 that took long once)``."""
         why = " and ".join(f"{number:,} {rule.value}" for rule, number in self.left_out)
         return f"{self.short} (without {why})" if why else self.short
 

@@ -1,4 +1,4 @@
-"""Memory: copies and sets by operation, and what the program's allocator held."""
+"""Memory: copies and sets by operation, and the memory of the program's allocator."""
 
 import numpy as np
 

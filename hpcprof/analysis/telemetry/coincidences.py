@@ -10,9 +10,9 @@ be for independent values. The largest statistic of all metrics decides about ea
 Young), so that looking at many metrics raises no false alarms. ``benchmarks/coincidences.py`` has their rate,
 and the power.
 
-**Ranks.** What a rank has otherwise than the others has to differ by more than it varies over time (normal
-mean, for correlated units, times the number of looks), by 5 %, or, from four ranks on, by 3 % and five times
-as much as the others differ among themselves.
+**Ranks.** A rank is reported only if its value differs from the other ranks' values by more than it varies
+over time (normal mean, for correlated units, times the number of looks), by 5 %, or, from four ranks on, by 3
+% and five times as much as the others differ among themselves.
 """
 
 import math
@@ -48,10 +48,10 @@ _ALIKE = 2.0
 """Units are about as long as long steps up to this many times these."""
 _MOSTLY = 0.9
 _CROWDED = 0.05
-"""The least share of the steps in which a rank waits for a core that others use."""
+"""Minimum share of the steps in which a rank waits for a core that other processes use."""
 
 _POLLS = 0.9
-"""The least CPU time, in cores, of a rank that may poll for others instead of computing."""
+"""Minimum CPU time, in cores, of a rank that may poll for other ranks instead of computing."""
 
 _FEWEST_BLOCKED = 5
 _CPU_OF_FAULT_S = 2e-4
@@ -61,7 +61,7 @@ _STATES = ("blocked_pct", "paging_pct")
 """States that a sample has of its instant only: it says nothing of the steps between two samples."""
 
 _KNOWN = 0.25
-"""The least share of the units in which the state has to be sampled."""
+"""Minimum share of the units in which the state was sampled."""
 
 REASONS = {
     0x4: "power cap",
@@ -154,7 +154,7 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
 
 
 def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
-    """Return the steps during which everything was sampled, but for what was sampled briefly."""
+    """Return the steps during which all metrics were sampled, except briefly sampled metrics."""
     sampled = [series.times for node in nodes for series in node.series.values()]
     extents = np.array([(times[0], times[-1]) for times in sampled])
     length = extents[:, 1] - extents[:, 0]
@@ -186,7 +186,7 @@ def _join_neighbours(steps: RunSteps) -> RunSteps:
 
 
 def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> list[_Tested]:
-    """Return the metrics in the middle of each unit, equally long: a longer one has more of what bursts."""
+    """Return the metrics in equal windows in the middle of each unit: longer ones hold more of a burst."""
     length = np.diff(steps.edges)
     width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))
     middle = (steps.edges[:-1] + steps.edges[1:]) / 2
@@ -277,7 +277,7 @@ def _beside_usual_steps(
 
 
 def _tail_frequency(sums: Floats) -> Floats:
-    """Return how often the highest of some drawn sums is as high as each of the first row, by its spread."""
+    """Return how often the highest drawn sum reaches each sum of the first row, by its spread."""
     spread = sums.std(axis=0)
     scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     highest = np.sort(scores[1:].max(axis=1))
@@ -319,7 +319,7 @@ def _tests_of_metrics(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator
 
 
 def _foreign_cores(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
-    """Return how many of the cores of some ranks others use in each unit; None where that is unknown.
+    """Return the number of cores of some ranks that other processes use in each unit; None if unknown.
 
     It is unknown for cores that other ranks share: these are no strangers. Ranks are sampled more often than
     cores. The ranks' use counts when the cores were sampled: else others would seem to use the cores before
@@ -534,8 +534,8 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
     """Yield the ranks that wait for memory, or for files, for a share of the steps; that is no chance.
 
     For memory, all processes in the control group of a rank wait at once, as the kernel counts, or the rank
-    waits for pages that are no longer in memory, as far as these had been there before. To make room for them
-    takes CPU time in the kernel, which is what the rank has more of than the one that has least.
+    waits for pages that are no longer in memory, as far as these had been there before. Reclaiming memory
+    takes CPU time in the kernel: the rank's kernel time beyond the least of all ranks.
     """
     extent, span = steps.edges[[0, -1]], (int(steps.last[0]), int(steps.last[-1]))
     for node in nodes:
@@ -582,8 +582,8 @@ def _ranks_short_of_cores(
     """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
 
     The kernel counts both. A rank waits for others at most as long as these use its cores, and no step is
-    shorter than what another rank computes in it; the CPU time of one that polls says nothing about that. A
-    rank whose core nobody else uses waits for it while its own threads have it, and so does one with others.
+    shorter than what another rank computes in it; the CPU time of a polling rank says nothing about its
+    computation. A rank also waits for a core while its own threads use it, with or without other processes.
     """
     nodes_by_name = {node.node: node for node in nodes}
     used = {
@@ -678,7 +678,7 @@ def noted_steps(lines: Sequence[Any]) -> RunSteps | None:
 def _units(begin: float, line: Any) -> Iterator[tuple[float, int, int, int, int]]:
     """Yield when each unit of a line ends, and the other figures of `RunSteps`, the last unit first.
 
-    The median of two steps is the longer one: the mean of all but the long ones tells more.
+    The median of two steps is the longer one: the mean of all but the long steps is more precise.
     """
     long = line.long or ((line.step, line.max_ns),)
     remaining_ns = 1e9 * (line.time - begin) - sum(wall for _, wall in long)

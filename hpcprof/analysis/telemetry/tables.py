@@ -131,7 +131,7 @@ def _losses(nodes: Sequence[NodeTelemetry]) -> str:
 
 
 def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:
-    """Yield each node with the blocks of its ranks; None has those of what is of no rank."""
+    """Yield each node with the blocks of its ranks; The key None has the metrics that belong to no rank."""
     for node in run.nodes:
         blocks: dict[int | None, Blocks] = {}
         for rank in sorted(node.ranks):
@@ -269,7 +269,7 @@ def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> 
 
 
 def _amount_during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) -> tuple[float, float]:
-    """Return the part of evenly spread amounts that lies in a time, and the time that they cover of it."""
+    """Return the part of evenly spread amounts in a window of time, and the part of it that they cover."""
     starts, ends, values = amounts
     shared = np.maximum(0.0, np.minimum(ends, end) - np.maximum(starts, begin))
     return float((values * shared / (ends - starts)).sum()), float(shared.sum())
@@ -350,7 +350,7 @@ def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
 
 
 def _counter_growth(series: Sequence[Series], times: Floats) -> Floats:
-    """Return by how much the sum of counters grew between moments that all of them have samples of."""
+    """Return the growth of a sum of counters between moments at which all of them were sampled."""
     return sum(
         (np.maximum(0.0, np.diff(item.values[np.searchsorted(item.times, times)])) for item in series),
         np.zeros(len(times) - 1),

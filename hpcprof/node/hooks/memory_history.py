@@ -62,8 +62,8 @@ class MemoryHistory:
             )
             self._torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
             self._modules.follow()
-            # A program that has frozen its garbage collector hides what was there by then.
-            # PyTorch takes the name of this module out of its package.
+            # A frozen garbage collector hides the objects that existed when it was frozen. PyTorch takes the
+            # name of this module out of its package.
             sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(
                 lambda optimizer, _args, _kwargs: self._optimizers.add(optimizer)
             )
@@ -193,7 +193,7 @@ class _Modules:
 
 
 def _short_name(name: str) -> str:
-    """Return the name of a module without those of the wrappers around the program's own."""
+    """Return the name of a module without the names of wrappers such as DDP."""
     while name.startswith(("module.", "_orig_mod.", "_fsdp_wrapped_module.")):
         name = name.partition(".")[2]
     return "" if name in ("module", "_orig_mod", "_fsdp_wrapped_module") else name

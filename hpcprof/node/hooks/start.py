@@ -39,8 +39,8 @@ _standard_path: list[str] = []
 class _StandardModules:
     """A finder of the hook's files and of the standard library, for one thread; others import as ever.
 
-    As a context, it hides what the program has imported by the name of a standard module, and in the end
-    takes out of ``sys.modules`` what has been imported in it, but for the hook's files.
+    As a context, it hides the program's modules that have names of standard modules; at its end it removes
+    the modules imported in it from ``sys.modules``, except the hook's files.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,8 @@ def _watch_exceptions() -> None:
     process = os.getpid()
     if not run or not rank.isdigit() or not started_as.isdigit():
         return
-    # A process that the program starts has its variables; one that takes its place has its number too.
+    # A process that the program starts has its variables; the process that replaces it by exec has the same
+    # number.
     owner = f"HPCPROF_EXCEPTION_OF_{'WORKER' if worker else 'RANK'}"
     if os.environ.setdefault(owner, str(process)) != str(process):
         return

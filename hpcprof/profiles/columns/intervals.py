@@ -18,7 +18,7 @@ _IN_A, _IN_B = 1, 2
 def union(start: Ints, end: Ints) -> Intervals:
     """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
     start, end = _sort_intervals(start, end)
-    # If as many intervals have ended as have begun, none is open, whichever start belongs to which end.
+    # If equally many intervals have begun and ended, none is open, whichever start belongs to which end.
     apart = start[1:] > end[:-1]
     if apart.all():
         return start, end

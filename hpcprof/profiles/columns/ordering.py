@@ -6,7 +6,7 @@ from hpcprof.profiles.timeline import Ints
 
 
 def ascends(values: Ints) -> bool:
-    """Return whether no value is below the one before it."""
+    """Return whether no value is below its predecessor."""
     return bool((values[1:] >= values[:-1]).all())
 
 
@@ -17,7 +17,7 @@ def ordered(values: Ints) -> Ints:
 
 
 def as_of(values: Ints, moments: Ints, *columns: Ints) -> list[Ints]:
-    """Return each column's entry that is valid at each moment: the one after the last value not above it.
+    """Return each column's entry that is valid at each moment: the entry after the last value not above it.
 
     ``values`` ascend. Each column has one more entry than there are values; the first is valid before all.
     """

@@ -24,7 +24,7 @@ class Communicator:
     """A communicator as one of its ranks knows it."""
 
     name: str | None = None
-    """The same on all of its ranks; None if the export does not tell it from others."""
+    """The same on all of its ranks; None if the export does not identify it."""
     rank: int = NOBODY
     size: int = UNKNOWN_RANKS
     """Its own rank in the communicator and the number of ranks; -1 if unknown."""
@@ -83,9 +83,9 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, rank: Int
     """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that
-    get or send it, one less in place. Where one of both is NULL and the other is not, it is 0.
-    ``sent`` and ``received`` are as the profiler counts, ``ranks`` is the size of the communicator and
-    ``rank`` the own rank in it, -1 if unknown; all have the shape (n,).
+    get or send it, one less in place. If only one of both is NULL, it counts as 0. ``sent`` and ``received``
+    are as the profiler counts, ``ranks`` is the size of the communicator and ``rank`` the own rank in it, -1
+    if unknown; all have the shape (n,).
     """
     single, other_ranks = np.ones_like(ranks), ranks - 1
     receivers, senders = {
@@ -122,7 +122,7 @@ _OF_PROCESS = " of process "
 
 
 def of_one_process(text: str, process: int) -> str:
-    """Return the name of a communicator of devices that one process has: others may number theirs alike."""
+    """Return the name of a communicator of devices that one process has: others may use the same numbers."""
     return f"{text}{_OF_PROCESS}{process}"
 
 

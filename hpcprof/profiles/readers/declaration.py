@@ -132,7 +132,7 @@ class Reader:
     shared_suffixes: tuple[str, ...] = ()
     """The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these."""
     own_suffixes: tuple[str, ...] = field(default=(), kw_only=True)
-    """The suffixes that no other kind has, though they end like a shared one."""
+    """The suffixes of this kind alone, though they end like a shared suffix."""
     recognize: str = ""
     """Returns whether a file is a profile of this kind, by its first bytes."""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -219,7 +219,7 @@ def foreign_kind(path: Path) -> str:
 
 
 def foreign_trace(path: Path, other: str = "") -> str:
-    """Return whose trace a JSON file is, by how it begins; ``other`` for one with events of someone else."""
+    """Return whose trace a JSON file is, by how it begins; ``other`` for a trace of another program."""
     with suppress(DamagedInput):
         head = content_of(path, _HEAD_BYTES)
         kinds = (kind for pattern, kind in _TRACES.items() if re.search(pattern, head, re.DOTALL))
@@ -236,7 +236,7 @@ def load(reference: str) -> Any:
 def rank_from_name(path: Path) -> int | None:
     """Return the rank in ``rank00003.sqlite``, ``rank3.sqlite``, ``name.3.sqlite`` or ``a_rank-3_b.sqlite``.
 
-    A folder ``rank_3`` tells that of a file in it, whose name tells none. None if neither does.
+    A folder ``rank_3`` gives the rank of a file in it whose own name has none. None if neither does.
     """
     stem = _SUFFIX.sub("", path.name)
     match = _RANK.search(stem) or _NUMBER.search(stem) or _RANK.fullmatch(path.parent.name)

@@ -106,7 +106,7 @@ def identify_rank(path: Path) -> int | None:
 
 
 def several_ranks(path: Path) -> SeveralRanks | None:
-    """Return the ranks in a profile that holds several, each with its processes; None if it holds one."""
+    """Return the ranks in a profile of several ranks, each with its processes; None for a single rank."""
     with _known_reader(path) as reader:
         return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
 
@@ -138,7 +138,7 @@ def _known_reader(path: Path) -> Iterator[Reader]:
 
 @contextmanager
 def reading_profile(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong in the block into damage of a profile, and bound the memory that it takes."""
+    """Turn any exception of the block into DamagedInput for a profile, and bound the memory of the block."""
     # Outside of the bound: its OpenBLAS reserves memory for each core, and ends the process if it gets none.
     import numpy as np  # noqa: F401
     import pyarrow as pa

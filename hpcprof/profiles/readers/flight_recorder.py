@@ -108,7 +108,7 @@ def rank_of_dump(path: Path) -> int | None:
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
-    """Return the dumps in a folder by rank, with whatever is in place of one; none if all are folders."""
+    """Return the entries of a folder that are named as dumps, by rank; none if all of them are folders."""
     with reading(folder):
         dumps = {rank: path for path in sorted(folder.iterdir()) if (rank := rank_of_dump(path)) is not None}
         return {} if all(path.is_dir() for path in dumps.values()) else dumps
@@ -137,7 +137,7 @@ def plain_values(data: bytes) -> Any:
     if not data:
         raise ValueError("it is empty")
     if data[:1] == b"{":
-        # Each value of a list and of an object comes after one of these, or begins with it.
+        # Each value of a list or an object follows one of these characters, or begins with it.
         if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
             raise ValueError("it has too many values")
         try:

@@ -1,4 +1,4 @@
-"""Snapshots of PyTorch's memory: what a process has allocated on GPUs, by whom, and what came before.
+"""Snapshots of PyTorch's memory: a process's allocations on GPUs with their stacks, and the events before.
 
 ``torch.cuda.memory._dump_snapshot`` writes them, and the hook of a run (`hpcprof.node.hooks.memory_history`)
 with one more key. They are pickles of somebody else: only plain values are loaded, up to a maximum number.

@@ -1,4 +1,4 @@
-"""Pickles of somebody else, of which only plain values are loaded: no class, and nothing kept elsewhere."""
+"""Reader of untrusted pickles: it loads plain values only, no classes and no persistent ids."""
 
 import io
 import pickle
@@ -32,9 +32,9 @@ class _NoClasses(pickle.Unpickler):
 def load_plain(data: bytes, most_values: int) -> Any:
     """Return the plain values of a pickle.
 
-    Parts of them may be the same object several times, so that they can be far more than ``most_values`` for
-    whoever counts them one by one. Raises ValueError if it is no pickle, or makes anything but plain values,
-    or more of them than ``most_values``.
+    A pickle may repeat one object many times, so that walking the values may visit far more than
+    ``most_values``. Raises ValueError if it is no pickle, or makes anything but plain values, or more of them
+    than ``most_values``.
     """
     try:
         tuples = 0

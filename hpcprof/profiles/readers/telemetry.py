@@ -75,7 +75,7 @@ class NodeTelemetry(msgspec.Struct, frozen=True, eq=False):
         )
 
     def rank_of(self, device: str) -> int | None:
-        """Return the rank that a device is, or that used it; None if it is of no rank, or of several."""
+        """Return the rank that a device is, or that used it; None if it belongs to no rank, or to several."""
         for kind in ("rank", "gpu"):
             number = parsed_count(device.removeprefix(kind))
             if device.startswith(kind) and number is not None:
@@ -85,7 +85,7 @@ class NodeTelemetry(msgspec.Struct, frozen=True, eq=False):
     def rank_of_gpu(self, gpu: int) -> int | None:
         """Return the rank that used a GPU; None if no rank or several did.
 
-        Where the driver does not tell, and there are as many ranks as GPUs, they are in one order.
+        If the driver does not say, and ranks and GPUs are equally many, they are matched in order.
         """
         if len(self.ranks) == len(self.gpus) and not any(place.gpus for place in self.ranks.values()):
             return sorted(self.ranks)[gpu]
@@ -123,7 +123,7 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
 
 
 class EnergySoFar:
-    """The energy of the GPUs of a running run; each look reads what was written since the one before.
+    """The energy of the GPUs of a running run; each call reads what was written since the last call.
 
     Only counters of energy count, as data-center GPUs have them.
     """
@@ -162,7 +162,7 @@ class _Reading:
         self.damaged = 0
 
     def take(self, line: bytes) -> None:
-        """Add a line; one that cannot be read is counted."""
+        """Add a line; damaged lines are counted."""
         try:
             value = json.loads(line)
             if isinstance(value, dict):

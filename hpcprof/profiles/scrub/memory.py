@@ -16,7 +16,7 @@ _LIBRARY = re.compile(r"(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*|torchin
 """By their files, frames tell an optimizer or a collective from the program."""
 
 _KEPT = ("segments", "device_traces", NOTES)
-"""The keys that are copied; of others, as of settings of the allocator and annotations, nothing is known."""
+"""The keys that are copied; others, such as settings of the allocator, may hold anything."""
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:

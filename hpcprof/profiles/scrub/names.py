@@ -39,7 +39,7 @@ class Names:
         """The texts in which secrets were replaced."""
 
     def know(self, words: Mapping[str, str]) -> None:
-        """Add words, each with its kind (host or user); those of one or two letters are too common."""
+        """Add words, each with its kind (host or user); names of one or two letters are too common."""
         telling = {w: kind for w, kind in words.items() if len(w) >= _SHORTEST and w not in _EVERYBODY}
         self._kinds = telling | self._kinds
         longest_first = sorted(self._kinds, key=len, reverse=True)

@@ -239,7 +239,7 @@ class NcclPayloads:
         self._layouts = layouts
 
     def cleaned(self, domain: int, blob: object) -> bytes | None:
-        """Return a payload with nothing but known numbers; None for one that is not as NCCL writes it."""
+        """Return a payload with nothing but known numbers; None for a payload that NCCL does not write."""
         if not isinstance(blob, bytes) or len(blob) < PAYLOAD_HEADER.itemsize:
             return None
         header = np.frombuffer(blob, PAYLOAD_HEADER, 1)[0]

@@ -22,7 +22,7 @@ def is_samples(path: Path) -> bool:
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy samples to ``target`` without hosts and paths, and return what was left out.
 
-    Lines that cannot be read are left out: nobody knows what they hold.
+    Lines that cannot be read are left out: they may hold anything.
     """
     names.know(hosts_and_users([path.stem], []))
     with reading(path):

@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
 def ask(
     command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> Answer:
-    """Run a command with additional environment variables; one that cannot run is an answer too."""
+    """Run a command with additional environment variables; a command that cannot run gives an answer too."""
     limit = COMMAND_SECONDS if seconds is None else seconds
     try:
         result = run_command(command, timeout=limit, environment={**os.environ, **(environment or {})})

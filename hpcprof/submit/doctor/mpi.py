@@ -46,7 +46,7 @@ _OPEN_MPI = {
 
 
 def mpi(machine: Inspected) -> CheckResult:
-    """Check that two ranks are of one job; on a batch system only inside a job, or with ``probe``."""
+    """Check that two ranks belong to one MPI job; on a batch system only inside a job, or with ``probe``."""
     launcher = machine.site.launcher.name
     if machine.scheduler.runs_in_image:
         observation = "The image that the jobs run in has an MPI of its own."

@@ -1,4 +1,4 @@
-"""A small job at the site, which tells what a check cannot see from here."""
+"""A small job at the site, for checks that this machine cannot make."""
 
 import shutil
 import tempfile

@@ -289,7 +289,7 @@ class JobSpec:
         return [name for name in names if (value := getattr(self, name)) or value == 0]
 
     def over(self, lower: "JobSpec") -> "JobSpec":
-        """Return this request, with the values of a lower one for what was not given."""
+        """Return this request, completed by the values of a request of lower precedence."""
         changes: dict[str, Any] = {}
         for name in ("program", *OPTIONS):
             upper, below = getattr(self, name), getattr(lower, name)

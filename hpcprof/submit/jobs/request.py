@@ -1,4 +1,4 @@
-"""Makes a job of a request, and checks it at its site."""
+"""Makes a job from a request, and checks it at its site."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ JobRequest = JobSpec
 """The name of `JobSpec` in version 0.2."""
 
 _MOST_RANKS = 10_000_000
-"""More than any machine has: the rank selection makes a list of them."""
+"""Maximum number of ranks, more than any machine has: the rank selection lists them in memory."""
 _ONE_WORD = re.compile(r"[^\s\"'\\#$`]+")
 
 
@@ -162,7 +162,7 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
 
 
 def _notify_names(spec: JobSpec, host: str | None) -> list[str]:
-    """Return the names of the targets of messages, of which job.sh finds each in a file of the user's."""
+    """Return the names of the notification targets; job.sh reads each target from a file of the user."""
     if not spec.notify:
         return []
     from hpcprof.submit import notify

@@ -204,7 +204,7 @@ def _roles_of_dask(job: Job, command: Command) -> str:
 
 
 def _within_one_rank(name: str, command: Command, nodes: int) -> str:
-    """Return what a launcher of workers does in the one rank of a node, and what to do instead."""
+    """Return the effect of a worker launcher inside the single rank of a node, and the remedy."""
     words = {word.partition("=")[0].replace("_", "-") for word in command.words}
     shared = {"--nnodes", "--num-machines", "--hostfile", "--address", "--world-size"}
     apart = nodes > 1 and not words & shared

@@ -187,7 +187,7 @@ class Profiler:
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
     """True if it profiles GPUs, so that a job without any would profile nothing."""
     in_program: str = ""
-    """A word that an executable contains if this profiler is built into it; empty for one that is not."""
+    """A word that an executable contains if this profiler is built into it; empty for other profilers."""
     suffix: str | Callable[[Settings], str] = ""
     """The suffix of the profile of each rank; empty if it leaves no file for each."""
     needs: str = ""

@@ -126,7 +126,7 @@ def _export(report: str, scratch: str, output: str, export: _Export) -> list[tup
     # SQLite's locks are unreliable on parallel file systems, so the export is made on the node. Blobs hold
     # NCCL's communicators and message sizes. The export gets its final name once it is complete.
     exported, final = f"{SCRATCH}/{scratch}{export.ending}", f"{output}{export.ending}"
-    # A folder that is there would get the new one inside.
+    # An existing folder would receive the new one inside it.
     removed = [("rm", "-rf", f"{final}.part", final)] if export.is_folder else []
     return [
         (

@@ -36,7 +36,7 @@ _NEWER = ("rccl", "allocation")
 
 _WRITTEN = f"{SCRATCH}/rocprofv3"
 
-# The largest file is that of the program; what wrote the others, such as a shell, ran no kernels.
+# The largest file is that of the program; the writers of the other files, such as a shell, ran no kernels.
 _KEEP = """
 main=$(ls -S "$1"/*_results.db "$1"/*_results.json "$1"/*_kernel_trace.csv "$1"/*_counter_collection.csv \
     2>/dev/null | head -n 1)

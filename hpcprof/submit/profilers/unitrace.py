@@ -33,7 +33,7 @@ _TRACES = {
 _OPTIONAL = ("sycl", "itt", "ccl", "dnn", "mpi")
 """Traces that unitrace has only if it was built with them."""
 
-# The largest trace is that of the program; what wrote the others, such as a shell, used no GPU.
+# The largest trace is that of the program; the writers of the other files, such as a shell, used no GPU.
 _KEEP = """
 main=$(ls -S "$1"/*.json "$1"/unitrace/*/chrome_trace.json 2>/dev/null | head -n 1)
 [ -n "$main" ] || { echo 'unitrace wrote no trace: did the program use a GPU?'; exit 1; }

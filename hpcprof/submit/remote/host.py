@@ -114,7 +114,7 @@ class Host:
     ) -> AbstractContextManager[Piped]:
         """Run a command there, as `piped` does; unless ``asking``, ssh asks for no password."""
         silent = [] if asking else ["-o", "BatchMode=yes"]
-        # One word, which the user's shell there takes apart again.
+        # A single word: the user's shell on the host splits it again.
         remote = f"exec {shlex.join(words)}"
         command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
         return piped(command, timeout=seconds, in_terminal=asking)

@@ -1,4 +1,4 @@
-"""The copy of a host's run on this machine: what tells its state, and on request its profiles."""
+"""The copy of a host's run on this machine: the files with its state, and on request its profiles."""
 
 import shutil
 from collections.abc import Mapping, Sequence

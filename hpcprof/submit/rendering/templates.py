@@ -352,7 +352,7 @@ def _with_devices_of_ranks(site: Site, job: Job, scheduler: Scheduler) -> Site:
         # Workers choose a GPU by LOCAL_RANK among all of the node; the numbers of others are the scheduler's.
         devices = []
     elif gpus_are_shared(site, job):
-        # Ranks beside each other share one.
+        # Neighbouring ranks share a device.
         devices = [devices[rank * len(devices) // ranks] for rank in range(ranks if devices else 0)]
     elif count is not None:
         whole = gpus_per_node(job) >= (site.node.gpus or len(devices))

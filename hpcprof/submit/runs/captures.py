@@ -1,4 +1,4 @@
-"""Have a running job record steps by its hook (`hpcprof.node.on_request`), and wait for its answers."""
+"""Request that a running job records steps by its hook (`hpcprof.node.on_request`), and await the answers."""
 
 import json
 import re
@@ -31,10 +31,10 @@ from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 _LOOK_S, _LOOK_THERE_S = 0.5, 2.0
-"""The pause between two looks for answers, in a folder here and on a host."""
+"""Seconds between two checks for answers, in a local folder and on a host."""
 
 _PATIENCE_S = 120.0
-"""The time that a rank may take to write its trace, beside ten times that of the steps."""
+"""Maximum time in seconds for a rank to write its trace, beyond ten times the time of the steps."""
 
 _ANSWER = re.compile(r"rank(\d{5,9})\.json")
 
@@ -127,7 +127,7 @@ def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, Cap
 
 
 def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
-    """Return the steps of the farthest rank at ``now`` (s since 1970), and the time of one in ns."""
+    """Return the steps done by the farthest rank at ``now`` (s since 1970), and the time of a step in ns."""
     wall = typical_step_ns(line for lines in live.values() for line in lines)
     last = max((lines[-1] for lines in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))

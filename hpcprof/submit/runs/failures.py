@@ -412,7 +412,7 @@ def _waits_for_leftovers(run: Run) -> str:
 
 
 def _stall_sentence(run: Run) -> str:
-    """Return which ranks had held up the others, if the run had stalled before."""
+    """Return a sentence on the ranks that held up the others, if the run had stalled before."""
     with suppress(msgspec.MsgspecError):
         stall = from_json(run.state_file("stall.json") or "", _Stall)
         if stall.ranks:

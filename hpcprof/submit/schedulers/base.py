@@ -68,7 +68,7 @@ class Record:
     node_lost: bool = False
     """True if it waits because a node that ran it was lost."""
     nodes: frozenset[str] = frozenset()
-    """The nodes that it runs on, where they must be asked for to see that one is down."""
+    """The nodes of the job, for schedulers that must be asked whether one is down."""
 
 
 class SchedulerClient(ABC):
@@ -103,7 +103,7 @@ class SchedulerClient(ABC):
         return []
 
     def queue_behind(self, run: Run, ahead: Run) -> None:
-        """Let a run that is not submitted yet start when another one has ended, however that ends."""
+        """Start a run that is not submitted yet after the end of another run, whatever its result."""
         raise SchedulerError("this scheduler has no queue of hpcprof's own.")
 
     def submit_array(

@@ -1,4 +1,4 @@
-"""Batch systems: what each has to say for itself, and the client that does the rest for all of them."""
+"""Batch systems: the methods of each scheduler, and the client that they share."""
 
 import re
 from abc import ABC, abstractmethod
@@ -88,7 +88,7 @@ class BatchScheduler(Scheduler, ABC):
 
 
 def check_whole_minutes(job: Job, title: str) -> None:
-    """Check that the walltime of a job is one of whole minutes, to which a scheduler would round it up."""
+    """Check that the walltime of a job is a whole number of minutes; a scheduler would round it up."""
     if job.walltime % 60:
         longer = job.walltime + 60 - job.walltime % 60
         nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)

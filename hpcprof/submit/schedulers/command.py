@@ -1,4 +1,4 @@
-"""Running a scheduler's commands, and reading what several of them print alike."""
+"""Running a scheduler's commands, and parsing the output that several of them share."""
 
 import math
 import os

@@ -169,7 +169,7 @@ def _ask(instance: str, words: Sequence[str]) -> Completed:
 
 
 def _ascii_id(job_id: str) -> str:
-    """Return an id in ASCII: Flux writes its first letter as ƒ where the terminal shows it."""
+    """Return an id in ASCII: Flux writes the first letter as ƒ where the locale allows it."""
     return job_id.replace("ƒ", "f")
 
 
@@ -200,7 +200,7 @@ def parse_cancel(code: int, error: str) -> None:
 
 
 def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
-    """Return the jobs in the output of ``flux jobs --json``: of one id it prints the job itself."""
+    """Return the jobs in the output of ``flux jobs --json``, which for a single id is the job itself."""
     if code != 0 and not re.search(r"^JobID \S+ unknown$", error, re.MULTILINE):
         if "flux-proxy" in error:
             raise Unreachable("Flux did not answer: the instance that has the job cannot be reached.")

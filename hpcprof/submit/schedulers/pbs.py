@@ -236,7 +236,7 @@ class PbsScheduler(BatchScheduler):
         return on_dead_nodes(records)
 
     def submitted_from(self, script: Path, owner: str) -> str:
-        """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
+        """Look for the script among the user's jobs with its name; qselect prints only their ids."""
         try:
             name = parse_job_name(script.read_text(encoding="utf-8", errors="replace")) or script.name
         except OSError:
@@ -488,7 +488,7 @@ def parse_qdel(code: int, out: str, error: str) -> None:
 
 
 def parse_down_nodes(out: str) -> frozenset[str]:
-    """Return the nodes that are down in the list of ``pbsnodes -l``; jobs on offline ones go on."""
+    """Return the nodes that are down in the list of ``pbsnodes -l``; jobs on offline nodes continue."""
     lines = [line.split() for line in out.splitlines()]
     return frozenset(words[0] for words in lines if len(words) > 1 and "down" in words[1].split(","))
 

@@ -44,7 +44,7 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
 
 
 def _failed_dependencies(run: Run) -> str:
-    """Return the runs that did not succeed, with their states, of those that a waiting job depends on."""
+    """Return the runs that a waiting job depends on and that did not succeed, with their states."""
     names = [] if run.state_file("started") is not None else run.submission.job.after
     dependencies = [Run(name, run.path.parent / name) for name in names]
     states = {other.id: read_verdict(other) or status_by_finished_file(other) for other in dependencies}
@@ -53,7 +53,7 @@ def _failed_dependencies(run: Run) -> str:
 
 
 def capture_note(run: Run) -> str:
-    """Return what became of the capture as the walltime limit came near; empty if it did not."""
+    """Return a sentence on the capture if the walltime limit stopped it; else an empty text."""
     stopped = _stopped_capture(run)
     return f"the walltime limit was near: {stopped}" if stopped else ""
 
@@ -108,7 +108,7 @@ def _end_in_output(run: Run) -> JobStatus | None:
 
 
 def _limit_exceeded(run: Run, seconds: int | None = None) -> str:
-    """Return that a walltime limit was exceeded: the one that held in the end, or the one asked for."""
+    """Return that a walltime limit was exceeded: the limit at the end of the job, or the requested one."""
     return f"the walltime limit ({format_walltime(seconds or run.submission.job.walltime)}) was exceeded"
 
 

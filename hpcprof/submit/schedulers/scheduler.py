@@ -73,7 +73,7 @@ class Rendering:
 
 
 class FurtherFile(msgspec.Struct, frozen=True):
-    """A file beside job.sh and wrapper.sh, and what its template gets beyond the values of job.sh."""
+    """A file beside job.sh and wrapper.sh, and the values of its template beyond those of job.sh."""
 
     name: str
     template: str
@@ -210,7 +210,7 @@ class Scheduler:
         return [*self.site_directives(site, job), *self.own_directives(job)]
 
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
-        """Return what templates of this scheduler can use beside the values of every template."""
+        """Return the template values of this scheduler, in addition to those of every template."""
         return {}
 
     def settings(self, directive: str) -> frozenset[str]:
@@ -260,7 +260,7 @@ class Scheduler:
 
 
 def directive_value(text: str) -> str:
-    """Return a value for a directive, in which nothing is quoted, after checking that it is one word."""
+    """Return a value for a directive after checking that it is one word, since directives have no quotes."""
     if not _DIRECTIVE.fullmatch(text):
         valid = "letters, digits, _ . , : / = @ + & and - (for a run's path, choose another --runs-dir)"
         raise UsageError(f"{text!r} cannot be written to a batch directive: use only {valid}.")
@@ -276,7 +276,7 @@ def directive_path(text: str, refused: str = r"[%{}\\]") -> str:
 
 
 def gpus_are_shared(site: Site, job: Job) -> bool:
-    """Return whether a node has more ranks than GPUs, of which the job names no number."""
+    """Return whether a node has more ranks than GPUs, in a job without a number of GPUs per rank."""
     return job.gpus_per_rank is None and job.ranks_per_node > (site.node.gpus or job.ranks_per_node)
 
 

@@ -110,7 +110,7 @@ _COMMON = {
     "--gpus-per-socket": GPUS,
     "--gpus-per-task": GPUS,
 }
-"""Options that exclude each other, with what they set."""
+"""Options that exclude each other, with the common name of their setting."""
 _SHORTEST_PREFIX = len("--ti")
 
 _GPU_COUNT = re.compile(
@@ -165,7 +165,7 @@ class SlurmScheduler(BatchScheduler):
     requeues = True
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
+        """Check that the walltime is a whole number of minutes; Slurm would round it up; and requeues."""
         again = [field for field in ("on_stall", "on_timeout") if getattr(job, field) == "resubmit"]
         if again and "--no-requeue" in self.directives(site, job):
             sentence = f"{OPTIONS[again[0]].flag} resubmit: --no-requeue forbids it; leave it out."
@@ -231,7 +231,7 @@ class SlurmScheduler(BatchScheduler):
         return {**_OWN_SETTINGS, self.keys_of(site).queue_directive: "give --queue"}
 
     def queue_names(self, queue: str) -> list[str]:
-        """Return the partitions of a list: Slurm takes the first one in which the job can start."""
+        """Return the partitions of a list: Slurm takes the first queue in which the job can start."""
         return queue.split(",")
 
     def submit(
@@ -373,7 +373,7 @@ def _array_option(numbers: Iterable[str]) -> str:
 
 
 def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
-    """Return the records of jobs; a member without one has that of its array, or of component +0."""
+    """Return the records of jobs; a member without one has its array's, or that of component +0."""
     by_number = {}
     for number in numbers:
         aliases = (number, number.partition("_")[0], f"{number}+0")

@@ -1,4 +1,4 @@
-"""Site files: one YAML file per site, found on a search path and loaded with what it extends."""
+"""Site files: one YAML file per site, found on a search path and merged with the sites that it extends."""
 
 import re
 from collections.abc import Iterator, Mapping

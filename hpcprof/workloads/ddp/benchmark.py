@@ -253,7 +253,7 @@ def middle_steps(count: int, first: int, end: int) -> StepSpans:
 
 
 def captured_by_default(step_ns: int) -> int:
-    """Return how many steps to capture if nobody says: 20, or as many as 10 s hold, but at least three."""
+    """Return the default number of steps to capture: 20, or the number in 10 s if less, but at least 3."""
     return min(_CAPTURED, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
 
 

@@ -83,7 +83,7 @@ class InjectedFault:
 
     @property
     def period(self) -> int:
-        """The number of steps of which one costs: beyond 1, only the mean step tells the cost."""
+        """One step in this many has the fault's cost: above 1, only the mean step shows it."""
         return self.values.get("every", 1)
 
     @property

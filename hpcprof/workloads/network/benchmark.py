@@ -130,7 +130,7 @@ class _Mpi:
         return operations[op]
 
     def _ping_pong(self, send: Operation, receive: Operation) -> Operation:
-        """Return what the first and the last rank do for a message and its answer, and others not."""
+        """Return the function that exchanges a message and its answer between the first and the last rank."""
         turns = {0: (send, receive), self.size - 1: (receive, send)}.get(self._comm.rank, ())
         return lambda: [turn() for turn in turns]
 

@@ -24,7 +24,7 @@ class Parameters(Options):
     budget_ms: int = option(100, "time for the repetitions of each size", minimum=1)
 
     def validate(self, world_size: int) -> None:
-        """Raise `UsageError` for one rank, which has nobody to talk to."""
+        """Raise `UsageError` for a single rank, which has no peer."""
         if world_size < 2:
             raise UsageError("network: a network needs at least two ranks.")
 

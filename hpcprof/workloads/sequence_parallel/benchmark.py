@@ -270,7 +270,7 @@ def _unseen(modes: dict[str, ModeResult]) -> list[str]:
 def _bound(
     parameters: PointParameters, world: World, measured: Measured, alone: int, parts: dict[str, int]
 ) -> efficiency.Bound:
-    """Return the time that no mode can beat; in a profiled run, what the serial mode's phases tell of it."""
+    """Return the time that no mode can beat; in a profiled run, it is estimated from the serial mode."""
     latencies = {
         name: slowest_rank_ns(world.comm.allgather(times)) for name, times in measured.probes.items()
     }

@@ -78,7 +78,7 @@ class Buffers:
     """The tensors of one rank, for R rows, hidden size h, inner width f and N ranks."""
 
     inputs: torch.Tensor
-    """The inputs. A step uses one of them, never one that the caches still hold."""
+    """The inputs. A step uses one of them, in an order in which no cache still has it."""
     weights: Weights
     """This rank's columns of the first weight and rows of the second; a step uses one copy."""
     gathered: torch.Tensor

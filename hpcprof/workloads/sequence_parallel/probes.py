@@ -1,4 +1,4 @@
-"""The parts of a step alone, measured in turns with the modes: no mode can be faster than they are."""
+"""The parts of a step alone, measured alternately with the modes: lower bounds of every mode's time."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,7 +17,7 @@ from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 Groups = tuple[RowGroups, RowGroups, bool]
-"""The groups of rows of both matmuls, and whether the second adds its last group to what is there."""
+"""The groups of rows of both matmuls, and True if the second adds its last group to the buffer's content."""
 
 
 class Matmuls:

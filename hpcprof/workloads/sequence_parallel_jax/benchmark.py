@@ -112,9 +112,9 @@ class _Block:
         return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
 
     def check(self, results: Sequence[Any]) -> Correctness:
-        """Compare some rows or columns of what this rank has of a step with products in float64."""
+        """Compare some rows or columns of this rank's part of a step with products in float64."""
         source, weight_1, weight_2, gradient = (self.values(i).astype(np.float64) for i in range(4))
-        # The axis that is shared, and what some places along it hold.
+        # The sharded axis, and the values at some places along it.
         references: list[tuple[int, Callable[[Any], Any]]] = [
             (0, lambda rows: source[rows] @ weight_1 @ weight_2),
             (0, lambda rows: gradient[rows] @ weight_2.T @ weight_1.T),

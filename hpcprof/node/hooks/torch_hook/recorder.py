@@ -37,7 +37,7 @@ _CAPTURE = "hpcprof.workloads.capture"
 
 
 def chosen_spans(steps: str, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of steps to record: those of the schedule if there is one, else ``steps``."""
+    """Yield the spans of steps to record: the steps of the schedule, else ``steps``."""
     if not options.get("active"):
         yield from spans_of(steps)
         return

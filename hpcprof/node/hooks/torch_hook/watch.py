@@ -50,7 +50,7 @@ def _watch_time(recorder: Recorder | StepWindows) -> None:
             _thread.interrupt_main()  # A call from C ends errors here.
         return 0
 
-    # It must live as long as the interpreter may call it.
+    # The interpreter may call it, so it must never be deleted.
     call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(tick)
 
     def look() -> None:

@@ -75,7 +75,8 @@ def main(path: str) -> None:
     }
     numbers: dict[int, int] = {}
     overflown: set[str] = set()
-    # The library reads a log from its begin to its end: a module has to be read before the next one.
+    # The library reads a log from its begin to its end: the records of a module must be read before the next
+    # module.
     for module in sorted(modules, key=lambda name: modules[name]["idx"]):
         if module in MODULES:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
@@ -110,7 +111,7 @@ def _records(read: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _overflown_counters(record: Mapping[str, Any]) -> set[str]:
-    """Return the counters below -1, which stands for what was not monitored."""
+    """Return the counters below -1; -1 means not monitored."""
     return {name for name, value in record["counters"].items() if value < -1}
 
 

@@ -3,7 +3,7 @@
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader, Scrubber
 
 _OWN_SUFFIXES = (".trace.json", ".trace.json.gz")
-# Programs name their traces as they like; what a file begins with tells whether it is one.
+# Programs name their traces as they like; the first bytes of a file decide.
 _SUFFIXES = (*_OWN_SUFFIXES, ".json", ".json.gz")
 
 MERGED = "all_ranks.json.gz"

@@ -117,7 +117,7 @@ class BatchDecoder(Generic[ValueT]):
 
 
 class ArgumentsDecoder(Generic[ValueT]):
-    """Decodes the arguments of events; an odd one is dropped, and the others of its event are kept."""
+    """Decodes the arguments of events; only arguments of another type are dropped."""
 
     def __init__(self, kind: type[ValueT]) -> None:
         self._kind = kind

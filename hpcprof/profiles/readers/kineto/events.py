@@ -63,7 +63,7 @@ _KINDS = {
 
 
 def waits(events: Sequence[Event], arguments: Sequence[WaitArguments]) -> tuple[IntColumns, Mask]:
-    """Return what waits tell beyond annotations on the GPU, and which of the events are waits."""
+    """Return the columns that waits have beyond annotations on the GPU, and a mask of the waits."""
     kinds = (_KINDS.get(e.name or "", UNKNOWN) if e.cat == "cuda_sync" else UNKNOWN for e in events)
     kind = np.fromiter(kinds, np.int64, len(events))
     columns = {
@@ -126,7 +126,7 @@ def shapes(values: list[tuple[int, int, int]]) -> Ints:
 
 
 def _complete(values: Sequence[int | None]) -> Ints | None:
-    """Return a column of values, or None if one is missing, which costs less than to look for one first."""
+    """Return a column of values, or None if one is missing: trying costs less than checking first."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except TypeError:
@@ -458,7 +458,7 @@ def is_own_function(event: Event) -> bool:
 
 @cache
 def frame_of(name: str) -> Frame | None:
-    """Return the frame that the name of a function of Python tells; None for one that is built in."""
+    """Return the frame that the name of a function of Python tells; None for a built-in function."""
     match = _FUNCTION.fullmatch(name)
     return Frame(match["function"], match["file"], int(match["line"])) if match else None
 

@@ -11,7 +11,7 @@ from hpcprof.profiles.readers.kineto import MERGED
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18
-# Other programs write Chrome's events too, without what Kineto says of itself and with other categories.
+# Other programs write Chrome's events too, with other categories and without Kineto's metadata.
 _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:'
     rb'|"cat"\s*:\s*"(?:user_annotation|cuda_runtime|cuda_driver|hip_runtime|xpu_runtime|python_function|ac2g)"'

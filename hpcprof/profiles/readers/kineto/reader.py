@@ -58,7 +58,7 @@ _HARMLESS = re.compile(
     # Buffers and paths that have another default.
     r"|[Pp]er-thread activity buffer|relative path"
 )
-"""libkineto's warnings that tell of no lost event, by what they are about."""
+"""libkineto's warnings without a lost event, by subject."""
 
 _VERSIONS = {
     "cuda_driver_version": "CUDA driver",
@@ -86,7 +86,7 @@ def read_trace(path: Path, translated: Callable[[Batch], Batch] | None = None) -
     calls = ApiCalls(**events.calls.columns())
     tables = (events.kernels, events.memory, events.graphs, events.gpu_marks, events.waits)
     on_gpu = [table.columns() for table in tables]
-    # Events on the GPU have no process. A trace is of one, unless a tool merged several.
+    # Events on the GPU have no process. A trace has one process, unless a tool merged several traces.
     processes = np.unique(calls.process)
     for columns in on_gpu:
         columns["process"] = _owners(columns["correlation"], calls, processes)

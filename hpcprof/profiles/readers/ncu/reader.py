@@ -141,7 +141,7 @@ def _by_command(command: str, path: Path) -> Printed:
 
 
 def _run(report: Path, *command: str) -> Completed:
-    """Run a command that reads a report; one that cannot start or hangs fails this report alone."""
+    """Run a command that reads a report; if it cannot start or hangs, only this report fails."""
     try:
         return run_command(command, timeout=_READ_SECONDS)
     except (CommandNotStarted, CommandTimedOut) as error:

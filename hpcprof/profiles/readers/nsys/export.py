@@ -123,8 +123,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         integers : mapping of str to int or None
             Each column with the value for NULL, or for all rows where the table has no such column;
             `REQUIRED` marks a key column, whose NULLs become `MISSING`.
-        texts : sequence of str
-            Columns that hold texts; one that the table does not have is all NULL.
+        texts : sequence of str Columns that hold texts; a column that the table does not have is all NULL.
         """
         query = self._query(integers, texts)
         count = len(query.integers)

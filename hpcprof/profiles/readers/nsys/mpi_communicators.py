@@ -48,7 +48,7 @@ class CommunicatorHandles:
         self._owner, self._handle, self._created = (
             columns[name] for name in ("rank", "commHandle", "timestamp")
         )
-        # That of all ranks is there from the beginning.
+        # The communicator of all ranks exists from the beginning.
         self._created = np.where(columns["parentHandle"] == _NO_PARENT, MISSING, self._created)
         members = texts["members"].texts()
         self._found = _communicators_of_rows(columns, [members[row] for row in order.tolist()])
@@ -79,7 +79,7 @@ def _communicators_of_rows(columns: Mapping[str, Ints], members: list[str | None
     """Return the communicators of rows in the order of their creation."""
     communicators: list[Communicator] = []
     by_handle: dict[tuple[int, int], Communicator] = {}
-    # How many communicators each rank has seen with these members.
+    # The number of communicators that each rank has created with these members.
     count_by_name: Counter[tuple[int, str]] = Counter()
     names = ("rank", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid")
     rows = zip(*(columns[name].tolist() for name in names), members, strict=True)
@@ -106,8 +106,8 @@ def _communicators_of_rows(columns: Mapping[str, Ints], members: list[str | None
 def _like_parent(parent: Communicator, rank: int, size: int) -> Communicator:
     """Return a communicator whose size at most is known.
 
-    One without a size is a copy. Copies, and others with all ranks of the parent, are told apart by the order
-    of their making, the same on all ranks. Several parts of the parent cannot be told apart.
+    One without a size is a copy. Copies, and others with all ranks of the parent, are identified by their
+    order of creation, which is the same on all ranks. Several parts of the parent cannot be identified.
     """
     copy = size == UNKNOWN_RANKS
     if parent.name is None or not (copy or size == parent.size):

@@ -117,7 +117,7 @@ def _rank(export: NsysExport, ranks: Collection[int], variables: Mapping[str, st
 
 
 def _environment(export: NsysExport) -> dict[str, str]:
-    """Return the variables that may be kept; of two with one name, that of the processes counts."""
+    """Return the variables that may be kept; of two variables of one name, the processes' variable counts."""
     environment: dict[str, str] = {}
     for item in _environment_items(export):
         name, value = environment_allowlist.split(item)

@@ -26,7 +26,7 @@ _WAITS, _RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_C
 _NONE = 0xFFFFFFFF
 """No stream or event (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _SYNC_ID = "eventSyncId"
-"""The number of one record of an event, since the same event is recorded again and again."""
+"""Number of one record of an event: the same event is recorded repeatedly."""
 
 _WAIT = {
     "start": REQUIRED,
@@ -63,7 +63,7 @@ def read_synchronizations(
 ) -> tuple[Synchronizations, list[Loss]]:
     """Read the synchronizations, and say what is left out.
 
-    ``calls`` are all API calls of the export; their names, with texts in ``strings``, tell the kinds.
+    ``calls`` are all API calls of the export; the kinds follow from their names, with texts in ``strings``.
     ``only_process`` is the process of the synchronizations in old exports, where it is not recorded.
     """
     table = export.table(_WAITS)
@@ -93,7 +93,7 @@ def read_synchronizations(
         correlation=columns["correlationId"],
         device=np.array(devices_of_contexts, np.int64)[row],
         stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
-        # The index -1 selects what stands for none.
+        # The index -1 selects the appended value for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
@@ -122,7 +122,7 @@ def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[S
 
 
 def _by_type(kind: Ints, event: Ints) -> Ints:
-    """Return the kinds that the types tell; a wait of a stream for no event is one of the host for it."""
+    """Return the kinds by type; a stream wait without an event is a wait of the host for the stream."""
     in_table = (kind > 0) & (kind < len(_BY_TYPE))
     by_type: Ints = np.where(in_table, _BY_TYPE[np.where(in_table, kind, 0)], UNKNOWN)
     by_type[(by_type == SyncKind.STREAM_WAIT) & (event == _NONE)] = SyncKind.STREAM
@@ -141,8 +141,8 @@ def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, li
 def _sources(waits: IntColumns, records: IntColumns, exact: bool) -> Ints:
     """Return the row of the record that each wait is for, -1 if it is unknown.
 
-    ``exact`` says that each record of an event has a number of its own. Old exports have none: there it is
-    the newest record of the event before the wait, by the numbers of their calls, which grow.
+    ``exact`` is True if each record of an event has a number of its own. Old exports have none; there a wait
+    is for the newest record of its event whose call has a lower number than the call that waits.
     """
     names = ("process", "eventId", _SYNC_ID) if exact else ("process", "eventId")
     recorded, wanted = (tuple(table[name] for name in names) for table in (records, waits))

@@ -32,7 +32,7 @@ class BinaryColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_values(cls, values: Sequence[object]) -> BinaryColumn:
-        """Build the column from values; whatever is neither bytes nor None becomes a text in UTF-8."""
+        """Build the column from values; other values than bytes and None become texts in UTF-8."""
         parts = [b"" if v is None else v if isinstance(v, bytes) else str(v).encode() for v in values]
         end = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         present = np.array([v is not None for v in values], bool)
@@ -264,7 +264,7 @@ class _Records:
 
     def __init__(self, content: _Bytes, begin: Ints, end: Ints, rowid: Ints) -> None:
         self._content, self._begin, self._end, self.rowid = content, begin, end, rowid
-        # Two words hold any 8 bytes; there is always one behind that in which a record ends.
+        # Two words hold any 8 bytes; there is always another word after the last word of a record.
         whole = len(content) // 8
         self._words = np.zeros(whole + 2, np.uint64)
         self._words[:whole] = content[: 8 * whole].view(">u8")

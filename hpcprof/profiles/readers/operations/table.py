@@ -162,7 +162,7 @@ def _kind(name: str) -> str:
 
 
 def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Return the rows with numbers that are possible, in their order, and how many others there were."""
+    """Return the rows with possible numbers, in their order, and the number of dropped rows."""
     for name in OPTIONAL:
         if name not in rows:
             rows[name] = "" if name in _TEXTS else UNKNOWN

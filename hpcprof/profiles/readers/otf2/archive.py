@@ -369,7 +369,7 @@ class Archive:
         return self._found.strings.get(reference, "")
 
     def _process(self, group: int, only: int) -> int:
-        """Return the process of a location group; ``only`` is that of all, if there is one."""
+        """Return the process of a location group; ``only`` is the archive's only process, if any."""
         _, kind, _, creator = self._found.location_groups.get(group, (0, 0, 0, UNDEFINED))
         if group not in self._found.location_groups:
             return NO_PROCESS
@@ -386,7 +386,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 def _region(name: str, role: int, paradigm: int) -> Region:
-    """Return a region; one that has the name of a function of MPI is one, whatever its paradigm."""
+    """Return a region; a region with the name of an MPI function is of MPI, whatever its paradigm."""
     match = _MPI_FUNCTION.fullmatch(name)
     if not match:
         return Region(name, role, paradigm)

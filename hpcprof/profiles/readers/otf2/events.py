@@ -318,7 +318,7 @@ def _are_miscounted(archive: Archive) -> bool:
 
 
 def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[Visits, int]:
-    """Return the regions that were entered, and how many enters and leaves do not fit each other.
+    """Return the regions that were entered, and the number of enters and leaves without a counterpart.
 
     On a thread, a leave ends the region that was entered last and not left, or, where regions cross, the last
     enter of its own region that is left over; on a stream, the n-th leave of a region ends the n-th of its

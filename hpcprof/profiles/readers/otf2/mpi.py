@@ -70,7 +70,7 @@ _SENDS = (MpiKind.SEND, MpiKind.BEGIN_SEND)
 _NO_RANKS = UNDEFINED - 2
 """The first of three values for no rank, and for the roots of communicators between two groups."""
 _MAX_BYTES = 1 << 40
-"""Maximum size of a message in bytes; larger ones are values that nobody set."""
+"""Maximum size of a message in bytes; larger values are uninitialized."""
 _OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
 _UNUSED = (MpiKind.CALL_MESSAGE, MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
 _OF_CALLS = (*COMPLETING, *_UNUSED)
@@ -146,7 +146,7 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
 
     The last one stands for those without a reference: `UNKNOWN`, or all ranks in an archive without
     communicators. Communicators of the same ranks are distinguished by their order in the archive, which is
-    the same for all ranks. In one between two groups, partners are ranks of the other group.
+    the same for all ranks. In an intercommunicator, partners are ranks of the other group.
     """
     joined, place, count_by_name = list[Communicator](), dict[int, int](), Counter[str]()
     for reference, (name, groups) in sorted(archive.communicators().items()):
@@ -201,7 +201,7 @@ def operations(
         passed, received = _argument_sizes(described_events, kind, message, size, rank_in == within, strings)
     else:
         passed, received = _sizes(described_events, kind, message, size, rank_in, strings)
-    # Those of receives that record nothing follow from the messages of the other ranks.
+    # The sizes of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
         "communicator": np.count_nonzero(
             (number == len(comms) - 1) & (described_events.kind != MpiKind.BEGIN_RECEIVE)

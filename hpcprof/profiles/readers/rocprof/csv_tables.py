@@ -300,7 +300,7 @@ _HEAD_BYTES = 4096
 
 
 def read(path: Path) -> Timeline:
-    """Read the JSON results of rocprofv3, or the tables that stand beside one of kernels or counters."""
+    """Read the JSON results of rocprofv3, or the set of tables of a table of kernels or counters."""
     if path.name.lower().endswith(".csv"):
         return read_tables(path)
     return read_results(path, content_of(path))

@@ -180,8 +180,8 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
 def _without_marks(calls: IntColumns, lost: list[Loss]) -> IntColumns:
     """Leave out marks, which have no duration, and count ranges that have none.
 
-    rocprofv3 has stored the end of a range as its start too (ROCm/rocm-systems#2793). A function tells such a
-    range from a mark, or others of its name that last.
+    rocprofv3 has stored the end of a range as its start too (ROCm/rocm-systems#2793). Such a range differs
+    from a mark by its function, or by other ranges of its name that take time.
     """
     marker, lasts = calls["kind"] == CallCategory.MARKER, calls["end"] != calls["start"]
     if (lasts | ~marker).all():

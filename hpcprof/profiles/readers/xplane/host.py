@@ -179,7 +179,7 @@ class _Threads:
         }
 
     def _take_operations(self, gpu: Plane) -> None:
-        """Give calls without an operation the one that they launched, as newer versions of XLA tell."""
+        """Give calls without an operation the one that they launched, as newer versions of XLA record it."""
         texts, op = gpu.texts("hlo_op")
         correlation, program = gpu.numbers("correlation_id"), gpu.numbers("program_id")
         timed = np.flatnonzero((op != NOT_GIVEN) & (correlation != NOT_GIVEN))
@@ -418,7 +418,7 @@ class _Threads:
 
 
 class _Described(msgspec.Struct, frozen=True):
-    """A collective of a device; ``local`` if all of its devices are those of one process."""
+    """A collective of a device; ``local`` if all of its devices belong to one process."""
 
     operation: str | None
     communicator: str | None

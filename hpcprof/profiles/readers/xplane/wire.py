@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The fields of several messages; those of one message are in their order.
+    """The fields of several messages; the fields of one message are in their order.
 
     ``row`` is the position of the message, and ``end`` is `NO_PART` for numbers. All have shape (fields,).
     Numbers are 64 bits, also those of unsigned and floating-point fields.
@@ -102,7 +102,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def packed(data: bytes, field: Field) -> list[int]:
-    """Return the numbers of a repeated field: all in one part, or the one of this field."""
+    """Return the numbers of a repeated field: a packed part, or the single number of this field."""
     if field.end == NO_PART:
         return [field.value]
     values, at = [], field.value
@@ -113,7 +113,7 @@ def packed(data: bytes, field: Field) -> list[int]:
 
 
 def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
-    """Return the fields of messages, all of which are taken apart at the same time.
+    """Return the fields of messages; all messages are parsed at once.
 
     Raises Damage if the bytes are no messages, or one has too many fields.
     """

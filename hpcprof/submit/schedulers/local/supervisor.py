@@ -101,7 +101,7 @@ def _wait_for_turn(run: Path) -> None:
 
 
 def _has_ended(run: Path) -> bool:
-    """Return whether no process of a local run is left; also of one whose folder was removed."""
+    """Return whether no process of a local run is left; also if its folder was removed."""
     if (run / "state" / ENDED).exists():
         return True
     try:

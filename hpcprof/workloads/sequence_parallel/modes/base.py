@@ -33,7 +33,7 @@ class Mode(ABC):
     row_groups: tuple[RowGroups, RowGroups] | None = None
     """The groups of rows of each matmul of the forward, if the mode chooses them."""
     adds: bool = False
-    """True if the second matmul adds its last group to what is there."""
+    """True if the second matmul adds its last group to the buffer's content."""
 
     def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         self._buffers = buffers

@@ -56,7 +56,7 @@ class CopyEngine(Mode):
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise Unavailable(f"the GPUs cannot map each other's memory ({reason})") from None
         shape = (world.size, rows, hidden)
-        # The own part is the first, and the one of a peer at distance d is at -d: the last arrives first.
+        # The own part is the first, and the part of a peer at distance d is at -d: the last arrives first.
         self._slots = [
             self._handle.get_buffer(peer, shape, dtype)[-distance]
             for distance, peer in enumerate(self._peers, start=1)

@@ -51,7 +51,7 @@ class _Matmul:
     """The rows and columns of D, and the columns of A."""
     matrices: tuple[int, int, int]
     """The descriptors of A, B and D."""
-    # The factors of A B and of what D held before.
+    # The factors of A B and of the former content of D.
     one: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(1))
     zero: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(0))
 

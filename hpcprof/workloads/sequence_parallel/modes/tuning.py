@@ -25,8 +25,7 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     """Return the variant with the shortest time on its slowest rank; a collective call.
 
     If several differ by less than the noise, it is the first of them. ``run(index, variant)`` runs step
-    ``index``, or enqueues it. There is at least one variant, the same on every rank, and those to prefer come
-    first.
+    ``index``, or enqueues it. ``variants`` is not empty, equal on every rank, and in order of preference.
     """
     candidates = list(variants)
     times = [0.0] * len(candidates)
