@@ -36,14 +36,17 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.noise import KINDS  # noqa: E402
-from hpcprof.analysis.framework.text_columns import object_array  # noqa: E402
 from hpcprof.analysis.slowdown import against_baseline, by_overlap  # noqa: E402
 from hpcprof.analysis.slowdown.against_baseline import CONTROL  # noqa: E402
 from hpcprof.analysis.slowdown.kernel_instances import KernelInstances  # noqa: E402
 from hpcprof.analysis.slowdown.matched_times import Occurrences, PairedRank, StepRatios, slowdown_columns  # noqa: E402  # noqa: E402
 from hpcprof.analysis.slowdown.within_run import TOTAL, compare_kernels  # noqa: E402
 from hpcprof.analysis.summaries.kernels import KernelShapes  # noqa: E402
-from hpcprof.profiles.columns.unique import numbered_rows, position_in_group  # noqa: E402
+from hpcprof.profiles.columns.unique import (  # noqa: E402
+    numbered_rows,
+    object_array,
+    position_in_group,
+)
 
 STEPS = (5, 10, 40)
 CORRELATIONS = (0.0, 0.1, 0.25, 0.64)

@@ -17,7 +17,7 @@ import click
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import StepTime, flag, store_options
-from hpcprof.cli.report import collect_first, explain_first
+from hpcprof.cli.report import collect_first, explain_first, report_of_run
 from hpcprof.cli.tables import show_report
 from hpcprof.common.errors import UsageError, writing
 from hpcprof.common.processes import CommandNotStarted, start_in_background
@@ -102,7 +102,6 @@ def command(
 
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
-    from hpcprof.cli.request import report_of_run
     from hpcprof.results.across.cleanup import page_path
     from hpcprof.results.collect.missing import find_collected_run
 

@@ -16,10 +16,12 @@ from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, re
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show, show_report, write_analysis, write_rows
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import UsageError, writing
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.framework.declaration import Analysis
     from hpcprof.report.contents import Contents
+    from hpcprof.results.store.analysis_table import AnalysisTable
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
 
@@ -81,7 +83,6 @@ def command(
     sweep is shown as the step time of each run by parameter.
     """
     from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
-    from hpcprof.cli.request import analysis_of_run, analysis_over_runs, report_of_run
     from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_sweep
@@ -97,7 +98,7 @@ def command(
     if across is not None:
         if html is not None:
             raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
-        table, skipped = analysis_over_runs(across, runs, against, store, runs_dir, collect)
+        table, skipped = _over_runs(across, runs, against, store, runs_dir)
         write_analysis(form, across, table)
         exit_naming(skipped)
         return
@@ -111,7 +112,7 @@ def command(
     unexplained = explain_first(run, store) if chosen is None or html is not None else ""
     made = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
-        write_analysis(form, chosen, *analysis_of_run(chosen, made, store))
+        write_analysis(form, chosen, *_of_run(chosen, made, store))
     else:
         _show(made, form, everything)
     if html is not None:
@@ -128,6 +129,71 @@ def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: floa
         )
     if scrub and html is None:
         raise UsageError("--scrub needs --html FILE.")
+
+
+def report_of_run(
+    run: Run,
+    store: Store,
+    unexplained: str = "",
+    *,
+    threshold: float | None = None,
+    html: Path | None = None,
+    scrub: bool = False,
+) -> Contents:
+    """Return the report of a run, and write its page to ``html`` if that is given.
+
+    ``unexplained`` says why the run could not be explained. A late rank is a straggler from ``threshold``
+    percent of a step on. ``scrub`` leaves hosts, users, paths, command lines and logs out of the page.
+    """
+    from hpcprof.analysis.collectives.declarations import COST_PCT
+    from hpcprof.report.contents import gather
+    from hpcprof.results.ask.tables import asked_on_all_cpus
+    from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+    least = COST_PCT if threshold is None else threshold
+    status = poll([run], LISTING_SECONDS).get(run.id)
+    contents = gather(run, store, status, least, unexplained, asked_on_all_cpus)
+    if html is not None:
+        # Only this format needs the libraries of pages.
+        from hpcprof.report.page.page import html_report
+
+        with writing(html):
+            write_atomically(html, html_report(contents, store, scrub=scrub))
+    return contents
+
+
+def _of_run(analysis: Analysis, contents: Contents, store: Store) -> tuple[AnalysisTable, str]:
+    """Return the table of an analysis of a run, and the lines on its sample sizes and its steps."""
+    from hpcprof.analysis.framework.declaration import Policy
+    from hpcprof.report.contents import sample_sizes
+    from hpcprof.results.ask.tables import RunTables, asked_on_all_cpus
+
+    if not contents.analyses:
+        raise HpcprofError("; ".join(contents.warnings) + ".")
+    if analysis.policy is Policy.EACH_TIME:
+        return RunTables(contents.run, store, asked_on_all_cpus).table(analysis.name), ""
+    name = analysis.name
+    samples = (sample_sizes(name, contents.analyses), contents.counted_steps(name, alone=True))
+    return contents.table(name), "\n".join(filter(None, samples))
+
+
+def _over_runs(
+    analysis: Analysis, runs: Sequence[str], against: Sequence[str], store: Store, runs_dir: Path
+) -> tuple[AnalysisTable, list[str]]:
+    """Return the table of an analysis over the runs that a user named, and why others are left out."""
+    # These load pandas, which a report of one run does without.
+    from hpcprof.analysis.framework.declaration import Scope
+    from hpcprof.results.across.across_runs import every_run, over_pair, over_store
+    from hpcprof.results.collect.missing import find_collected_sides
+
+    references = runs or (() if analysis.scope is Scope.STORE else ("last",))
+    collect = partial(collect_first, store=store)
+    candidates, baseline = find_collected_sides((references, against), store, runs_dir, collect)
+    if analysis.scope is not Scope.STORE:
+        return over_pair(analysis, candidates, baseline, store), []
+    skipped: list[str] = []
+    all_runs = candidates or every_run(store, runs_dir, skipped)
+    return over_store(analysis, all_runs, store), skipped
 
 
 def _show(made: Contents, form: str, everything: bool) -> None:

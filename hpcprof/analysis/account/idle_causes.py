@@ -27,7 +27,6 @@ from hpcprof.analysis.account.host_activity import (
 )
 from hpcprof.analysis.account.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.run_step import ended_steps
@@ -38,7 +37,7 @@ from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, difference, union
 from hpcprof.profiles.columns.ordering import ordered
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, number_texts, numbered, numbered_rows, object_array
 from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Mask, Table, Timeline, concatenate
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.collectives.matches import RankWaits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.operators.host_time import (
     host_communication,
@@ -25,6 +24,7 @@ from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union, union_of
+from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import PARTS_OF_WORK, Ints, Timeline
 
 _NAMED = 8

@@ -16,9 +16,8 @@ from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, sender_later
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered_rows, object_array
 from hpcprof.profiles.timeline import Columns, Mask
 
 NO_COLLECTIVES = "no rank has collectives"

@@ -16,10 +16,9 @@ from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, clock_ke
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.waiting_balance import partner_waits
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, union_of
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered_rows, object_array
 from hpcprof.profiles.timeline import Ints, Mask
 
 UNKNOWN = -1

@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, Values, no_rows
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
-from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, position_in_group
+from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, object_array, position_in_group
 from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline

@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.analysis.steps.streams import NEVER, launch_starts, streams, why_no_launches
+from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import PARTS_OF_WORK, Category, Ints, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")

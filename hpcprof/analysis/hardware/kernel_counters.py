@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered_rows, object_array
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.timeline import Timeline
 

@@ -6,12 +6,11 @@ import numpy as np
 
 from hpcprof.analysis.account.host_activity import innermost_ranges
 from hpcprof.analysis.framework.outcome import Outcome, Values, none_in
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
-from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.columns.unique import numbered, object_array, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, NO_WAIT, Ints, Timeline
 
 NO_CALL = -1

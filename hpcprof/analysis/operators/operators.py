@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
 from hpcprof.analysis.steps.lost_launches import captured_launches
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array, rows_by_key
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Timeline
 

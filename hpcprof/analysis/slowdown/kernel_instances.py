@@ -5,7 +5,6 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
@@ -13,7 +12,7 @@ from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shapes
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.ordering import as_of, ascends
-from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.columns.unique import distinct, number_texts
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Mask, Ranges, Timeline
 
 OUTSIDE = -1

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.run_step import step_series, whole_steps
@@ -28,7 +27,7 @@ from hpcprof.analysis.steps.wall_time import (
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.columns.intervals import grouped_length
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import number_texts, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
 REST = "(rest)"

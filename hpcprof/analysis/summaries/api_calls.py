@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import GroupStatistics, summarize
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array
 from hpcprof.profiles.timeline import Ints, Timeline
 
 _PID = 0xFFFFFF

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, none_in
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize, sums
+from hpcprof.profiles.columns.unique import number_texts, object_array
 from hpcprof.profiles.timeline import HOST, Ints, Timeline
 
 

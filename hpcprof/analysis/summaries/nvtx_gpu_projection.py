@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
-from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.common.units import counted
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import number_texts, numbered, object_array
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
     NO_NAME,

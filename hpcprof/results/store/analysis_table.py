@@ -72,7 +72,7 @@ def data_frame(
     import numpy as np
     import pandas as pd
 
-    from hpcprof.analysis.framework.text_columns import object_array
+    from hpcprof.profiles.columns.unique import object_array
 
     texts: dict[str | None, str | None] = {}
     series: dict[str, pd.Series[Any]] = {}

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from hpcprof.common.processes import without_working_folder
-from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT, serially
+from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.collect.executors.planning import chunks, one_start, worker_count
 
 _PATIENCE_SECONDS = 5.0
@@ -56,7 +56,7 @@ class Processes:
         work = [self.work(task) for task in tasks]
         count = self._workers(work)
         if not count:
-            yield from serially(function, tasks)
+            yield from ((task, function(task)) for task in tasks)
             return
         self._serve()
         team = self._team if self._team.lasts and not self._team.left else _Team()

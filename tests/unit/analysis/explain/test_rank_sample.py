@@ -7,7 +7,7 @@ import pytest
 
 from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Arrivals, Matches, arrivals_of, groups_of
 from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks, waits_caused
-from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import Ints
 
 RANKS, TENSOR, STEPS = 256, 8, 5
