@@ -140,10 +140,12 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     # A running job is described by its last lines, an ended job by all lines.
     if now is None and (whole := noted_step_time(run)):
-        takes = f"{format_ns(whole.elapsed_ns)} a step (median {format_ns(whole.p50_ns)})"
+        behind = f"{counted(whole.steps, 'step')}; median {format_ns(whole.p50_ns)}"
+        takes = f"{format_ns(whole.elapsed_ns)} a step ({behind})"
     else:
         wall = typical_step_ns(line for lines in steps.values() for line in lines)
-        takes = f"now {format_ns(wall)} a step"
+        most = max(sum(line.steps for line in lines) for lines in steps.values())
+        takes = f"now {format_ns(wall)} a step (median of the last {counted(most, 'step')})"
     progress = f"{where} on {counted(len(last), 'rank')}, {takes}{_trend(run)}{_memory(steps)}"
     warnings = [] if now is None else step_warnings(steps, now)
     return f"{progress}. {' '.join(warnings)}" if warnings else progress

@@ -33,10 +33,11 @@ MIN_STEPS = 6
 
 
 class StepTime(msgspec.Struct, frozen=True):
-    """The time of a step in ns: the elapsed time per step without what happened once, and the median."""
+    """The time of a step over ``steps`` steps, in ns: elapsed without what happened once, and median."""
 
     elapsed_ns: float
     p50_ns: float
+    steps: int
 
 
 def step_time(walls: Sequence[float]) -> StepTime | None:
@@ -45,7 +46,7 @@ def step_time(walls: Sequence[float]) -> StepTime | None:
         return None
     middle = median(walls)
     once = sum(walls[place] - middle for place in single_long_steps(walls))
-    return StepTime((sum(walls) - once) / len(walls), float(middle))
+    return StepTime((sum(walls) - once) / len(walls), float(middle), len(walls))
 
 
 def single_long_steps(walls: Sequence[float]) -> list[int]:

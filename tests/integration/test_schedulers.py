@@ -933,7 +933,10 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
     name, detail = last(hpcprof)
     assert name == "running"
     # A busy machine also has slow steps.
-    assert re.match(rf"steps 0 to \d+ on 2 ranks, now [\d.]+ ms a step\. {warning}", detail), detail
+    assert re.match(
+        rf"steps 0 to \d+ on 2 ranks, now [\d.]+ ms a step \(median of the last \d+ steps?\)\. {warning}",
+        detail,
+    ), detail
     app = serve_store(Path("runs"), None, Access(all_names(LOCAL_NAMES), False, None, port=80))
     with TestClient(app, base_url="http://localhost") as client:
         shown = client.get(f"/api/runs/{run.id}/live").json()
@@ -946,7 +949,8 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
     name, detail = last(hpcprof)
     assert name == "completed"
     assert re.fullmatch(
-        r"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step \(median [\d.]+ ms\)(, \d+ % \w+ than at the start)?",
+        r"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step \(\d+ steps?; median [\d.]+ ms\)"
+        r"(, \d+ % \w+ than at the start)?",
         detail,
     )
 

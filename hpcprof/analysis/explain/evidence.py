@@ -178,7 +178,8 @@ def _waits(row: Row) -> str:
     has_place = isinstance(row["delaying_range"], str) and row["delaying_range"]
     where = f" ({row['delaying_range']})" if has_place else ""
     whom = "" if row["delaying_rank"] is None else f" for rank {int(row['delaying_rank'])}{where}"
-    return f"it waits {format_ns(row['wait_ns'])} in {row['call']}{whom}: {row['pattern']}"
+    waited = f"it waits {format_ns(row['wait_ns'])} of the whole capture in {row['call']}"
+    return f"{waited}{whom}: {row['pattern']}"
 
 
 def _mpi_calls(row: Row) -> str:

@@ -178,16 +178,16 @@ def _delays(inputs: ExplainInputs) -> dict[int, float]:
 
 
 def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
-    """Return which ranks have no steps, and what to do; ``timeline`` is the profile of one of the ranks."""
+    """Return why ranks have no steps, and what to do; ``timeline`` is the profile of one of the ranks."""
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
-    naming = "name their range (hpcprof collect --step-range NAME), or mark them"
+    clause = "known as a step; name one (hpcprof collect --step-range NAME), or mark steps"
     if not len(timeline.ranges):
-        naming = "no range is recorded that could be one: mark them"
+        clause = "recorded that could be a step; mark steps"
     if timeline.origin.gpus and not timeline.operation_count:
-        naming += f"; no work of the GPU is recorded ({RECORD_KERNELS})"
-    return f"{named_ranks(without)}: no steps are known; {naming}"
+        clause += f"; no work of the GPU is recorded ({RECORD_KERNELS})"
+    return f"no range of {named_ranks(without)} is {clause}"
 
 
 def _replayable_mpi(

@@ -106,7 +106,9 @@ def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(
 ) -> None:
     monkeypatch.setattr("hpcprof.cli.status.time.time", lambda: NOW)
     _write(run, 0, _line(3))
-    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 3 on 1 rank, now 5.000 ms a step"
+    assert _detail(run, JobStatus(JobState.RUNNING)) == (
+        "step 3 on 1 rank, now 5.000 ms a step (median of the last 2 steps)"
+    )
     assert _detail(run, JobStatus(JobState.QUEUED, "Priority")) == "Priority"
     (run.path / f"state/failed.{STARTED_UTC}").write_text("0 2\n")
     assert _detail(run, JobStatus(JobState.RUNNING)) == "rank 0 failed first: exit code 2"
@@ -130,13 +132,16 @@ def test_the_status_of_a_running_job_tells_whose_memory_grows(
     file.write_text("".join(f"{json.dumps(one)}\n" for one in [header, *samples]))
     detail = _detail(run, JobStatus(JobState.RUNNING))
     assert detail.startswith(
-        "step 60 on 2 ranks, now 5.000 ms a step. Memory on the host grows: rank 1: 10.00 MB more"
+        "step 60 on 2 ranks, now 5.000 ms a step (median of the last 94 steps). Memory on the host grows: "
+        "rank 1: 10.00 MB more"
     )
     assert detail.endswith("the node is full at step 159, in 1 min 40 s")
     assert "Memory" not in _detail(run, JobStatus(JobState.COMPLETED))
     # More than can be read while somebody waits.
     monkeypatch.setattr("hpcprof.results.collect.run_memory._MOST_BYTES", file.stat().st_size - 1)
-    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, now 5.000 ms a step"
+    assert _detail(run, JobStatus(JobState.RUNNING)) == (
+        "step 60 on 2 ranks, now 5.000 ms a step (median of the last 94 steps)"
+    )
 
 
 def test_status_looks_closely_only_at_memory_that_has_risen(
@@ -161,20 +166,24 @@ def test_status_looks_closely_only_at_memory_that_has_risen(
 def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
     for rank, step in enumerate([40, 42, 41]):
         _write(run, rank, _line(step, wall_ms=5 + rank))
-    assert describe_live_steps(run, NOW) == "steps 40 to 42 on 3 ranks, now 6.000 ms a step"
+    assert describe_live_steps(run, NOW) == (
+        "steps 40 to 42 on 3 ranks, now 6.000 ms a step (median of the last 2 steps)"
+    )
     for rank in range(3):
         _write(run, rank, _line(43))
-    assert describe_live_steps(run, NOW) == "step 43 on 3 ranks, now 5.000 ms a step"
+    assert describe_live_steps(run, NOW) == (
+        "step 43 on 3 ranks, now 5.000 ms a step (median of the last 2 steps)"
+    )
     _write(run, 1, _line(9, after=-15.0))
     assert describe_live_steps(run, NOW) == (
-        "steps 9 to 43 on 3 ranks, now 5.000 ms a step. Rank 1 has ended no step for 25 s, while others go "
-        "on."
+        "steps 9 to 43 on 3 ranks, now 5.000 ms a step (median of the last 2 steps). Rank 1 has ended no "
+        "step for 25 s, while others go on."
     )
 
 
 def test_the_steps_of_a_run_that_has_ended_are_told_without_a_warning(run: Run) -> None:
     _write(run, 0, _line(43))
-    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step (median 5.000 ms)"
+    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step (2 steps; median 5.000 ms)"
 
 
 def test_steps_that_became_slower_are_told(run: Run) -> None:
@@ -184,9 +193,8 @@ def test_steps_that_became_slower_are_told(run: Run) -> None:
         "".join(_line(step, wall_ms=5) for step in range(60))
         + "".join(_line(step, 6) for step in range(60, 120)),
     )
-    assert (
-        describe_live_steps(run, NOW)
-        == "step 119 on 1 rank, now 6.000 ms a step, 20 % slower than at the start"
+    assert describe_live_steps(run, NOW) == (
+        "step 119 on 1 rank, now 6.000 ms a step (median of the last 94 steps), 20 % slower than at the start"
     )
 
 
@@ -194,7 +202,7 @@ def test_the_noted_steps_are_the_medians_of_the_lines_of_some_ranks(run: Run) ->
     for rank in range(40):
         _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=6))
     assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 4
-    assert noted_step_time(run) == StepTime(5.5e6, 5.5e6)
+    assert noted_step_time(run) == StepTime(5.5e6, 5.5e6, 4)
 
 
 def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
@@ -213,8 +221,11 @@ def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
         for at in range(2)
     ]
     _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in slow + quick))
-    assert noted_step_time(run) == StepTime((12 * 400 + 200 * 10) * MS / 212, 10 * MS)
-    takes = "32.08 ms a step (median 10.00 ms)", "now 10.00 ms a step"
+    assert noted_step_time(run) == StepTime((12 * 400 + 200 * 10) * MS / 212, 10 * MS, 212)
+    takes = (
+        "32.08 ms a step (212 steps; median 10.00 ms)",
+        "now 10.00 ms a step (median of the last 212 steps)",
+    )
     for now, told in zip((None, STARTED + 15.0), takes, strict=True):
         said = describe_live_steps(run, now)
         assert said == f"step 211 on 1 rank, {told}, 98 % faster than at the start"

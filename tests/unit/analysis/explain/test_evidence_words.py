@@ -36,6 +36,16 @@ TABLES = {
         }
     ),
     "skew_summary": pd.DataFrame({"rank": [1], "lateness_p50_ns": [11 * MS]}),
+    "mpi_waits": pd.DataFrame(
+        {
+            "rank": [0],
+            "call": ["MPI_Allreduce"],
+            "pattern": ["late rank"],
+            "wait_ns": [157 * MS],
+            "delaying_rank": [2],
+            "delaying_range": ["compute"],
+        }
+    ),
 }
 
 
@@ -67,6 +77,10 @@ TABLES = {
         (
             Evidence("skew_summary", 1, "lateness_p50_ns", 11 * MS),
             "rank 1: its late arrivals hold the others up by 11.00 ms in a median step",
+        ),
+        (
+            Evidence("mpi_waits", 0, "wait_ns", 157 * MS),
+            "rank 0: it waits 157.0 ms of the whole capture in MPI_Allreduce for rank 2 (compute): late rank",
         ),
     ],
 )
