@@ -110,24 +110,30 @@ _OF_PYTORCH = ("at::native", "ProfilerStep#", "torch", "aten::", "iteration")
 
 
 def explain_noted(
-    series: StepSeries, ranks: tuple[int, ...], coincidences: pd.DataFrame, files: pd.DataFrame
+    series: StepSeries,
+    ranks: tuple[int, ...],
+    coincidences: pd.DataFrame,
+    files: pd.DataFrame,
+    elapsed: float,
 ) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
-    """Return what the steps show that a run without a profile noted, with what its nodes did meanwhile."""
+    """Return what the steps show that a run without a profile noted, with what its nodes did meanwhile.
+
+    Shares are of ``elapsed`` ns, those of rare steps of the mean step.
+    """
     tables = {
         "step_times": pd.DataFrame(columns=["rank", "step", "wall_ns"]),
         "coincidences": coincidences,
         "darshan_files": files,
     }
     findings, _ = of_series(tables, ranks, series, {})
-    wall = float(series.wall.mean())
-    placed = with_machine(ordered(findings, round(wall), {}), tables)
-    placed = with_files(with_waiting(placed, coincidences, wall), tables)
+    placed = with_machine(ordered(findings, round(series.wall.mean()), {}), tables)
+    placed = with_files(with_waiting(placed, coincidences, elapsed), tables)
     rare = [finding for finding in placed if is_rare(finding)]
 
     def told(finding: Finding) -> Finding:
         return replace(finding, evidence_text=tuple(in_words(tables, item) for item in finding.evidence))
 
-    common = ordered([finding.changed(told) for finding in placed if finding not in rare], round(wall), {})
+    common = ordered([finding.changed(told) for finding in placed if finding not in rare], round(elapsed), {})
     return common, tuple(map(rare_steps, rare))
 
 

@@ -34,6 +34,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
 from hpcprof.common.patterns import matches
+from hpcprof.common.units import counted, format_ns
 from hpcprof.node.on_request import SLOWER
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
 
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.profiles.timeline import Gpu, Timeline
+    from hpcprof.runs.step_time import StepTime
 
 _PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
 """The analyses that come with an explanation."""
@@ -184,30 +186,33 @@ def _what_happened(run: Run) -> dict[str, Any]:
 
 def _of_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
-    last = [lines[-1] for lines in steps.values()]
     noted = noted_step_time(run) if run.manifest is not None else None
     summary = StepSummary(
         wall_p50_ns=round(noted.p50_ns) if noted else None,
         elapsed_ns=round(noted.elapsed_ns) if noted else None,
         source=HOOK if noted else None,
-        steps=max((line.step + 1 for line in last), default=0),
-        ranks=len(last),
+        steps=noted.steps if noted else 0,
+        ranks=len(steps),
         explained_steps=0,
         replay_error_pct=None,
     )
     reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
-    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)))
+    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)), noted)
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
 
 
 def _of_noted_steps(
-    run: Run, store: Store, ranks: tuple[int, ...]
+    run: Run, store: Store, ranks: tuple[int, ...], whole: StepTime | None
 ) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
-    """Return what the noted steps of a run show with what its nodes did meanwhile; few steps show nothing."""
+    """Return what the noted steps of a run show with what its nodes did meanwhile; few steps show nothing.
+
+    ``whole`` is the time of all of them, of which shares are; if there are too many, the last ones are looked
+    at, and shares are of these.
+    """
     lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
-    if len(lines) < _FEWEST_LINES:
+    if len(lines) < _FEWEST_LINES or whole is None:
         return (), ()
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
@@ -222,11 +227,19 @@ def _of_noted_steps(
     else:
         mapped = mapped_beside_profiles(run)
         rows, files = (analyze_run(ANALYSES[name], {}, mapped[ANALYSES[name].map]).rows for name in names)
-    noted = noted_steps(lines[-_MOST_LINES:])
+    chosen = lines[-_MOST_LINES:]
+    # A line says when its last step ended: the first one is preceded by the begin of its first step.
+    begin = chosen[0].time - sum(wall * count for wall, count in chosen[0].times) / 1e9
+    noted = noted_steps((replace(chosen[0], time=begin), *chosen))
     assert noted is not None
     series = single_steps(noted)
     newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
-    return explain_noted(newest, ranks, rows, files)
+    if len(newest.wall) >= whole.steps:
+        return explain_noted(newest, ranks, rows, files, whole.elapsed_ns)
+    mean = float(newest.wall.mean())
+    findings, rare = explain_noted(newest, ranks, rows, files, mean)
+    last = f"findings are of the last {counted(len(newest.wall), 'step')}, which take {format_ns(mean)} each"
+    return findings, (*rare, *([NotJudged("earlier steps", last)] if findings else []))
 
 
 def _compute(

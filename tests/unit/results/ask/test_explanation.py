@@ -36,8 +36,11 @@ from hpcprof.results.ask.step_alone import step_alone
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.runs.directory import Run
+from hpcprof.runs.directory import Run, save
+from tests.submitted_run import MakeRun, make_run
 from tests.unit.explanations import explained, finding
+
+__all__ = ["make_run"]
 
 PATH = {"rank": 0, "kind": "host", "name": "x", "range": "data", "ns_per_step": 7, "share_pct": 50.0}
 PREDICTION = Prediction(9, 8, 10, 10, 0.1, 5, 9, 10)
@@ -335,3 +338,26 @@ def test_a_report_says_why_it_has_no_explanation(
     monkeypatch.setattr("hpcprof.analysis.explain.explain.explain_run", fail)
     assert str(error) in explain_for_report(run, store)
     assert kept_explanation(run, store) is None
+
+
+def test_shares_of_noted_steps_are_of_the_step_that_the_explanation_names(make_run: MakeRun) -> None:
+    run = save(make_run(finished="0", started="2026-11-21T02:16:00Z"))
+    store = open_store(None, run.path.parent)
+    (run.path / "state/steps").mkdir()
+    for steps, told in ((20, ()), (40, ("earlier steps",))):
+        step, time, lines = -1, 1_795_227_360.0, []
+        for at in range(80):
+            wall = 27_000_000 if at > 50 else 18_000_000 + at % 3
+            step, time = step + steps, time + steps * wall / 1e9
+            line = {"time": time, "step": step, "steps": steps, "wall_ns": wall, "max_ns": wall}
+            lines.append(f"{json.dumps(line)}\n")
+        (run.path / "state/steps/rank00000.jsonl").write_text("".join(lines))
+        found = explain(run, store)
+        (drift,) = found.findings
+        elapsed = found.step.elapsed_ns
+        assert elapsed is not None and found.step.steps == 80 * steps
+        assert tuple(item.what for item in found.not_judged[1:]) == told
+        share = 100 * (drift.saving_ns or 0) / elapsed
+        assert (drift.share_pct == pytest.approx(share, abs=0.001)) == (not told)
+    reason = "findings are of the last 2,000 steps, which take 23.22 ms each"
+    assert found.not_judged[1].reason == reason
