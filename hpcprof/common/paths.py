@@ -1,6 +1,7 @@
 """The folders of hpcprof's own files and of the user's."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -20,9 +21,20 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def working_folder() -> Path:
+    """Return the working folder by the name that the shell has for it: links may lead elsewhere on nodes."""
+    named = Path(os.environ.get("PWD", ""))
+    with suppress(OSError):
+        if named.is_absolute() and ".." not in named.parts and named.samefile(os.curdir):
+            return named
+    return Path.cwd()
+
+
 def from_root(path: Path) -> Path:
-    """Return a path from the root, without ``..``; names of links stay where there is none of these."""
-    return path.resolve() if ".." in path.parts else path.absolute()
+    """Return a path from the root, without ``..``, in which names of links stay."""
+    whole = path if path.is_absolute() else working_folder() / path
+    plain = Path(os.path.normpath(whole))
+    return plain if plain == whole or plain.resolve() == whole.resolve() else whole.resolve()
 
 
 def user_config() -> Path:

@@ -18,7 +18,7 @@ from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, is_possible, parsed_count, read_file, read_text
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
-from hpcprof.common.paths import from_root
+from hpcprof.common.paths import from_root, working_folder
 from hpcprof.common.private import make_private, private_mode
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.runs.config import default_runs_dir, group_may_read
@@ -168,10 +168,11 @@ def runs_directory(folder: Path | None = None) -> Path:
 
 def typed_name(path: Path) -> str:
     """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
-    if path.parent.absolute() == runs_directory().absolute():
+    path = from_root(path)
+    if path.parent == from_root(runs_directory()):
         return path.name
-    relative = os.path.relpath(path)
-    return shlex.quote(str(path.absolute()) if relative.startswith("..") else relative)
+    relative = os.path.relpath(path, working_folder())
+    return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 
 def new_run_id(job_name: str, runs: Path) -> str:
@@ -199,7 +200,7 @@ def create(
     code: Path | None = None,
 ) -> Run:
     """Write a run's scripts and manifest, and the commit of the folder ``code``, into its directory."""
-    path = (runs / run_id).absolute()
+    path = from_root(runs / run_id)
     try:
         for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)

@@ -706,7 +706,9 @@ OUTER_JOB = {
     **{"PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
     **{"MPI_LOCALRANKID": "1", "FLUX_TASK_RANK": "3", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
     **{"HPCPROF_RANK": "3", "HPCPROF_PULSE": "12", "PBS_NODEFILE": "/nodes", "GROUP_RANK": "1"},
-    "NODE_RANK": "7",
+    **{"NODE_RANK": "7", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1"},
+    **{"PET_RDZV_ENDPOINT": "10.0.0.1:1", "PET_MASTER_ADDR": "10.0.0.1", "HOROVOD_RANK": "3"},
+    **{"HOROVOD_LOCAL_SIZE": "4", "PADDLE_TRAINER_ID": "1"},
 }
 
 
@@ -720,15 +722,15 @@ def test_the_ranks_have_their_own_numbers_whatever_the_shell_holds(shell: str, t
 
 @pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])
 def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tmp_path: Path) -> None:
-    names = (*TUTORIAL, *MEETING, *OUTER_JOB)
+    names = (*TUTORIAL, *MEETING, *OUTER_JOB, "PET_MAX_RESTARTS")
     show = f"import os; print(*(f'{{n}}={{os.environ[n]}}' for n in {names} if n in os.environ))"
     asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", show])
-    settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash"}
+    settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash", "PET_MAX_RESTARTS": "1"}
     assert start_job(tmp_path, asked, launch, **TUTORIAL, **MEETING, **OUTER_JOB, **settings).wait() == 0
     told = dict(word.split("=") for word in (tmp_path / "logs/rank00000.out").read_text().split())
     started = {"PMI_RANK": "0", "PMI_SIZE": "1"} if launch else {}
     own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCPROF_RANK": "0"}
-    own["NODE_RANK"] = "0"
+    own |= {"NODE_RANK": "0", "PET_MAX_RESTARTS": "1"}
     port = (tmp_path / "state/meeting").read_text().strip().partition(":")[2]
     assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 

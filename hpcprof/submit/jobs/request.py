@@ -1,12 +1,12 @@
 """Makes a job from a request, and checks it at its site."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpcprof.common.errors import UsageError, about, unknown
+from hpcprof.common.paths import working_folder
 from hpcprof.runs.config import named_targets
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import default_job_name
@@ -81,7 +81,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "site": site.name,
             "workload": spec.workload,
             "arguments": list(spec.program),
-            "directory": HOME if site.host else str(Path.cwd()),
+            "directory": HOME if site.host else str(working_folder()),
             "profiler": profiler,
             "profiler_options": tool.resolve(options),
             "options": site_options(site, spec.options),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hpcprof.common.paths import from_root
 from hpcprof.common.processes import Completed
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Transport(msgspec.Struct, frozen=True):
         seconds: float,
     ) -> Completed:
         """Run a command in a directory of the host as `Host.run` does; paths of runs are replaced."""
-        local, remote = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
+        local, remote = f"{from_root(self.runs_dir)}/", f"{self.host.folder('.')}/"
         # Slurm's options for logs double the per cent sign.
         pairs = [(local, remote), (local.replace("%", "%%"), remote.replace("%", "%%"))]
         words = [_replace_paths(word, pairs) for word in words]

@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import from_root
 from hpcprof.submit.rendering.templates import render_text
 from hpcprof.submit.schedulers.scheduler import JobArrays
 
@@ -38,7 +39,7 @@ def render_array_script(
     name of ``sweep_directory`` is the sweep's id. Templates are searched first in the folder of ``template``,
     the one of job.sh; ``name`` is rendered.
     """
-    directory = sweep_directory.absolute()
+    directory = from_root(sweep_directory)
     sets = []
     names = [f"/{member_directory(directory, index).name}/" for index in range(len(job_scripts))]
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"

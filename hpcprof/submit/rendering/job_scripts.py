@@ -10,6 +10,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked, masked_words
+from hpcprof.common.paths import from_root
 from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.launchers import launch_command
@@ -35,7 +36,7 @@ def render_scripts(
         where = f"{scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}"
         raise UsageError(f"--script: {where}; change the template instead.")
     rendering = Rendering(
-        run_directory=run_directory.absolute(),
+        run_directory=from_root(run_directory),
         command_line=command_line,
         launch=launch_command(site, job),
         program=_program(site, job, scheduler),
@@ -96,7 +97,7 @@ def _move_script(script: Path, run_directory: Path) -> str:
     if line is None or len(words) != 1:
         advice = "--script takes a job.sh that hpcprof rendered; give a script of your own to --template"
         raise UsageError(f"{script} has no line run_dir=…: {advice}.")
-    directory = str(run_directory.absolute())
+    directory = str(from_root(run_directory))
     text = text.replace(line[0], f"run_dir={shlex.quote(directory)}")
     return text.replace(words[0], directory)
 

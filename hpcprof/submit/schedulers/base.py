@@ -69,6 +69,10 @@ class Record:
     """True if it waits because a node that ran it was lost."""
     nodes: frozenset[str] = frozenset()
     """The nodes of the job, for schedulers that must be asked whether one is down."""
+    script: str = ""
+    """The script that was submitted, if known: for a run, a path that ends with its folder and its script."""
+    submitted_seconds: float | None = None
+    """The time since it was submitted; None if that is not known."""
 
 
 class SchedulerClient(ABC):

@@ -1,6 +1,7 @@
 """Batch systems: the methods of each scheduler, and the client that they share."""
 
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -19,6 +20,11 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.sites.model import Site
 
 _DEPENDENCY_AGE = timedelta(days=31)
+
+_SUBMISSION_SECONDS = 600.0
+"""Maximum time between the making of a run and the submission of its job (s), with clocks that differ."""
+
+_LOST_ID = "result unknown: its id is another job's now, and it left no record of its end"
 
 _JOB_NAME_LENGTH = 15
 """Maximum length of a job's name in old PBS; other schedulers allow more."""
@@ -166,7 +172,16 @@ class BatchClient(SchedulerClient):
                 records = ask_again_while_silent(lambda: self.scheduler.states(job_ids, since))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
-        judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
+        judged = {}
+        for run in runs:
+            record = records.get(ids[run.id])
+            if record is None or not _is_of_another(record, run):
+                judged[run.id] = status_from_record(run, record)
+            else:
+                left = status_from_record(run, None)
+                judged[run.id] = (
+                    left if left.state.ended else JobStatus(JobState.ENDED, _LOST_ID, provisional=True)
+                )
         return judged | unknown
 
     def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -210,6 +225,17 @@ class BatchClient(SchedulerClient):
             for mark in marks:
                 mark.unlink(missing_ok=True)
             raise
+
+
+def _is_of_another(record: Record, run: Run) -> bool:
+    """Return whether another job has a run's id: a scheduler that was set up anew counts from 1 again."""
+    if record.submitted_seconds is None or run.manifest is None:
+        return False
+    if f"/{sweep_of(run.id) or run.id}/" in record.script:
+        return False
+    after = time.time() - record.submitted_seconds - datetime.fromisoformat(run.manifest.created).timestamp()
+    # A job that is queued again counts as submitted then; it keeps its script.
+    return after < -_SUBMISSION_SECONDS or (record.script != "" and after > _SUBMISSION_SECONDS)
 
 
 def _names(script: Path, folder: Path) -> bool:

@@ -26,8 +26,8 @@ _PAUSES = (0.5, 1.0, 2.0)
 
 _RETRY_SECONDS = 8.0
 
-_ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
-"""Variables that make answers plain: no translation, and all indices of an array from sacct."""
+_ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "TZ": "UTC"}
+"""Variables that make answers plain: no translation, all indices of an array from sacct, and times in UTC."""
 
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
@@ -132,6 +132,11 @@ def read_words(module: str, model: type[WordsT]) -> WordsT:
     """Return the words of a scheduler with their meanings, from ``NAME_words.yaml`` beside its module."""
     file = Path(module.removesuffix(".py") + "_words.yaml")
     return msgspec.convert(read_mapping(file, "file of words"), model)
+
+
+def in_runs(path: Path) -> str:
+    """Return the end of a path that tells a run's file from all others, whatever links lead to the runs."""
+    return f"/{path.parent.name}/{path.name}"
 
 
 def ids_by_place(job_ids: Iterable[str]) -> dict[str, dict[str, str]]:

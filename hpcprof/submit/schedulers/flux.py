@@ -144,7 +144,7 @@ class FluxScheduler(BatchScheduler):
         listing = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
         for job in _jobs(*listing.answer):
             jobspec = run_scheduler_command(["flux", "job", "info", _ascii_id(job["jobid"]), "jobspec"])
-            if f"{json.dumps(str(script.parent))[1:-1]}/" in jobspec.stdout:
+            if f"/{json.dumps(script.parent.name)[1:-1]}/" in jobspec.stdout:
                 return _ascii_id(job["jobid"])
         return ""
 

@@ -139,9 +139,9 @@ class LsfScheduler(BatchScheduler):
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the file of the run's output among the user's jobs."""
         listing = run_scheduler_command(["bjobs", "-a", "-u", owner, "-json", "-o", "jobid output_file"])
-        out = str(script.parent / "logs" / "job.out")
-        jobs = _jobs(*listing.answer)
-        return next((str(job["JOBID"]) for job in reversed(jobs) if job.get("OUTPUT_FILE") == out), "")
+        out = f"/{script.parent.name}/logs/job.out"
+        jobs = reversed(_jobs(*listing.answer))
+        return next((str(job["JOBID"]) for job in jobs if str(job.get("OUTPUT_FILE")).endswith(out)), "")
 
     def question(self, site: Site) -> list[str]:
         """Return the command that asks the batch daemon for its queues."""

@@ -40,6 +40,7 @@ from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
+    in_runs,
     parse_array_indices,
     read_words,
     run_scheduler_command,
@@ -408,8 +409,8 @@ def was_submitted_from(script: Path, out: str) -> bool:
     """Return whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
     match = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
     # Not as JSON: the job's environment can make it invalid.
-    path = json.dumps(str(script), ensure_ascii=False)[1:-1]
-    return match is not None and f" {match[1]}".endswith(f" {path}")
+    path = json.dumps(in_runs(script), ensure_ascii=False)[1:-1]
+    return match is not None and match[1].endswith(path)
 
 
 def has_no_history(error: str) -> bool:
@@ -446,7 +447,11 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
         for job_id, job in jobs.items()
     }
     records = {
-        job_id: record_from_attributes(job, asked_at)
+        job_id: replace(
+            record_from_attributes(job, asked_at),
+            script=job.get("Submit_arguments", ""),
+            submitted_seconds=_seconds_since(job.get("ctime", ""), asked_at),
+        )
         for job_id, job in attributes.items()
         if array_of(job_id) == job_id or "array_index" in job
     }
@@ -600,6 +605,14 @@ def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
         holds = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
         return "; ".join([*holds, comment] if comment else holds)
     return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")
+
+
+def _seconds_since(when: str, asked_at: float | None) -> float | None:
+    """Return how long before ``asked_at`` a time was that qstat printed in UTC; None if one is not known."""
+    with suppress(ValueError):
+        moment = datetime.strptime(f"{when} Z", "%a %b %d %H:%M:%S %Y %z")
+        return None if asked_at is None else asked_at - moment.timestamp()
+    return None
 
 
 def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:

@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
     ids_by_place,
+    in_runs,
     parse_array_indices,
     read_words,
     run_scheduler_command,
@@ -271,7 +273,8 @@ class SlurmScheduler(BatchScheduler):
         listing = run_scheduler_command(
             ["squeue", "--noheader", "--states=all", f"--user={owner}", f"--format={SCRIPTS_FORMAT}"]
         )
-        return parse_scripts(*listing.answer).get(str(script), "")
+        scripts = reversed(parse_scripts(*listing.answer).items())
+        return next((number for path, number in scripts if path.endswith(in_runs(script))), "")
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel the jobs; scancel succeeds even for unknown jobs."""
@@ -400,8 +403,8 @@ def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, Record]:
     if not numbers:
         return {}
-    # The default window starts at midnight, and sacct takes local time.
-    start = since.astimezone().strftime("--starttime=%Y-%m-%dT%H:%M:%S")
+    # The default window starts at midnight.
+    start = since.astimezone(timezone.utc).strftime("--starttime=%Y-%m-%dT%H:%M:%S")
     options = [_array_option(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
     listing = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
     return of_members(parse_sacct(*listing.answer, time.time()), numbers)
@@ -411,9 +414,12 @@ def _of_cluster(cluster: str) -> list[str]:
     return [f"--clusters={cluster}"] if cluster else []
 
 
-# Columns of fixed width, which no value but the reason can fill, and last the only value that may contain
-# spaces. The job's name is left out, since it may contain anything.
-SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
+# Columns of fixed width, which no value but the reason and the command can fill; these may contain spaces.
+# The command is (null) without a file. The job's name is left out, since it may contain anything.
+_REASON, _SUBMITTED = 200, 24
+SQUEUE_FORMAT = (
+    f"JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:{_REASON},SubmitTime:{_SUBMITTED},Command:1024"
+)
 # The id of a job or a whole array, then the script that was submitted.
 SCRIPTS_FORMAT = "%F %o"
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
@@ -456,8 +462,13 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
     for line in out.splitlines():
         values = line.split(maxsplit=4)
         if len(values) == 5:  # a line "CLUSTER: name" comes before another cluster's jobs
-            job_id, state, status, end, reason = values
-            records[job_id] = _record(state, reason.strip(), _from_wait_status(status), end, now)
+            job_id, state, status, end, columns = values
+            record = _record(state, columns[:_REASON].strip(), _from_wait_status(status), end, now)
+            submitted, script = (
+                columns[_REASON:][:_SUBMITTED].strip(),
+                columns[_REASON + _SUBMITTED :].strip(),
+            )
+            records[job_id] = replace(record, script=script, submitted_seconds=_seconds_since(submitted, now))
     return _by_member(records)
 
 
@@ -547,7 +558,7 @@ def _from_pair(text: str) -> int | None:
 
 def _seconds_since(end: str, now: float) -> float | None:
     try:
-        return now - datetime.strptime(end, "%Y-%m-%dT%H:%M:%S").timestamp()
+        return now - datetime.strptime(f"{end}Z", "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:  # N/A, Unknown, None
         return None
 

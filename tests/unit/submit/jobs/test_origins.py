@@ -12,6 +12,7 @@ from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import dump_job_file
 from hpcprof.submit.jobs.merge import merged
 from hpcprof.submit.jobs.request import resolve
+from hpcprof.submit.rendering.job_scripts import render_scripts
 
 DEFAULTS = """\
 site: polaris
@@ -133,3 +134,16 @@ def test_a_value_is_not_blamed_for_the_words_of_a_sentence(tmp_path: Path) -> No
     file.write_text("site: perlmutter\naccount: gpu\nqueue: debug\nconstraint: gpu\n")
     with pytest.raises(UsageError, match=r"write 00:01:00 or 00:02:00\.$"):
         resolve(JobSpec(PROGRAM, job_file=file, walltime="90s"))
+
+
+def test_a_program_starts_in_the_folder_by_its_name_in_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk7").mkdir()
+    (tmp_path / "home").symlink_to("disk7")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setenv("PWD", str(tmp_path / "home"))
+    site, job = resolve(JobSpec(PROGRAM))
+    assert job.directory == str(tmp_path / "home")
+    script = render_scripts(site, job, Path("runs/RUN"), [])["job.sh"]
+    assert f"run_dir={tmp_path}/home/runs/RUN\n" in script

@@ -1,12 +1,20 @@
-"""The indices of job arrays."""
+"""The indices of job arrays, and ids that a scheduler gives again."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.submit.schedulers.base import JobState, Record
+from hpcprof.submit.schedulers.batch import BatchClient
 from hpcprof.submit.schedulers.command import parse_array_indices
+from hpcprof.submit.schedulers.slurm import SlurmScheduler
+from tests.submitted_run import MakeRun
 
 
 @pytest.mark.parametrize(
@@ -31,3 +39,45 @@ def test_what_ranges_say_is_what_is_read(spans: list[tuple[int, int, int]]) -> N
     assert parse_array_indices(text) == [
         i for first, length, step in spans for i in range(first, first + length + 1, step)
     ]
+
+
+class Listing(SlurmScheduler):
+    """Slurm with a record of each job; ``cancelled`` has the jobs that were cancelled."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.cancelled: list[str] = []
+
+    def states(self, job_ids: Sequence[str], since: datetime) -> dict[str, Record]:
+        """Return the record of each job."""
+        return dict.fromkeys(job_ids, self.record)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Note the jobs."""
+        self.cancelled += job_ids
+
+
+@pytest.mark.parametrize(
+    ("script", "hours", "is_own"),
+    [
+        ("/link/runs/RUN/job.sh", 5.0, True),  # queued again
+        ("/tmp/copy-of-a-wrapper.sh", 0.01, True),
+        ("", 5.0, True),  # a scheduler that does not show it
+        ("(null)", 5.0, False),
+        ("/runs/other/job.sh", 5.0, False),
+        ("", -5.0, False),
+    ],
+)
+def test_another_job_with_the_id_of_a_run_is_not_taken_for_it_and_never_cancelled(
+    make_run: MakeRun, script: str, hours: float, is_own: bool
+) -> None:
+    run = make_run(started="now")
+    created = datetime.fromisoformat(run.submission.created).timestamp()
+    ago = time.time() - created - hours * 3600
+    scheduler = Listing(Record(JobState.RUNNING, script=script.replace("RUN", run.id), submitted_seconds=ago))
+    client = BatchClient(scheduler)
+    status = client.poll([run])[run.id]
+    assert (status.state is JobState.RUNNING) == is_own
+    assert is_own or (status.provisional and "another job" in status.reason)
+    client.cancel(run)
+    assert bool(scheduler.cancelled) == is_own

@@ -103,7 +103,12 @@ def test_a_job_is_submitted_from_the_users_own_environment(
     submission = next(i for i, words in enumerate(standin.calls) if any("job.sh" in word for word in words))
     status(run)
     assert standin.environments[submission] == without_options(os.environ)
-    assert standin.environments[-1] == {**without_options(os.environ), "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+    assert standin.environments[-1] == {
+        **without_options(os.environ),
+        "LC_ALL": "C",
+        "SLURM_BITSTR_LEN": "0",
+        "TZ": "UTC",
+    }
 
 
 def test_success_needs_the_finished_file(standin: StandIn) -> None:

@@ -45,10 +45,16 @@ def history(job_id: str) -> Record:
 def test_the_script_of_a_job_is_the_last_argument_of_its_qsub() -> None:
     _, out, _ = recorded_json("pbs/qstat_f_json_later_early.json")
     assert was_submitted_from(Path("/home/user/ok.pbs"), out)
-    assert not was_submitted_from(Path("user/ok.pbs"), out)
+    assert not was_submitted_from(Path("/home/other/ok.pbs"), out)
     assert not was_submitted_from(Path("/home/user/other.pbs"), out)
     invalid = '"Submit_arguments":\t"-o /a /runs/é \\"x\\"/job.sh",\n"BASH_FUNC_f%%":\t"() { echo "a"; }"'
     assert was_submitted_from(Path('/runs/é "x"/job.sh'), invalid)
+
+
+def test_a_job_of_pbs_shows_its_script_and_when_it_was_submitted() -> None:
+    record = next(iter(parse_qstat(*recorded_json("pbs/qstat_f_json_later_early.json")).values()))
+    assert record.script.endswith("/home/user/ok.pbs")
+    assert record.submitted_seconds == 9.0  # at 03:08:42 of 03:08:51
 
 
 def test_a_jobs_name_is_that_of_its_directives() -> None:

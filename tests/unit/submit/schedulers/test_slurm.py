@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 import pytest
 
@@ -30,7 +30,7 @@ from hpcprof.submit.schedulers.slurm import (
 from hpcprof.submit.sites.model import Node, Queue, Vendor
 from tests.unit.submit.schedulers.recorded import DATA, recorded, recorded_machine
 
-NOW = datetime(2026, 11, 21, 6, 17, 25).timestamp()
+NOW = datetime(2026, 11, 21, 6, 17, 25, tzinfo=timezone.utc).timestamp()
 SQUEUE = (DATA / "slurm/squeue_format.txt").read_text()
 
 
@@ -42,6 +42,14 @@ def queue() -> dict[str, Record]:
 def line(state: str, reason: str = "None", status: int = 0) -> Record:
     text = f"{'7':40}{state:24}{status:<12}{'N/A':24}{reason:200}"
     return parse_squeue(0, text, "", NOW)["7"]
+
+
+def test_squeue_shows_when_a_job_was_submitted_and_from_which_script() -> None:
+    start = f"{'7':40}{'PENDING':24}{0:<12}{'N/A':24}{'(Nodes required for job are DOWN)':200}"
+    text = f"{start}{'2026-11-21T06:17:20':24}{'/a b/runs/x/job.sh':1024}"
+    record = parse_squeue(0, text, "", NOW)["7"]
+    assert (record.script, record.submitted_seconds) == ("/a b/runs/x/job.sh", 5.0)
+    assert "DOWN" in record.reason
 
 
 def sacct(state: str, exit_code: str) -> Record:
