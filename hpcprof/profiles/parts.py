@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.possible_times import PROCESS_TABLES
 from hpcprof.profiles.readers.declaration import ProfilePart
@@ -32,20 +31,6 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     if part.of.ranks is None:
         lost.append(Loss(LossKind.NUMBERED, Subject.CAPTURE, len(part.of.processes)))
     return _with_losses(replace(timeline, **tables), tuple(lost))
-
-
-_UNNAMED = "unnamed GPU"
-
-
-def with_used_gpus(timeline: Timeline) -> Timeline:
-    """Name only the GPUs that a rank used; profilers also list others of its node, or lack its own."""
-    (device,) = timeline.of_operations("device")
-    names = {gpu.device: gpu.name for gpu in timeline.origin.gpus}
-    busy = distinct(device).tolist()
-    if names and names.keys().isdisjoint(busy):  # numbered otherwise than operations
-        return timeline
-    used = tuple(names.get(number) or _UNNAMED for number in busy)
-    return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
 
 
 def _mask_of_part(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -92,11 +92,27 @@ def read_profile(
             profile = replace(profile, origin=replace(profile.origin, captured=captured))
         if reader.content is not ProfileContent.TIMELINE:
             return profile
-        from hpcprof.profiles.parts import take_part, with_used_gpus
+        from hpcprof.profiles.parts import take_part
         from hpcprof.profiles.possible_times import with_possible_times
 
         timeline = with_possible_times(cast("Timeline", profile))
-        return with_used_gpus(timeline if part is None or itself else take_part(timeline, part))
+        return _with_used_gpus(timeline if part is None or itself else take_part(timeline, part))
+
+
+_UNNAMED = "unnamed GPU"
+
+
+def _with_used_gpus(timeline: Timeline) -> Timeline:
+    """Name only the GPUs that a rank used; profilers also list others of its node, or lack its own."""
+    from hpcprof.profiles.columns.unique import distinct
+
+    (device,) = timeline.of_operations("device")
+    names = {gpu.device: gpu.name for gpu in timeline.origin.gpus}
+    busy = distinct(device).tolist()
+    if names and names.keys().isdisjoint(busy):  # numbered otherwise than operations
+        return timeline
+    used = tuple(names.get(number) or _UNNAMED for number in busy)
+    return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
 
 
 def identify_rank(path: Path) -> int | None:
