@@ -129,6 +129,8 @@ class Loss:
         """The way to record the lost events; empty if unknown."""
         if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
             return _SUPPORTED
+        if self.kind is LossKind.DIAGNOSTIC and _UNFLUSHED.search(self.detail):
+            return _TO_THE_END
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
@@ -198,6 +200,12 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
+_UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
+"""The sentences of nsys about processes of which it got no events, or not the last ones."""
+_TO_THE_END = (
+    "Let the program end by itself within the capture, or call cudaProfilerStop() before the capture ends: a "
+    "process hands over its last events then."
+)
 RECORD_KERNELS = "rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA"
 """The options of profilers that record the work of a GPU."""
 _OF_SUBJECT = {

@@ -25,7 +25,7 @@ from hpcprof.analysis.account.host_activity import (
 )
 from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, Stack, Trait, cause_of
 from hpcprof.analysis.explain.evidence import in_words
-from hpcprof.analysis.explain.explanation import Culprit, Evidence, Explanation, Finding, Source
+from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding, Source
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
@@ -262,7 +262,9 @@ def with_culprits(
         return replace(
             finding,
             remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, read))),
-            evidence_text=tuple(_said(finding, evidence, tables, on_host) for evidence in finding.evidence),
+            evidence_text=tuple(
+                in_words(tables, evidence, on_host, cause_of(finding.cause)) for evidence in finding.evidence
+            ),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
         )
@@ -289,10 +291,3 @@ def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) 
         if differs and finding.remedy in usual
         else finding.remedy
     )
-
-
-def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame], on_host: bool) -> str:
-    """Return a figure in words; those of an incomplete profile are the counts that suffer."""
-    said = in_words(tables, evidence, on_host, cause_of(finding.cause))
-    suffers = finding.cause == Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
-    return f"{said}, which may be too few" if suffers else said

@@ -59,6 +59,7 @@ from hpcprof.analysis.explain.whole_run import (
     of_series,
     once_steps,
     rare_steps,
+    rest_of_capture,
     unexplained_idle,
     unexplained_waiting,
     waits_between_streams,
@@ -209,7 +210,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     quiet = is_mpi or replay.recorded is not None
-    unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
+    covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
+    rest = rest_of_capture(inputs.tables["breakdown"], covered)
+    unjudged = (*rest, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), hiding, unjudged, summary)
     if not quiet:

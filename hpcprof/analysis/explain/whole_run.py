@@ -27,11 +27,9 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
-from hpcprof.analysis.framework.losses import touches
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.profiles.losses import Loss, Subject, sum_losses
+from hpcprof.profiles.losses import sum_losses
 from hpcprof.profiles.timeline import Category, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
@@ -54,6 +52,8 @@ RECURRING = 3
 
 _MUCH_WAITING, _MUCH_IDLE = 0.05, 0.25
 """Minimum shares of a step of waiting, and of idle time of the GPU, that no finding explains."""
+_MOST_COVERED = 0.75
+"""Maximum share of the time on the GPU in steps for the rest to be named."""
 _NORMAL = 1.645
 """Half width of a 90 % interval in standard errors."""
 _NAMED = 8
@@ -62,16 +62,6 @@ _SCHEDULE = (
     "more microbatches or of an interleaved schedule is not predicted"
 )
 """The reason why ranks of a pipeline wait that none makes wait in each step."""
-
-_DAMAGED = (
-    ("kernels", "instances"),
-    ("memops", "count"),
-    ("api", "num_calls"),
-    ("operators", "calls"),
-    ("ranges", "instances"),
-    ("step_times", "wall_ns"),
-)
-"""Counts that are too small if events are lost; a report shows the losses beside each analysis."""
 
 
 def of_series(
@@ -172,6 +162,21 @@ def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: f
         )
 
 
+def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float) -> Iterator[NotJudged]:
+    """Yield how much of the time on the GPU the steps leave out, if it is much.
+
+    ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together.
+    """
+    span = float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
+    if covered_ns < _MOST_COVERED * span:
+        covered = f"{format_ns(covered_ns)} of the {format_ns(span)}"
+        yield NotJudged(
+            "rest of the capture",
+            f"the steps cover {covered} from the first operation of the GPU to the last "
+            f"({100 * covered_ns / span:.0f} %): what is outside, or has no recorded launch, is in no saving",
+        )
+
+
 def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
@@ -211,11 +216,9 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
-    damaged = [line for rank in lacking for line in _damaged(inputs, rank, inputs.losses[rank])]
     where, remedy = "; ".join(sentences), " ".join(remedies)
-    evidence = (*missing, *damaged[:3])
     yield Finding(
-        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_UNPRICED, evidence, remedy, "high"
+        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_UNPRICED, missing, remedy, "high"
     )
 
 
@@ -243,18 +246,6 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
     ranks = tuple(sorted(times["rank"].astype(int).tolist()))
     yield Finding(Cause.BLOCKING_COPY, ranks, where, *_UNPRICED, evidence, _KEEP_ON_GPU, "medium")
-
-
-def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:
-    for analysis, key in _DAMAGED:
-        rows = inputs.tables[analysis]
-        # Copies that were not traced make no kernels or steps too few.
-        row_losses = [loss for loss in losses if loss.subject is not Subject.COPY or analysis == "memops"]
-        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in row_losses):
-            cells = largest(analysis, key, rows[rows["rank"] == rank])
-            if cells:
-                return cells[:1]
-    return []
 
 
 def is_rare(finding: Finding) -> bool:

@@ -40,15 +40,18 @@ class RunLogs(msgspec.Struct, frozen=True):
 def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
     """Compute the tables about files, by their names."""
     reason = "; ".join([*(damage.rstrip(".") for damage in run.damaged), *_losses(run.logs)])
-    traced = any(entry.log.segments for entry in run.logs)
     rounded = any(entry.log.whole_seconds and entry.log.segments for entry in run.logs) and bool(run.steps)
     late = "the log has its begin in whole seconds: its times may be up to 1 s early" if rounded else ""
+    count = sum(len(entry.log.segments) for entry in run.logs)
+    traced = (
+        f"what DXT traced ({counted(count, 'operation')}) is in --analysis darshan_steps" if count else ""
+    )
     return {
-        "darshan_files": _outcome(_file_rows(run.logs), NO_LOGS, reason),
+        "darshan_files": _outcome(_file_rows(run.logs), NO_LOGS, "; ".join(filter(None, (reason, traced)))),
         "darshan_ranks": _outcome(_rank_rows(run.logs), NO_LOGS, reason),
         "darshan_steps": _outcome(
             _step_rows(run),
-            _NO_TRACE if run.logs and not traced else NO_LOGS,
+            _NO_TRACE if run.logs and not count else NO_LOGS,
             "; ".join(filter(None, (reason, late))),
         ),
     }

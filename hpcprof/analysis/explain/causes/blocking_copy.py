@@ -11,6 +11,7 @@ import numpy as np
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, idle
+from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
 """Names of copies from a GPU to its host."""
+FROM_HOST = r"(?i)host-to-device|htod|h2d|HostToDevice"
+"""Names of copies from a host to its GPU."""
+
+_MOSTLY = 0.9
+"""Minimum share of the time of copies whose memory is pinned for none to gain by pinning."""
+
+_PINNED = (
+    "The copies of {where} use pinned memory already. Start them earlier, on a stream of their own beside "
+    "kernels that do not need their data, or keep the data on the GPU."
+)
 
 _SMALL_NS = 5_000
 """Maximum time of a copy of some values."""
@@ -94,12 +105,15 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     """Return the copies between host and device that a place starts."""
     work, removals = scene.graph.work, scene.removals
     chosen = np.flatnonzero(removals.with_host & removals.inside(place)[work.place])
+    time = work.end[chosen] - work.start[chosen]
+    pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
     return Candidate(
         BLOCKING_COPY,
         place,
         scene.ranks,
         lambda times, ranks: removals.copies(times, place, ranks),
-        *scene.per_step(scene.graph.work_rank[chosen], work.end[chosen] - work.start[chosen]),
+        *scene.per_step(scene.graph.work_rank[chosen], time),
+        advice=_PINNED if pinned > _MOSTLY * time.sum() else "",
     )
 
 

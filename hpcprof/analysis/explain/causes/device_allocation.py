@@ -1,4 +1,4 @@
-"""Device allocation: GPU memory is allocated or freed in steady steps."""
+"""Device allocation: GPU memory is allocated or freed inside steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
+
+
+_ONE_STEP = (
+    "A single step does not tell steady allocations from the set-up of the program, whose first calls "
+    "also load its libraries: profile later steps. If these allocate too, allocate the memory of {where} "
+    "once, and keep it."
+)
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -37,13 +44,14 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         return removals.call_time(removals.waits(times, gone), gone, 0)
 
     per_step = scene.per_step(scene.graph.call_rank[chosen], time)
-    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *per_step)
+    advice = _ONE_STEP if scene.graph.steps == 1 else ""
+    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *per_step, advice=advice)
 
 
 DEVICE_ALLOCATION = CauseDeclaration(
     name="device_allocation",
     title="GPU memory allocation",
-    meaning="GPU memory is allocated or freed in steady steps",
+    meaning="GPU memory is allocated or freed inside steps",
     about="`cudaMalloc` or `cudaFree` in steady steps",
     remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
     "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,26 @@ import numpy as np
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
-from hpcprof.analysis.explain.causes.blocking_copy import MANY, TO_HOST, one_by_one, small_copies, without
+from hpcprof.analysis.explain.causes.blocking_copy import (
+    FROM_HOST,
+    MANY,
+    TO_HOST,
+    one_by_one,
+    small_copies,
+    without,
+)
 from hpcprof.profiles.timeline import Category, Ints
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
+
+
+_UPLOADS = (
+    "The host waits in {where} for its own copies to the GPU, and so for all work before them. Create "
+    "the values on the GPU, or copy them from pinned memory without waiting (PyTorch: device=..., or "
+    "pin_memory() and non_blocking=True)."
+)
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -25,6 +40,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     removals, graph, copies = scene.removals, scene.graph, scene.waiting_copies
     # Where ranks wait for each other, a pause until the GPU has run dry may be a wait for them.
     waits = (CallKind.WAIT,) if graph.is_coupled else (CallKind.WAIT, CallKind.PAUSE)
+    to_gpu = graph.work.call[removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))]
     for place in scene.places:
         waiting = np.union1d(
             removals.calls_in(place, waits),
@@ -36,8 +52,11 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
             chosen = removals.of_ranks(graph.call_rank[waiting], ranks)
             return removals.waits(times, waiting[chosen])
 
-        per_step = scene.per_step(graph.call_rank[held], graph.calls.end[held] - graph.calls.start[held])
-        yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step)
+        time = graph.calls.end[held] - graph.calls.start[held]
+        uploads = np.isin(held, to_gpu) | np.isin(graph.calls.before[held], to_gpu)
+        advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
+        per_step = scene.per_step(graph.call_rank[held], time)
+        yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step, advice=advice)
         yield from _checks(scene, place)
         yield from one_by_one(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
 

@@ -202,15 +202,16 @@ _NOT_READ = {
     _PYTHON,
     *("external_correlation", "collective_comm", "Trace"),
     *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
-    *("cuda_event", "cuda_profiler_range"),
+    "cuda_event",
 }
 """The categories of libkineto (ActivityType.h) and of arrows between events that a timeline leaves out."""
 
 _OTHER_DEVICE = re.compile(
-    r"(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
+    r"cuda_profiler_range"
+    r"|(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
     r"|workloadd|scope_profiler|user_annotation)"
 )
-"""The categories of devices that are not read: ``mtia_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
+"""The categories of devices that are not read, and of counters of kernels: ``mtia_runtime``, ``hpu_op``…"""
 
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""

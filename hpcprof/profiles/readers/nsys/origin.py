@@ -70,7 +70,7 @@ _FACTS = {
 def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[int]) -> Origin:
     """Describe the export, with the variables that `environment_allowlist.allowed` accepts.
 
-    ``left_out`` is what its tables lack, and ``processes`` are those that ran kernels.
+    ``left_out`` is what its tables lack, and ``processes`` are those that used the GPU.
     """
     variables = _environment(export)
     gpus = _gpus(export)
@@ -169,7 +169,7 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     """Return the warnings and errors of nsys itself, such as that events may be missing.
 
     nsys also warns about each process that had nothing to record, such as a shell: that does not count beside
-    processes that ran kernels.
+    processes that used the GPU.
     """
     source = export.table("DIAGNOSTIC_EVENT")
     if source is None or not {"severity", "text"} <= source.columns:

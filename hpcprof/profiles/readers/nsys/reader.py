@@ -72,8 +72,10 @@ def _timeline(export: NsysExport) -> Timeline:
     lost += [*lost_system, *lost_samples, *unnamed]
     unread = export.unread()
     lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
+    # Without kernels, the processes that called the GPU's API are those of the rank.
+    users = distinct(gpu["process"] if len(gpu["process"]) else made.process).tolist()
     return Timeline(
-        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
+        origin=origin(export, lost, set(users)),
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,

@@ -8,7 +8,12 @@ from typing import Any, cast
 import pandas as pd
 
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.whole_run import of_capture, of_capture_without_steps, unexplained_idle
+from hpcprof.analysis.explain.whole_run import (
+    of_capture,
+    of_capture_without_steps,
+    rest_of_capture,
+    unexplained_idle,
+)
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from tests.unit.explanations import finding
 
@@ -45,6 +50,13 @@ def test_idle_time_that_no_finding_explains_is_said() -> None:
     assert not [*unexplained_idle(account.iloc[:0], [], 1e6)]
 
 
+def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
+    breakdown = pd.DataFrame({"span_ns": [9e8, 8e8]})
+    (said,) = rest_of_capture(breakdown, 4.5e8)
+    assert said.reason.startswith("the steps cover 450.0 ms of the 900.0 ms")
+    assert not [*rest_of_capture(breakdown, 8e8)] and not [*rest_of_capture(breakdown.iloc[:0], 0.0)]
+
+
 def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     def remedy(kind: LossKind, subject: Subject = Subject.KERNEL, detail: str = "") -> str:
         (finding,) = of_capture(inputs(0, (Loss(kind, subject, 3, 40, detail),)))
@@ -60,3 +72,7 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
         LossKind.DIAGNOSTIC, Subject.CAPTURE, "CUDA profiling might have not been started correctly."
     )
     assert never == unsupported
+    unflushed = remedy(
+        LossKind.DIAGNOSTIC, Subject.CAPTURE, "Not all OS runtime libraries events might have been collected."
+    )
+    assert "end by itself" in unflushed and "buffers" not in unflushed

@@ -235,9 +235,11 @@ def test_categories_in_capitals_of_pytorch_1_8_to_1_11_are_read(tmp_path: Path) 
 
 def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
     host = {"ph": "X", "name": "f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
-    categories = ["mtia_runtime", "mtia_ccp_events", "mtia_runtime", "hpu_op", "cpu_op", "python_function"]
+    others = ["cpu_op", "python_function", "cuda_profiler_range"]
+    categories = ["mtia_runtime", "mtia_ccp_events", "mtia_runtime", "hpu_op", *others]
     timeline = read(write(tmp_path / "rank0.trace.json", *({**host, "cat": name} for name in categories)))
     assert [loss.sentence for loss in timeline.origin.losses] == [
+        "1 event of the category cuda_profiler_range is not supported and is left out",
         "1 event of the category hpu_op is not supported and is left out",
         "1 event of the category mtia_ccp_events is not supported and is left out",
         "2 events of the category mtia_runtime are not supported and are left out",

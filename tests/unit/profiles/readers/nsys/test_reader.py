@@ -297,6 +297,19 @@ def test_a_capture_that_lost_its_kernels_keeps_the_warnings_of_all_processes(tmp
     assert loss.sentence == "the profiler reports: No CUDA events collected"
 
 
+def test_without_kernels_processes_that_called_no_api_of_the_gpu_lost_nothing(tmp_path: Path) -> None:
+    """A compiler that the program started has no events of CUDA, and lost none."""
+    path = tmp_path / "rank0.sqlite"
+    generated_exports.write(path, 1)
+    change(
+        path,
+        *(f"DROP TABLE CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET")),
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text, globalPid)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'No CUDA events collected. Why?', {MACHINE + 2**24})",
+    )
+    assert not [loss for loss in read(path).origin.losses if loss.kind is LossKind.DIAGNOSTIC]
+
+
 def test_tables_of_events_that_are_not_read_are_named_once(export: Path) -> None:
     change(
         export,
