@@ -150,6 +150,10 @@ def of_call(table: pd.DataFrame, place: str) -> Any:
     return same if same.any() else slice(None)
 
 
+_COMPOUNDS = re.compile(r"data_?parallel|batch_?norm|meta_?data|(?:down|off|pay|up|work)_?load")
+"""Words that contain one of `PlaceRemedy.words` and mean something else."""
+
+
 @dataclass(frozen=True)
 class PlaceRemedy:
     """The remedy in places whose name contains a word, for programs of a stack."""
@@ -250,7 +254,7 @@ class CauseDeclaration:
 
         ``advice`` is a candidate's, and comes before all others.
         """
-        place = where.lower()
+        place = _COMPOUNDS.sub("", where.lower())
         usable = (option for option in self.place_remedies if option.jax == (stack == "jax"))
         chosen = next(
             (option.text for option in usable if any(word in place for word in option.words)),

@@ -201,10 +201,25 @@ _TRACES = {
     "trace_view.json, as torch_npu names it",
     rb'"(?:BeginNs|DurationNs)"\s*:': "a trace of rocprof, which rocprofv3 has replaced: record it with "
     "rocprofv3 --sys-trace",
+    rb'\A\s*\{\s*"data"\s*:\s*\[\s*\[': "a profile of Caliper without times of events, which hpcprof does "
+    "not read: Hatchet shows it",
+    rb'\A\s*\{\s*"graph"\s*:\s*\[\s*\{\s*"0"\s*:': "an ensemble of profiles without times of events, which "
+    "hpcprof does not read: Thicket shows it",
+    rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
+    "read: Hatchet shows it",
     rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:.*"rf_id"': "an execution trace of PyTorch, which has no "
     "times: open the profiler's trace of the same run",
 }
 """Kinds of JSON files by what is in their beginning."""
+_TABLES = {
+    rb'"?Index"?,"?KernelName"?,': "a table of rocprof, which rocprofv3 has replaced: record it with "
+    "rocprofv3 --sys-trace",
+    rb'"?Name"?,"?Calls"?,"?TotalDurationNs"?,': "a summary of rocprof without times of events: record a "
+    "trace with rocprofv3 --sys-trace",
+    rb"Dispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze shows; "
+    "hpcprof reads traces and counters that rocprofv3 records itself",
+}
+"""Kinds of CSV files by how their header begins."""
 
 
 def foreign_kind(path: Path) -> str:
@@ -214,6 +229,9 @@ def foreign_kind(path: Path) -> str:
         if path.suffix in (".db", ".data") and path.is_file():
             head = content_of(path, 16)
             kind = next((kind for start, kind in _BY_BEGINNING.items() if head.startswith(start)), "")
+        if path.suffix == ".csv" and path.is_file():
+            head = content_of(path, 256)
+            kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")
         return kind
     return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
 

@@ -43,7 +43,14 @@ from hpcprof.results.collect.rank_task import (
     work_of,
 )
 from hpcprof.results.collect.run_names import find_runs_to_collect
-from hpcprof.results.collect.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far, untraced
+from hpcprof.results.collect.run_profiles import (
+    foreign_files,
+    is_unpacked,
+    profiles_of,
+    readable,
+    sampled_so_far,
+    untraced,
+)
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.collect.step_choice import (
     captured_steps,
@@ -190,6 +197,7 @@ def collect(
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     summary.warnings += untraced(run)
     summary.warnings += _unimported(run)
+    summary.warnings += foreign_files(run)
     if summary.read or summary.unchanged:
         summary.warnings += _attempt_read(run)
         collection.describe_run()

@@ -63,6 +63,18 @@ def runs_in(folder: Path) -> list[Run]:
     return _runs_of(folder, [*native, *_compressed(folder, native)], native)
 
 
+def foreign_files(run: Run) -> list[str]:
+    """Return a sentence for each file of another tool beside the profiles of a whole folder.
+
+    JSON files are left out: a trace for viewers may lie beside each profile.
+    """
+    if run.manifest is not None or run.files is not None or not is_folder(run.path):
+        return []
+    files = (file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes)
+    kinds = ((file.name, foreign_kind(file)) for file in files)
+    return [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
+
+
 def runs_of_files(files: Sequence[Path]) -> list[Run]:
     """Return the runs that files are: those of one folder and profiler are one run.
 
@@ -144,7 +156,7 @@ def _joined(folder: Path, runs: list[Run]) -> list[Run]:
 
 def runs_to_collect(run: Run) -> list[Run]:
     """Return a run, those of each profiler in its folder, or else those below it."""
-    if run.manifest is not None or run.files is not None:
+    if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return [run]
     return runs_in(run.path) or runs_below(run.path) or [run]
 

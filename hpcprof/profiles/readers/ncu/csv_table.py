@@ -17,6 +17,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.input_bounds import first_repeated_name
 from hpcprof.profiles.kernel_report import MeasuredKernel
+from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.submit.profilers.ncu import complaint
 
 # The program's own output and ncu's messages come before the table.
@@ -116,6 +117,8 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     text = text.replace("\r\n", "\n")
     match = _HEADER.search(text)
     if match is None:
+        if foreign := foreign_kind(path):
+            raise DamagedInput(f"{path} is {foreign}.")
         raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
     rows = Rows(text[match.start() :])
     header = next(rows, [])

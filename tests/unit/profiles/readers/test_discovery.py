@@ -121,10 +121,14 @@ def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
         read_profile(Path("notes.txt"))
 
 
-def test_databases_of_other_tools_are_named_by_how_they_begin(tmp_path: Path) -> None:
+def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_path: Path) -> None:
     for name, content, tool in (
         ("cct.db", b"HPCTOOLKITctxt", "HPCToolkit"),
         ("perf.data", b"PERFILE2", "perf"),
+        ("results.csv", b'"Index","KernelName","gpu-id"', "rocprof,"),
+        ("results.stats.csv", b'"Name","Calls","TotalDurationNs","AverageNs"', "rocprof "),
+        ("pmc_perf.csv", b"Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size", "rocprof-compute"),
+        ("table.csv", b"rank,step", ""),
     ):
         (tmp_path / name).write_bytes(content)
         assert tool in foreign_kind(tmp_path / name)
@@ -138,6 +142,10 @@ def test_databases_of_other_tools_are_named_by_how_they_begin(tmp_path: Path) ->
         # As rocprof of ROCm 5 and PyTorch's ExecutionTraceObserver write them.
         ('{ "traceEvents":[{}\n,{"ph":"X","name":"k.kd","args":{"BeginNs":"12","EndNs":"30"}}]}', "rocprof,"),
         ('{\n "schema": "1.0.1", "pid": 2,\n "nodes": [\n {"name": "a", "rf_id": 0}]}', "has no times"),
+        # As Caliper (json-split), timemory and Thicket write them.
+        ('{\n "data": [\n [ 62, 0, 309432.0 ]],\n "columns": ["time"]}', "Caliper"),
+        ('{\n "timemory": {"WALL_CLOCK": {}}}', "timemory"),
+        ('{"graph": [{"0": {"data": {"type": "function"}}}]}', "Thicket"),
     ],
 )
 def test_traces_of_other_tools_are_named(content: str, kind: str, tmp_path: Path) -> None:
