@@ -1,7 +1,7 @@
 """``hpcprof sweep``."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import click
@@ -10,7 +10,7 @@ from hpcprof.cli.conventions import command_with_examples, echo, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.masking import masked_command
 from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.jobs.checks import check_array, check_resubmission
@@ -18,6 +18,7 @@ from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.job_scripts import render_array
+from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
@@ -96,14 +97,25 @@ def command(
     else:
         submitted = (submit(site, job, runs_dir, line, template) for job in members)
     runs = []
-    for run, point in zip(submitted, combinations, strict=True):
-        runs.append(run)
-        echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
+    try:
+        for run, point in zip(submitted, combinations, strict=True):
+            runs.append(run)
+            echo(f"submitted {run.id}  {_settings(point)}")
+    except BaseException as error:
+        # The scheduler may have taken a job whose submission was interrupted.
+        unsure = isinstance(error, Unreachable) or not isinstance(error, HpcprofError)
+        if runs and (left := combinations[len(runs) + unsure :]):
+            echo(f"not submitted: {'; '.join(map(_settings, left))}", err=True)
+        raise
     if (sweep := sweep_of(run.id)) is not None:
         kind = "job array" if as_array else "sweep"
         echo(f"the runs are one {kind}: hpcprof status {typed_name(run.path.with_name(sweep))}")
     if wait:
         _wait_for(runs)
+
+
+def _settings(point: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in point.items())
 
 
 def _wait_for(runs: Sequence[Run]) -> None:

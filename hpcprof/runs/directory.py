@@ -443,7 +443,7 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
         profiler_log = folder / f"{name}.profiler"
         present += output or ([profiler_log] if profiler_log.is_file() else [])
     if not present:
-        raise UsageError(f"{folder} has no logs of {' or '.join(names)} yet.")
+        raise UsageError(f"{folder} has no logs of {' or '.join(names)}.")
     return present
 
 

@@ -767,6 +767,14 @@ def prepared(folder: Path, site: Site, program: str, **environment: str) -> int:
         return subprocess.run(["/bin/bash", str(folder / "job.sh")], env=variables, stderr=errors).returncode
 
 
+def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
+    asked = job(nodes=1, ranks_per_node=1, arguments=["true"], directory="/nowhere/it's")
+    assert start_job(tmp_path, asked, []).wait() == 1
+    said = (tmp_path / "state/setup_failed").read_text()
+    assert said == f"cd failed on {os.uname().nodename}: cd: /nowhere/it's: No such file or directory\n"
+    assert (tmp_path / "state/finished").read_text() == "1\n"
+
+
 @pytest.mark.parametrize(
     ("setup", "code", "failures"),
     [

@@ -130,8 +130,16 @@ def _completed_status(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.COMPLETED, record.reason, 0)
     if _still_awaited(run, record.ended_seconds):
         return JobStatus(JobState.RUNNING, "the job has ended; its finished file has not arrived yet")
-    reason = "job.sh ended without its finished file"
+    reason = f"job.sh ended without its finished file{_unseen_folder(run)}"
     return JobStatus(JobState.FAILED, reason, record.exit_code, provisional=True)
+
+
+def _unseen_folder(run: Run) -> str:
+    """Return the question that a job raises of which nothing is in its run's folder; empty for any other."""
+    began = any(run.state_file(name) is not None for name in ("attempt", "started", _FINISHED))
+    if began or any((run.path / "logs").glob("*")) or not records(run, "started"):
+        return ""
+    return f"; nothing of it is in {run.path}: do the nodes share it?"
 
 
 def _failed_status(run: Run, record: Record) -> JobStatus:
@@ -140,8 +148,8 @@ def _failed_status(run: Run, record: Record) -> JobStatus:
     code = (finished and finished.exit_code) or record.exit_code
     if not record.reason and (written := _end_in_output(run)) is not None:
         return replace(written, exit_code=code)
-    generic = "failed" if code is None else f"exit code {code}"
-    return JobStatus(JobState.FAILED, record.reason or generic, code)
+    reason = record.reason or ("failed" if code is None else f"exit code {code}")
+    return JobStatus(JobState.FAILED, f"{reason}{'' if code is None else _unseen_folder(run)}", code)
 
 
 def _without_record(run: Run) -> JobStatus:

@@ -13,6 +13,8 @@ from hpcprof.cli.job_options import unread_input
 from hpcprof.cli.submit import command as submit
 from hpcprof.cli.sweep import command as sweep
 from hpcprof.common.daily import is_due
+from hpcprof.submit.schedulers.command import Refused
+from tests.unit.submit.schedulers.standins import Slurm
 
 POLARIS = ["--site", "polaris", "--account", "a", "-o", "filesystems=home", "--queue", "preemptable"]
 
@@ -92,6 +94,25 @@ def test_a_sweep_notes_the_queue_once_for_all_its_runs() -> None:
         "hpcprof: note: queue preemptable: jobs are killed without warning when the demand queue needs "
         "nodes, and run again (-r y).\n"
     )
+
+
+def test_a_sweep_that_the_scheduler_stops_says_which_runs_are_not_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Limited(Slurm):
+        """Slurm that takes two jobs."""
+
+        def taken(self, job_id: str) -> tuple[int, str, str]:
+            """Accept a job, or name the limit."""
+            self.refuses = len(self.jobs) == 2
+            return super().taken(job_id)
+
+    Limited().install(monkeypatch)
+    arguments = ["--site", "generic-slurm", "-P", "a=1,2,3", "-P", "b=x,y", "--", "echo", "{a}{b}"]
+    outcome = CliRunner().invoke(sweep, arguments)
+    assert (outcome.exit_code, outcome.stdout.count("submitted ")) == (1, 2)
+    assert outcome.stderr == "not submitted: a=2 b=x; a=2 b=y; a=3 b=x; a=3 b=y\n"
+    assert isinstance(outcome.exception, Refused)
 
 
 def test_a_job_on_this_machine_needs_no_note() -> None:

@@ -34,6 +34,18 @@ ENDED = Record(JobState.COMPLETED, "", 0, ended_seconds=2.0)
 LONG_AGO = Record(JobState.COMPLETED, "", 0, ended_seconds=GRACE_SECONDS + 1)
 
 
+@pytest.mark.parametrize("record", [Record(JobState.FAILED, "could not start", 15), LONG_AGO])
+def test_a_job_of_which_nothing_arrives_asks_whether_the_nodes_share_the_folder(
+    make_run: MakeRun, record: Record
+) -> None:
+    run = make_run()
+    (run.path / "state/unfinished").write_text("0\n")
+    assert f"nothing of it is in {run.path}" in status_from_record(run, record).reason
+    (run.path / "logs").mkdir()
+    (run.path / "logs/job.err").write_text("bash: no such file\n")
+    assert "nothing of it" not in status_from_record(run, record).reason
+
+
 def test_a_finished_file_that_is_not_here_yet_is_waited_for_a_while(make_run: MakeRun) -> None:
     run = make_run(started="now")
     present = status_from_record(run, ENDED)
@@ -334,7 +346,7 @@ def test_a_capture_that_stopped_ahead_of_the_walltime_limit_is_said(
     record: Record, reason: str, make_run: MakeRun
 ) -> None:
     finished = {"finished": "0"} if record is LONG_AGO else {}
-    run = profiled(make_run(**finished), "rank00000.trace.json.gz", "rank00001.trace.json.gz")
+    run = profiled(make_run(attempt="1", **finished), "rank00000.trace.json.gz", "rank00001.trace.json.gz")
     stop_capture(run, 1)
     assert status_from_record(run, record).reason == reason
 
