@@ -93,6 +93,8 @@ class Subject(str, Enum):
     VISIT = "begin or end of a region"
     METRIC = "row of metrics"
     """A row of a table of Nsight Compute."""
+    RECORD = "record"
+    """A record of OTF2 that takes part in no figure, such as a sample or the value of a metric."""
     CAPTURE = "capture"
     """The capture as a whole."""
 

@@ -72,4 +72,6 @@ def _subjects_of_sentence(sentence: str) -> frozenset[Subject]:
 def _subjects_read(analysis: Analysis) -> frozenset[Subject]:
     if analysis.reads is ProfileContent.KERNEL_REPORT:
         return frozenset({Subject.METRIC})
-    return analysis.events.subjects if analysis.events else frozenset(Subject) - {Subject.METRIC}
+    return (
+        analysis.events.subjects if analysis.events else frozenset(Subject) - {Subject.METRIC, Subject.RECORD}
+    )

@@ -176,7 +176,10 @@ class _Trace:
             pid = event.pid if self._python is None else msgspec.Raw(self._python)
             yield _plain_event(event, cat="cuda_runtime", pid=pid, args=self._launch_event(event))
         elif process == _PYTHON:
-            if event.cat in ("cpu_op", "python_function", "user_annotation"):
+            if event.cat == "dequeue":
+                # The thread of the queue launches what operators of other threads have put into it.
+                yield _plain_event(event, cat="cpu_op")
+            elif event.cat in ("cpu_op", "python_function", "user_annotation"):
                 yield _plain_event(event, cat=self._python_category(event))
         elif process != _REPEATED:
             self.unread[process] += 1

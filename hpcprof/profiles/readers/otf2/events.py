@@ -25,7 +25,7 @@ _RMA = (
 FLUSH = "flush"
 PAUSE = "pause"
 RMA = "RMA"
-METRICS = "counters other than instructions and cycles"
+METRICS = "metrics other than instructions and cycles"
 _UNREAD = {
     **{f"Rma{name}": RMA for name in _RMA},
     "IoOperationBegin": "sizes of I/O",

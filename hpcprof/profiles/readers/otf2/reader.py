@@ -216,7 +216,7 @@ class _Building:
         flushes, pauses = self._unread.pop(FLUSH, 0), self._unread.pop(PAUSE, 0)
         lost += losses(LossKind.CATEGORY, Subject.EVENT, {RMA: self._unread.pop(RMA, 0)})
         # The others add to regions, which have their times.
-        lost += losses(LossKind.CATEGORY, Subject.METRIC, self._unread)
+        lost += losses(LossKind.CATEGORY, Subject.RECORD, self._unread)
         lost += losses(LossKind.PAUSE, Subject.CAPTURE, {"": pauses})
         if flushes:
             sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"

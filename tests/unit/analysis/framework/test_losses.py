@@ -108,7 +108,9 @@ def test_an_unknown_analysis_is_touched_by_every_loss_of_its_kind_of_profile() -
     unknown = replace(ANALYSES["memops"], name="of_a_plugin", events=None)
     for subject in Subject:
         for kind in (LossKind.ROW, LossKind.FIELD, LossKind.LAUNCH):
-            assert touches(Loss(kind, subject, 1, 2, "bytes"), unknown) is (subject is not Subject.METRIC)
+            assert touches(Loss(kind, subject, 1, 2, "bytes"), unknown) is (
+                subject not in (Subject.METRIC, Subject.RECORD)
+            )
     assert unknown.scope is Scope.RANK
 
 

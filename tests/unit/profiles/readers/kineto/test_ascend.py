@@ -71,8 +71,20 @@ def test_kernels_are_launched_by_the_call_that_their_arrow_begins_in(timeline: T
 def test_steps_ranges_and_operators_are_told_apart(timeline: Timeline) -> None:
     steps = steps_of(timeline)
     assert (steps.name, steps.number.tolist()) == ("ProfilerStep#N", [3, 4])
-    assert {*timeline.names(timeline.operators.name)} == {"aten::mm", "Conv2D"}
+    assert {*timeline.names(timeline.operators.name)} == {"aten::mm", "Conv2D", "Dequeue@Conv2D"}
     assert "forward" in timeline.names(timeline.ranges.name)
+
+
+def test_kernels_are_of_the_operator_that_the_queue_of_tasks_executes(tmp_path: Path) -> None:
+    events = json.loads(made.trace())
+    for event in events:
+        if event.get("cat") == "dequeue":
+            event.update(pid=made.PYTHON, tid=11, ts=f"{float(event['ts']) + 5:.3f}", dur=60)
+    (tmp_path / "trace_view.json").write_text(json.dumps(events))
+    timeline = read_profile(tmp_path / "trace_view.json")
+    assert isinstance(timeline, Timeline)
+    table = analyze_rank(ANALYSES["operators"], timeline, 0).rows.set_index("name")
+    assert table["self_gpu_ns"].to_dict()["Dequeue@Conv2D"] == 2 * 250_000
 
 
 def test_a_folder_without_a_trace_says_how_to_write_one(tmp_path: Path) -> None:

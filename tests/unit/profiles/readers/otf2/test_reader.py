@@ -429,8 +429,8 @@ def test_instructions_and_cycles_are_those_outside_mpi(tmp_path: Path) -> None:
     # The cache misses are left out, and no figure lacks them.
     (loss,) = timeline.origin.losses
     assert loss.sentence == (
-        "24 rows of metrics of the category counters other than instructions and cycles are not supported "
-        "and are left out"
+        "24 records of the category metrics other than instructions and cycles are not supported and are "
+        "left out"
     )
     assert not any(touches(loss, one) for one in ANALYSES.values() if one.events)
     rows = useful_counters(timeline).rows.to_dict("records")
