@@ -173,9 +173,9 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     """Yield what a step takes, alone and recorded, and what is known of the profiler's share."""
     alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured(step)
     if alone is None or recorded is None:
-        yield f"A step takes {format_ns(priced_ns)} ({steps})."
+        yield _measured_step(step, priced_ns, steps)
     elif alone.source == TYPICAL and recorded - alone.low < _SLOWED * recorded:
-        yield f"A step takes {format_ns(recorded)} ({steps})."
+        yield _measured_step(step, recorded, steps)
         if format_ns(recorded) != format_ns(priced_ns):
             yield f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take."
     elif not step.is_alone:
@@ -198,6 +198,13 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
             f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
         )
+
+
+def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
+    """Return the time of a step or, where none was found, of all launched work."""
+    if step.source == CAPTURE:
+        return f"{steps[0].upper()}{steps[1:]}. It takes {format_ns(time_ns)}."
+    return f"A step takes {format_ns(time_ns)} ({steps})."
 
 
 def _measured(step: StepSummary) -> str:
@@ -254,7 +261,8 @@ def _nothing(explanation: Explanation) -> str:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
         return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
-    nothing = f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
+    whole = "the capture" if explanation.step.source == CAPTURE else "a step"
+    nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
         nothing += (

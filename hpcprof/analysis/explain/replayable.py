@@ -113,7 +113,8 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     timelines = {rank: every[rank] for rank in ranks}
     counts = [timeline.operation_count for timeline in timelines.values()]
     is_short = min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
-    if is_short and not any(len(steps_of(timeline)) for timeline in timelines.values()):
+    computes = any(len(timeline.kernels) or len(timeline.graphs) for timeline in timelines.values())
+    if is_short and computes and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     if without := _without_steps(fronts, timelines[ranks[0]]):

@@ -819,8 +819,16 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
     assert (first.cause, first.where) == (Cause.HOST_WORK, "capture")
     # From the first launch on; the pause before it is not in the capture.
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
-    assert "no step was found, so all launched work is one" in written(found).conclusion[0]
+    assert written(found).conclusion[0].startswith("No step was found, so all launched work is one:")
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
+
+
+def test_a_capture_without_a_kernel_is_no_step() -> None:
+    memset = Launch(2 * US, name="[CUDA memset]", category=Category.MEM)
+    timelines = {0: replace(simulate([[Host(MS), memset]], 1)[0], ranges=Ranges.empty())}
+    found = explain_run(inputs_of(timelines))[0]
+    assert found.step.source is None
+    assert written(found).conclusion[0].startswith("No step was found, so savings are unknown")
 
 
 def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> None:
