@@ -112,7 +112,7 @@ def command(
     unexplained = explain_first(run, store) if chosen is None or html is not None else ""
     made = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
-        write_analysis(form, chosen, *_of_run(chosen, made, store))
+        write_analysis(form, chosen, *_of_run(chosen, made))
     else:
         _show(made, form, everything)
     if html is not None:
@@ -120,7 +120,7 @@ def command(
 
 
 def _check(analysis: str | None, html: Path | None, scrub: bool, threshold: float | None) -> None:
-    from hpcprof.report.contents import VERDICTS
+    from hpcprof.results.ask.tables import VERDICTS
 
     if threshold is not None and analysis not in (None, *VERDICTS):
         raise UsageError(
@@ -162,19 +162,11 @@ def report_of_run(
     return contents
 
 
-def _of_run(analysis: Analysis, contents: Contents, store: Store) -> tuple[AnalysisTable, str]:
+def _of_run(analysis: Analysis, contents: Contents) -> tuple[AnalysisTable, str]:
     """Return the table of an analysis of a run, and the lines on its sample sizes and its steps."""
-    from hpcprof.analysis.framework.declaration import Policy
-    from hpcprof.report.contents import sample_sizes
-    from hpcprof.results.ask.tables import RunTables, asked_on_all_cpus
-
     if not contents.analyses:
         raise HpcprofError("; ".join(contents.warnings) + ".")
-    if analysis.policy is Policy.EACH_TIME:
-        return RunTables(contents.run, store, asked_on_all_cpus).table(analysis.name), ""
-    name = analysis.name
-    samples = (sample_sizes(name, contents.analyses), contents.counted_steps(name, alone=True))
-    return contents.table(name), "\n".join(filter(None, samples))
+    return contents.table(analysis.name), "\n".join(contents.basis(analysis.name, alone=True))
 
 
 def _over_runs(

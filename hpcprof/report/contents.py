@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
@@ -29,9 +28,6 @@ from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks, launch_failure, preparation_failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
-
-VERDICTS = ("skew", "skew_summary")
-"""The analyses that judge how late ranks are."""
 
 _ABOUT_GPUS = frozenset({"gpu", "mem", "device", "host", "offload"})
 """Words in the names of columns about GPUs, what is copied to them, and what a host does for them."""
@@ -66,16 +62,12 @@ class Contents:
     gpus: Sequence[GpuRow] = ()
 
     def table(self, name: str) -> AnalysisTable:
-        """Return an analysis, its verdicts by the threshold; without rows where nothing was collected."""
-        table = self.analyses.get(name, AnalysisTable({}))
-        if name not in VERDICTS or self.threshold == COST_PCT or not table.count:
-            return table
-        costs = self.analyses["skew_summary"].columns["cost_pct"]
-        verdicts = [
-            verdict if verdict not in LATE else "straggler" if cost >= self.threshold else "late"
-            for verdict, cost in zip(table.columns["verdict"], costs, strict=True)
-        ]
-        return replace(table, columns=table.columns | {"verdict": verdicts})
+        """Return an analysis; without rows where nothing was collected."""
+        return self.analyses.get(name, AnalysisTable({}))
+
+    def basis(self, name: str, *, alone: bool = False) -> list[str]:
+        """Return lines on the samples and the steps of an analysis; ``alone`` as for `counted_steps`."""
+        return [*filter(None, (sample_sizes(name, self.analyses), self.counted_steps(name, alone=alone)))]
 
     def in_full(self, name: str) -> str:
         """Return the command that shows an analysis with all its rows."""
@@ -190,7 +182,7 @@ def gather(
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=RunTables(run, store, executor) if profiles or sampled else {},
+        analyses=RunTables(run, store, executor, threshold) if profiles or sampled else {},
         results=results.ranks,
         warnings=warnings,
         reporting=partial(command_line, store, "report", run.id),

@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
-from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import Grade, cell, format_value, grade, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
@@ -128,7 +128,7 @@ def analysis_report(
     """Return one analysis with all its rows for a terminal of ``width`` characters.
 
     Where it is too narrow for all columns, the main ones are shown. ``samples`` is the line of
-    `sample_sizes`.
+    `Contents.basis`.
     """
     return Group(*_analysis_report(analysis, table, width, samples))
 
@@ -180,8 +180,7 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
         hidden = len(table.rows) - len(rows[:ROWS])
         if hidden > 0:
             yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
-    samples = (sample_sizes(analysis.name, contents.analyses), contents.counted_steps(analysis.name))
-    yield from (Text(line) for line in (*samples, *reasons(table)) if line)
+    yield from map(Text, (*contents.basis(analysis.name), *reasons(table)))
 
 
 def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:

@@ -32,6 +32,14 @@ def with_cost(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
     return {**row, "cost_ns": cost, "cost_pct": round(share, 2), "verdict": verdict}
 
 
+def verdicts_from(threshold: float, verdicts: Sequence[str], costs: Sequence[float | None]) -> list[str]:
+    """Return verdicts with which a late rank is a straggler from a cost of ``threshold`` percent on."""
+    return [
+        verdict if verdict not in LATE else "straggler" if (cost or 0) >= threshold else "late"
+        for verdict, cost in zip(verdicts, costs, strict=True)
+    ]
+
+
 def hidden_lateness(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Return how late ranks without a verdict may be, from rows of ``skew_summary``; empty without any."""
     unknown = [row for row in rows if row["verdict"] == "unknown" and row["lateness_high_ns"] is not None]

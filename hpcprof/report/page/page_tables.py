@@ -8,7 +8,7 @@ import msgspec
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
-from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.contents import Contents
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import reasons
@@ -36,8 +36,7 @@ class PageTable(msgspec.Struct, frozen=True):
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = contents.declared(name), contents.table(name)
-    samples = (sample_sizes(name, contents.analyses), contents.counted_steps(name))
-    notes = [line for line in (*samples, *reasons(stored)) if line]
+    notes = [*contents.basis(name), *reasons(stored)]
     if not spans_many_ranks(analysis, stored):
         yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)
         return

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hpcprof.analysis.collectives.declarations import COST_PCT
+from hpcprof.analysis.collectives.verdicts import verdicts_from
 from hpcprof.analysis.framework.declaration import Analysis, Policy, Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis
 from hpcprof.analysis.steps.step_set import StepRule, StepSet, step_set
 from hpcprof.common.decode import from_json
-from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of, read_profile
@@ -44,6 +46,9 @@ if TYPE_CHECKING:  # a report from the store does without
 _PER_ROW = 3e-7
 """The time for a kept event, as a share of the time in which a worker starts."""
 
+VERDICTS = ("skew", "skew_summary")
+"""The analyses that judge how late ranks are."""
+
 Computed = Mapping[int, Mapping[str, AnalysisTable]]
 """Analyses by rank, or `WHOLE_RUN`, and name."""
 
@@ -52,11 +57,14 @@ class RunTables(Mapping[str, AnalysisTable]):
     """The tables of a run by the names of their analyses, each read or computed at its first use.
 
     They are where the policy of their analysis says: in the database, in Parquet beside the events, or
-    nowhere. ``executor`` computes the lazy ones. A store that was opened to be read only stays as it is.
+    nowhere. ``executor`` computes the lazy ones. A store that was opened to be read only stays as it is. A
+    late rank is a straggler in them from a cost of ``threshold`` percent of a step on.
     """
 
-    def __init__(self, run: Run, store: Store, executor: Executor = serially) -> None:
-        self._run, self._store, self._executor = run, store, executor
+    def __init__(
+        self, run: Run, store: Store, executor: Executor = serially, threshold: float = COST_PCT
+    ) -> None:
+        self._run, self._store, self._executor, self._threshold = run, store, executor, threshold
         self._notes: RunNotes | None = None
         self._tables: dict[str, AnalysisTable] = {}
         self._frames: dict[str, pd.DataFrame] = {}
@@ -73,6 +81,10 @@ class RunTables(Mapping[str, AnalysisTable]):
             table = make(analysis)
             if analysis.steps is not None and table.count and self._step_set is not None:
                 table = replace(table, steps=self._step_set(analysis.steps))
+            if name in VERDICTS and self._threshold != COST_PCT and table.count:
+                costs = table.columns.get("cost_pct") or self["skew_summary"].columns["cost_pct"]
+                verdicts = verdicts_from(self._threshold, table.columns["verdict"], costs)
+                table = replace(table, columns=table.columns | {"verdict": verdicts})
             self._tables[name] = table
         return self._tables[name]
 
@@ -148,9 +160,10 @@ class RunTables(Mapping[str, AnalysisTable]):
         return mappings
 
     def __getitem__(self, name: str) -> AnalysisTable:
-        if name not in ANALYSES:
-            raise KeyError(name)
-        return self.table(name)
+        try:
+            return self.table(name)
+        except UsageError:
+            raise KeyError(name) from None
 
     def __iter__(self) -> Iterator[str]:
         # A request for all of them waits for one reading of each timeline.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
+from hpcprof.report.contents import Contents, gather, sample_sizes
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
@@ -89,20 +88,6 @@ def test_every_analysis_gives_its_sample_sizes_in_its_rows_or_in_a_line_below(na
     rows = {name: stored([{"rank": 0, "instances": 1, "count": 1}]) for name in ANALYSES}
     told = COUNTS & {column.name for column in ANALYSES[name].columns}
     assert told or sample_sizes(name, rows) or name in OF_NO_SAMPLES
-
-
-def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else() -> None:
-    verdicts = ["even", "late", "straggler", "unknown"]
-    costs = [0.1, 3.0, 6.0, 9.0]
-    rows = [{"rank": rank, "verdict": verdicts[rank], "cost_pct": costs[rank]} for rank in range(4)]
-    judged = Contents(
-        Run("r", Path("r")), None, [], {}, dict.fromkeys(VERDICTS, stored(rows)), [], [], lambda *_: ""
-    )
-    for threshold, late in ((3.0, "straggler"), (6.1, "late")):
-        for name in VERDICTS:
-            found = replace(judged, threshold=threshold).table(name).columns["verdict"]
-            assert found == ["even", late, late, "unknown"]
-    assert judged.table("skew").columns["verdict"] == verdicts
 
 
 def test_a_report_says_why_the_launcher_of_a_run_that_failed_started_no_rank(

@@ -15,6 +15,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import gather
 from hpcprof.results.ask.query import query
 from hpcprof.results.ask.tables import (
+    VERDICTS,
     KeptRank,
     RunTables,
     complete_tables,
@@ -24,7 +25,7 @@ from hpcprof.results.collect import collection as collecting
 from hpcprof.results.collect import over_ranks, rank_task
 from hpcprof.results.collect.collection import collect
 from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT, serially
-from hpcprof.results.store.analysis_table import WHOLE_RUN
+from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
@@ -216,3 +217,24 @@ def test_no_analysis_of_a_run_is_computed_from_one_that_comes_later() -> None:
     assert not {need for one in ANALYSES.values() for need in one.computed_from} & LATER
     # These are computed again, from what is matched alone.
     assert {(ANALYSES[name].map_over, ANALYSES[name].needs) for name in LISTS} == {(Part.COMMUNICATORS, ())}
+
+
+def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = ["even", "late", "straggler", "unknown"]
+    costs = {"skew_summary": [0.1, 3.0, 6.0, None]}
+    monkeypatch.setattr(RunTables, "_step_set", None)
+    monkeypatch.setattr(
+        RunTables,
+        "_kept",
+        lambda _, analysis: AnalysisTable(
+            {"verdict": verdicts} | ({"cost_pct": costs[analysis.name]} if analysis.name in costs else {})
+        ),
+    )
+    store = open_store(None, tmp_path)
+    for threshold, late in ((3.0, "straggler"), (6.1, "late")):
+        tables = RunTables(Run("r", tmp_path), store, threshold=threshold)
+        for name in VERDICTS:
+            assert tables[name].columns["verdict"] == ["even", late, late, "unknown"]
+    assert RunTables(Run("r", tmp_path), store)["skew"].columns["verdict"] == verdicts
