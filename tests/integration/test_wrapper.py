@@ -767,6 +767,20 @@ def prepared(folder: Path, site: Site, program: str, **environment: str) -> int:
         return subprocess.run(["/bin/bash", str(folder / "job.sh")], env=variables, stderr=errors).returncode
 
 
+@pytest.mark.parametrize("launcher", ["", "pals"])
+def test_a_script_outlives_the_warning_so_that_the_program_in_it_can_save(
+    launcher: str, tmp_path: Path
+) -> None:
+    saver = "import os, signal as s; s.signal(s.SIGUSR1, lambda *_: print('saved')); os.kill(os.getpid(), 10)"
+    script = f'kill -s USR1 $$\n"{sys.executable}" -c "{saver}"\nkill -s USR2 $$\n'
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", script], signal="USR1@60")
+    environment = (
+        LAUNCHERS["PALS"] | {"PALS_RANKID": "0", "PMI_RANK": "0", "PMI_SIZE": "1"} if launcher else {}
+    )
+    assert start_job(tmp_path, asked, [], launcher, **environment).wait() == 128 + signal.SIGUSR2
+    assert (tmp_path / "logs/rank00000.out").read_text() == "saved\n"
+
+
 def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["true"], directory="/nowhere/it's")
     assert start_job(tmp_path, asked, []).wait() == 1
