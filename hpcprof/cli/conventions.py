@@ -72,7 +72,8 @@ class _Command(click.Command):
         try:
             return super().parse_args(context, arguments)
         except click.NoSuchOption as error:
-            takes_program = any(parameter.name == "program" for parameter in self.params)
+            declared = (parameter for parameter in self.params if isinstance(parameter, click.Argument))
+            takes_program = any(argument.name == "program" for argument in declared)
             if takes_program and "--" not in words and any(not word.startswith("-") for word in words):
                 path, option = context.command_path, error.option_name
                 raise click.UsageError(

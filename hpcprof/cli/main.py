@@ -134,7 +134,9 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error, _click_sentence(error), error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt) as error:
-        _fail(error, "interrupted.", 130, debug)
+        # click raises Abort from the interrupt, which may name a run that was being submitted.
+        named = f"{error.__cause__ or error}"
+        _fail(error, f"interrupted: {named}." if named else "interrupted.", 130, debug)
     except BrokenPipeError:
         # The reader of a pipe has ended, as in hpcprof list | head: this is not an error.
         _discard_output()

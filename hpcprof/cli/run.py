@@ -115,15 +115,21 @@ def command(
     run, status, profiled = run_job(site, job)
     from hpcprof.cli.tables import show_report
     from hpcprof.report.contents import gather
+    from hpcprof.results.collect.stalls import is_unprofiled
 
+    if not profiled and exit_code(status) == 0 and is_unprofiled(run, store):
+        store.prepare()
+        collect_and_tell(run, store, aside=True)
+        remedy = "--profiler nsys, torch or jax, for MPI also eztrace, shows where its time goes"
+        echo(f"hpcprof: {run.id}: it ran without a profiler ({remedy})", err=True)
+        profiled = True
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
-    elif job.profiler != "none" or exit_code(status) == 0:
-        reason = "its ranks left no profile, and"
-        if job.profiler == "none":
-            remedy = "(--profiler nsys or torch, for MPI also eztrace)"
-            reason = f"nothing was recorded, since it ran without a profiler {remedy}, and"
-        echo(f"hpcprof: no report of {run.id}: {reason} its program wrote no results", err=True)
+    elif job.profiler != "none":
+        echo(
+            f"hpcprof: no report of {run.id}: its ranks left no profile, and its program wrote no results",
+            err=True,
+        )
     pushed = push(run, profiled)
     sys.exit(exit_code(status) or pushed)
 

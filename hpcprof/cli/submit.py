@@ -190,14 +190,15 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
 
 
 def _follow(run: Run) -> JobStatus:
-    from hpcprof.cli.progress import waiting_line
-    from hpcprof.results.collect.stalls import stall_sentence
     from hpcprof.runs.directory import typed_name
-    from hpcprof.submit.runs.failures import warnings_of_completed
-    from hpcprof.submit.schedulers.base import JobState
-    from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
     try:
+        from hpcprof.cli.progress import waiting_line
+        from hpcprof.results.collect.stalls import stall_sentence
+        from hpcprof.submit.runs.failures import warnings_of_completed
+        from hpcprof.submit.schedulers.base import JobState
+        from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
+
         with waiting_line(run) as line:
             status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
     except KeyboardInterrupt:

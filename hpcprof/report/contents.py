@@ -19,7 +19,7 @@ from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_names import command_line, typed_run
-from hpcprof.results.collect.run_profiles import untraced
+from hpcprof.results.collect.run_profiles import untraced, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
@@ -207,6 +207,8 @@ def _uncollected(run: Run, store: Store) -> str:
     """Return why there is no profile of a run."""
     if run.manifest is not None and not run.manifest.job.profiled_ranks:
         return "the run used no profiler"
+    if reason := why_unprofiled(run):
+        return reason
     return f"no profile of this run has been collected: run {command_line(store, 'collect', run.id)}"
 
 

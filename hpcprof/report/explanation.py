@@ -128,6 +128,13 @@ def conclusion(explanation: Explanation) -> list[str]:
     return [*stall_verdict(explanation), *_slower(explanation), *_of_steps(explanation)]
 
 
+def opening_sentences(explanation: Explanation) -> list[str]:
+    """Return why a run stood still, and what its noted steps take: what no account of profiles shows."""
+    step = explanation.step
+    noted = step.source == HOOK and step.priced_ns is not None
+    return [*stall_verdict(explanation), *(_takes(step, step.priced_ns) if noted and step.priced_ns else ())]
+
+
 def stall_verdict(explanation: Explanation) -> list[str]:
     """Return why the run stood still, if it did."""
     if explanation.stall is None:

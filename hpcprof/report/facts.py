@@ -10,7 +10,7 @@ from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.report.contents import Contents
-from hpcprof.report.explanation import in_short
+from hpcprof.report.explanation import in_short, opening_sentences
 from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.store.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
@@ -46,7 +46,8 @@ def _explained(contents: Contents) -> list[tuple[str, str]]:
         if contents.unexplained:
             return [("findings", f"could not be computed: {visible(contents.unexplained)}")]
         return [("findings", f"{contents.explaining} computes them")] if contents.explaining else []
-    lines = [*in_short(contents.explanation), f"details: {contents.explaining}"]
+    opening = [] if contents.profiles else opening_sentences(contents.explanation)
+    lines = [*opening, *in_short(contents.explanation), f"details: {contents.explaining}"]
     return [("" if number else "findings", line) for number, line in enumerate(lines)]
 
 

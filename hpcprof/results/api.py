@@ -23,7 +23,7 @@ from hpcprof.results.ask.query import Value
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.collection import Collected, collect
 from hpcprof.results.collect.run_names import find_known_run
-from hpcprof.results.collect.run_profiles import readable
+from hpcprof.results.collect.run_profiles import readable, why_unprofiled
 from hpcprof.results.collect.timelines import find_timelines
 from hpcprof.results.store.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.store.store import Store, open_store
@@ -309,6 +309,8 @@ class Results(InNotebooks):
     def _collected(self) -> list[int]:
         ranks = list(self.store.profiles(self.id)) if self.store.exists() else []
         if not ranks:
+            if reason := why_unprofiled(self.run):
+                raise HpcprofError(f"{self.id} has no results: {reason}.")
             raise HpcprofError(f"{self.id} has not been collected: call collect() first.")
         return ranks
 

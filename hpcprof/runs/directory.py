@@ -286,9 +286,13 @@ def has_manifest(folder: Path) -> bool:
 
 
 def adopted_id(name: str, path: Path, *files: str) -> str:
-    """Return the id of profiles that hpcprof did not make: those in a folder, or some files in it."""
+    """Return the id of profiles that hpcprof did not make: those in a folder, or some files in it.
+
+    A database cannot hold bytes of a name that are not UTF-8: the replacement character stands for them.
+    """
     parts = [os.fsencode(path.resolve()), *map(os.fsencode, files)]
-    return f"{name or 'root'}-{sha256(bytes(1).join(parts)).hexdigest()[:8]}"
+    shown_name = os.fsencode(name).decode("utf-8", "replace")
+    return f"{shown_name or 'root'}-{sha256(bytes(1).join(parts)).hexdigest()[:8]}"
 
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:

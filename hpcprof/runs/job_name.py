@@ -8,7 +8,10 @@ from hpcprof.common.decode import read_text
 from hpcprof.node.program_words import MODULES, PYTHON, SHELL, VALUE_OPTIONS
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-_IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
+JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
+"""JAX, and libraries for it."""
+
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)", re.MULTILINE)
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
 _NOT_VALUED = {
@@ -57,15 +60,16 @@ def runs_python(command: Sequence[str]) -> bool:
     return any(PYTHON.fullmatch(name) or name in _LAUNCHERS or name.endswith(".py") for name in names)
 
 
-def uses_jax(command: Sequence[str], folder: str) -> bool:
-    """Return whether the script of a command, which runs in a folder, imports JAX or a library for it."""
+def imported_modules(command: Sequence[str], folder: str) -> set[str]:
+    """Return the modules that the script of a command, which runs in a folder, imports by name."""
     script = script_of(command) if command else ""
     if not script:
-        return False
+        return set()
     try:
-        return bool(_IMPORTS_JAX.search(read_text(Path(folder, script))))
+        lists = _IMPORT.findall(read_text(Path(folder, script)))
     except OSError:
-        return False
+        return set()
+    return {module for modules in lists for module in re.split(r"[ \t]*,[ \t]*", modules)}
 
 
 def _is_option(word: str) -> bool:

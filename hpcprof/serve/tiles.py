@@ -42,6 +42,7 @@ from hpcprof.report.page.timeline_tracks import (
 from hpcprof.results.ask.windows import RankSteps, RunWindows, steps_of_ranks
 from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.collect.run_profiles import why_unprofiled
 from hpcprof.results.store.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
@@ -286,7 +287,8 @@ class Tiles:
             return key
         profiles = self._store.profiles(run.id) if self._store.exists() else {}
         if not profiles:
-            raise HpcprofError(f"{run.id} has no timeline: it has not been collected.")
+            reason = why_unprofiled(run) or "it has not been collected"
+            raise HpcprofError(f"{run.id} has no timeline: {reason}.")
         sums = ((rank, f"{profile.sha256} {profile.analysis_version}") for rank, profile in profiles.items())
         key = tile_key(LAYOUT, run.id, str(run.path), profiles=sums)
         self._keys[run.id] = key, time.monotonic()

@@ -89,8 +89,7 @@ def submit(
             if script is None and host is None:
                 log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
             with _handing_over([run], run.path):
-                job_id = client.submit(run, after)
-    return _submitted(run, job_id)
+                return _submitted(run, client.submit(run, after))
 
 
 def _reach_host(site: Site, jobs: Sequence[Job]) -> tuple[Host | None, Site, Sequence[Job]]:
@@ -235,7 +234,7 @@ def submit_array(
                 arrays = find_scheduler(site.scheduler).arrays
                 assert arrays is not None  # else nothing was rendered
                 ids = client.submit_array(path, members, arrays.index_in_path, after)
-    return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+                return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
 
 def _answering_client(site: Site) -> SchedulerClient:
@@ -257,7 +256,10 @@ def _removed_on_failure(*directories: Path) -> Iterator[None]:
 
 @contextmanager
 def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[None]:
-    """Remove directories of runs that the scheduler refuses; note other errors, as it may have their jobs."""
+    """Remove directories of runs that the scheduler refuses; note other errors, as it may have their jobs.
+
+    An interrupt names the run, whose job may be running.
+    """
     try:
         yield
     except Refused:
@@ -269,6 +271,11 @@ def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[N
             note_intent(run, str(error) or "it was interrupted")
         if isinstance(error, Unreachable):
             raise Unreachable(f"{error} If it did, hpcprof status {members[0].id} shows it.") from None
+        if isinstance(error, KeyboardInterrupt):
+            name = runs.typed_name(members[0].path)
+            raise KeyboardInterrupt(
+                f"{members[0].id} may be running: hpcprof status {name}, hpcprof cancel {name}"
+            ) from None
         raise
 
 

@@ -159,10 +159,10 @@ def _chosen(selection: Selection, manifest: Manifest, tags: list[str]) -> bool:
 def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:
     assert run.manifest is not None
     job = run.manifest.job
-    noted = None if row else noted_step_time(run)
+    noted = None if row and row.step_ns is not None else noted_step_time(run)
     until = time.time() if status.state is JobState.RUNNING else None
-    step_ns = row.step_ns if row else noted.elapsed_ns if noted else None
-    step_p50_ns = row.step_p50_ns if row else noted.p50_ns if noted else None
+    step_ns = noted.elapsed_ns if noted else row.step_ns if row else None
+    step_p50_ns = noted.p50_ns if noted else row.step_p50_ns if row else None
     return ListedRun(
         run=run.id,
         state=status.state.value,

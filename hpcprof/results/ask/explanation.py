@@ -46,7 +46,7 @@ from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
-from hpcprof.results.collect.run_profiles import profiles_of, untraced
+from hpcprof.results.collect.run_profiles import profiles_of, untraced, why_unprofiled
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
@@ -379,7 +379,8 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     collecting = command_line(store, "collect", typed_run(run))
     if not profiles:
         if run.path.is_dir() and not profiles_of(run):
-            raise HpcprofError(f"{run.id} has no profile: run the program with --profiler nsys or torch.")
+            reason = why_unprofiled(run) or "run the program with --profiler nsys or torch"
+            raise HpcprofError(f"{run.id} cannot be explained without a profile: {reason}.")
         raise not_collected(run, store)
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):

@@ -50,6 +50,7 @@ from hpcprof.results.collect.run_profiles import (
     readable,
     sampled_so_far,
     untraced,
+    why_unprofiled,
 )
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.collect.step_choice import (
@@ -63,7 +64,6 @@ from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import Run, runs_directory, update_files
-from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a collect that finds nothing new does without
     from hpcprof.results.collect.over_ranks import RunSurvey
@@ -215,12 +215,14 @@ def collect(
 def _files_to_read(run: Run, store: Store) -> list[Path]:
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
+        if reason := why_unprofiled(run):
+            raise HpcprofError(f"{run.id} has nothing to collect: {reason}.")
         place = f"{run.path} or its profiles/" if run.manifest else run.path
         depths = ("*", "*/*", "*/*/*") if run.manifest is None and is_folder(run.path) else ()
         for file in (file for depth in depths for file in sorted(run.path.glob(depth))):
             if foreign := foreign_kind(file):
                 raise HpcprofError(f"no profiles in {place}: {file.relative_to(run.path)} is {foreign}.")
-        raise HpcprofError(f"no profiles in {place}{profiler_complaint(run)}. Profiles are {PROFILES}.")
+        raise HpcprofError(f"no profiles in {place}. Profiles are {PROFILES}.")
     return files
 
 

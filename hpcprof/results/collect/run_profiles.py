@@ -27,7 +27,8 @@ from hpcprof.profiles.readers.discovery import (
 )
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
-from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run
+from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run, typed_name
+from hpcprof.submit.runs.failures import profiler_complaint
 
 
 def profiles_of(run: Run) -> list[Path]:
@@ -298,6 +299,20 @@ def sampled_so_far(run: Run) -> str | None:
     folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
     size = sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
     return f"{ANALYSIS_VERSION} {size}" if size else None
+
+
+def why_unprofiled(run: Run) -> str:
+    """Return why a run of hpcprof's that has ended has no profile, as a sentence without a full stop.
+
+    Empty if it has not ended, or has profiles.
+    """
+    code = run.state_file("finished")
+    if run.manifest is None or code is None or profiles_of(run):
+        return ""
+    if not run.manifest.job.profiled_ranks:
+        return "it ran without a profiler"
+    failed = f", since the job failed: hpcprof status {typed_name(run.path)} says why" if code != "0" else ""
+    return f"no rank wrote a profile{profiler_complaint(run)}{failed}"
 
 
 _MISSING = {

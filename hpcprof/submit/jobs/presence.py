@@ -9,15 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.node.program_words import PYTHON
+from hpcprof.node.program_words import PYTHON, find_mpi, library_beside
 from hpcprof.runs.job import Job
-from hpcprof.runs.job_name import runs_python, script_of
+from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python, script_of
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.jobs.workers import scripts_of
 from hpcprof.submit.linked_libraries import lacks, program_file
 from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
 from hpcprof.submit.profilers.base import NONE
+from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.environment import (
     active_environment,
@@ -66,7 +67,8 @@ def profiler_at(
     """Return the profiler that ``name`` means at a site.
 
     ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine that
-    takes the ``program``.
+    takes the ``program``. A script that imports JAX or PyTorch has the profiler of that where nsys is absent,
+    and only nsys records a program here that loads no MPI.
     ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
     """
     if name != AUTO:
@@ -83,6 +85,16 @@ def profiler_at(
     tools = {tool.name: tool.needs or tool.command[0] for tool in fitting if tool.name in other_names}
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
+    if present != NSYS.name:
+        built_in = _imported_profiler(program)
+        if built_in in other_names:
+            return built_in
+    if present not in (None, NSYS.name) and _lacks_mpi(program, path):
+        raise UsageError(
+            f"--profiler auto: {present} records MPI, and {program[0]} loads no MPI library; install nsys, "
+            "or run it without a profiler, which samples processors and memory.",
+            *("profiler", "site"),
+        )
     if present is None:
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
@@ -91,6 +103,19 @@ def profiler_at(
             *("profiler", "site"),
         )
     return present
+
+
+def _imported_profiler(program: Sequence[str]) -> str:
+    """Return the profiler of the framework that a script imports; empty if it imports none."""
+    modules = imported_modules(program, ".")
+    return "jax" if modules & JAX_MODULES else "torch" if "torch" in modules else ""
+
+
+def _lacks_mpi(program: Sequence[str], path: str) -> bool:
+    """Return whether a program that is here loads no library of MPI, as far as its command shows."""
+    is_known = program_file(program, ".") is not None
+    launcher = shutil.which("mpiexec", path=path) or ""
+    return is_known and find_mpi([*program], ".") is None and not library_beside(launcher)
 
 
 def _is_here(site: Site) -> bool:

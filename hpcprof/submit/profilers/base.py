@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.runs.job import Job
-from hpcprof.runs.job_name import runs_python, uses_jax
+from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
 from hpcprof.submit.sites.model import Vendor
 from hpcprof.workloads import catalogue
 
@@ -131,7 +131,8 @@ def target_of(job: Job) -> Target:
     if job.workload is not None:
         in_python, in_jax = True, catalogue.find(job.workload).uses_jax
     else:
-        in_python, in_jax = runs_python(job.arguments), uses_jax(job.arguments, job.directory)
+        in_python = runs_python(job.arguments)
+        in_jax = bool(imported_modules(job.arguments, job.directory) & JAX_MODULES)
     return Target(
         job.workload,
         job.ranks,

@@ -56,8 +56,6 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     job = run.submission.job
     if job.no_hook:
         raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")
-    if job.profiled_ranks:
-        raise UsageError(f"{run.id} runs under {job.profiler} already: wait for its profiles.")
     host = host_of(run)
     if host is not None:
         host.connect()
@@ -65,6 +63,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     state = poll([run], LISTING_SECONDS)[run.id].state
     if state is not JobState.RUNNING:
         raise HpcprofError(f"{run.id} is {state.value}: only a running job can be captured.")
+    if job.profiled_ranks:
+        raise UsageError(f"{run.id} runs under {job.profiler} already: wait for its profiles.")
     live = read_live_steps(run)
     if not live:
         able = "only programs that use a PyTorch optimizer, or mark their steps, can be captured"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hpcprof.cli.collect import command as collect
 from hpcprof.cli.job_options import unread_input
 from hpcprof.cli.submit import command as submit
 from hpcprof.cli.sweep import command as sweep
@@ -58,6 +59,8 @@ def test_an_option_of_the_program_before_two_dashes_is_told_where_to_go() -> Non
     done = CliRunner().invoke(submit, ["python", "train.py", "--epochs", "3"])
     assert done.exit_code == 2
     assert "has no option --epochs; put the command with its options after --: " in done.stderr
+    done = CliRunner().invoke(collect, ["last", "--force"])  # takes no program, but an option of that name
+    assert (done.exit_code, "after --" in done.stderr) == (2, False)
     done = CliRunner().invoke(submit, ["--epochs"])
     assert (done.exit_code, "after --" in done.stderr) == (2, False)
 

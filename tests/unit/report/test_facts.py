@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from hpcprof.analysis.explain.explanation import HOOK, StepSummary
+from hpcprof.analysis.stalls.evidence import Stall, StallKind
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
 from hpcprof.results.store.tables import GpuRow, ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
-from tests.unit.explanations import explained, finding
+from tests.unit.explanations import MS, explained, finding
 
 DATA = Path(__file__).parents[3] / "docs" / "data"
 
@@ -40,6 +42,19 @@ def test_the_gpus_of_all_ranks_count_and_shared_ones_once() -> None:
     assert counted("H200, H200") == counted("H200, H200", None, None) == "4 x H200"
     assert counted("H200", "GPU-a", "GPU-b") == "2 x H200"
     assert counted("H200", "GPU-a") == "1 x H200"
+
+
+def test_the_findings_of_a_run_without_a_profile_begin_with_its_stall_and_its_noted_steps() -> None:
+    stall = Stall(StallKind.INSIDE, (1,), (0,))
+    noted = StepSummary(30 * MS, 9, 2, 0, None, elapsed_ns=31 * MS, source=HOOK)
+    explanation = dataclasses.replace(explained(finding(0), step=noted), stall=stall)
+    run = dataclasses.replace(contents(result_of("h200x4-4608-9216-9216")), explanation=explanation)
+    verdict, step = (text for _, text in facts(run)[1:3])
+    assert verdict.startswith("The run stood still. Rank 1 ")
+    assert step.startswith("A step takes 31.00 ms (elapsed time per step of 9 steps that the program noted")
+    profile = ProfileRow("r", 0, "f", "", 0, "otf2", None, "", None, None, 0)
+    (_, first), *_ = facts(dataclasses.replace(run, profiles={0: profile}))[1:]
+    assert "stood still" not in first
 
 
 def test_every_point_of_a_sweep_has_the_step_time_of_its_fastest_mode() -> None:

@@ -15,6 +15,7 @@ from hpcprof.runs.directory import (
     Manifest,
     Run,
     SiteRecord,
+    adopted_id,
     all_runs,
     find_run,
     find_runs,
@@ -163,6 +164,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a link to itself": (instead(lambda path: path.symlink_to(path.name)), "symbolic links"),
     "a link to nothing": (instead(lambda path: path.symlink_to("gone")), "No such file"),
 }
+
+
+def test_bytes_of_a_name_that_are_not_utf_8_are_replaced_in_an_id(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    assert adopted_id(name, tmp_path / name).startswith("caf\N{REPLACEMENT CHARACTER}-")
+    assert adopted_id("", tmp_path).startswith("root-")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.runs.job_name import command_options, default_job_name, uses_jax
+from hpcprof.runs.job_name import command_options, default_job_name, imported_modules
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_options_are_those_of_the_script(command: str, options: dict[str, str]) 
     assert command_options(command.split()) == options
 
 
-def test_a_script_that_imports_jax_or_a_library_for_it_uses_jax(tmp_path: Path) -> None:
+def test_modules_are_those_that_the_script_names(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    for text, expected in (
-        ("import os\nimport jax.numpy as jnp\n", True),
-        ("    from flax import linen\n", True),
-        ("# import jax\nimport jaxtyping\nimport torch\n", False),
+    for text, modules in (
+        ("import os\nimport jax.numpy as jnp\n", {"os", "jax"}),
+        ("    from flax import linen\n", {"flax"}),
+        ("# import jax\nimport jaxtyping, torch\n", {"jaxtyping", "torch"}),
     ):
         script.write_text(text)
-        assert uses_jax(["python", "-u", "train.py", "--lr", "1"], str(tmp_path)) is expected
-    assert not uses_jax(["python", "other.py"], str(tmp_path))
-    assert not uses_jax(["python", "-m", "package"], str(tmp_path))
-    assert not uses_jax([], str(tmp_path))
+        assert imported_modules(["python", "-u", "train.py", "--lr", "1"], str(tmp_path)) == modules
+    assert not imported_modules(["python", "other.py"], str(tmp_path))
+    assert not imported_modules(["python", "-m", "package"], str(tmp_path))
+    assert not imported_modules([], str(tmp_path))

@@ -423,6 +423,24 @@ def test_auto_takes_a_profiler_of_programs_as_they_are_that_is_here(
     assert in_python == (profiler if profiler == "nsys" else "scorep-preload")
 
 
+def test_auto_takes_no_profiler_of_mpi_for_a_program_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("eztrace", "pipeline.sh"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UsageError, match=r"eztrace records MPI, and \./pipeline.sh loads no MPI library; install"
+    ):
+        make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto")
+    (tmp_path / "train.py").write_text("import torch.nn as nn\n")
+    assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "torch"
+    (tmp_path / "train.py").write_text("import torch, numpy\nfrom jax import jit\n")
+    assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "jax"
+
+
 def test_auto_says_what_to_load_where_no_profiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     says = r"none of nsys, eztrace, scorep-preload-init is on the PATH; load a module \(module load scorep\)"

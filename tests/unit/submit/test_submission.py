@@ -12,6 +12,14 @@ from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 
 
+def test_an_interrupt_while_a_job_is_handed_over_names_the_run(make_run: MakeRun) -> None:
+    run = make_run(job_id="")
+    with pytest.raises(KeyboardInterrupt, match=f"{run.id} may be running: hpcprof status .*cancel"):  # noqa: SIM117
+        with _handing_over([run], run.path):
+            raise KeyboardInterrupt
+    assert read_intent(run) is not None
+
+
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_run_whose_job_may_have_been_accepted_is_kept_and_named(refused: bool, make_run: MakeRun) -> None:
     run = make_run(job_id="")

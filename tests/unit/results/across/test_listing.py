@@ -18,6 +18,7 @@ from hpcprof.results.across.listing import Coverage, Selection, list_runs, parse
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
+from hpcprof.runs.step_time import StepTime
 from hpcprof.runs.tags import change_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from tests.submitted_run import MakeRun
@@ -109,6 +110,19 @@ def test_the_step_is_the_elapsed_time_of_all_steps_beside_the_median_also_from_s
         database.execute("DROP TABLE analysis_step_kinds")
     (row,) = list_runs(runs)
     assert (row.step_ns, row.step_p50_ns) == (None, 73)
+
+
+def test_steps_that_a_program_noted_stay_when_its_node_was_collected(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save(make_run(verdict=COMPLETED))
+    store = open_store(None, tmp_path)
+    store.prepare()
+    store.put_profiles(RunRow(run.id, str(run.path)), [])
+    noted = StepTime(119, 73, 9)
+    monkeypatch.setattr("hpcprof.results.across.listing.noted_step_time", lambda run: noted)
+    (row,) = list_runs(tmp_path)
+    assert (row.step_ns, row.step_p50_ns) == (119, 73)
 
 
 def test_runs_are_chosen_by_state_site_tag_and_time(make_run: MakeRun, tmp_path: Path) -> None:

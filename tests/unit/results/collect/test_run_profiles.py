@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcprof.results.collect.run_profiles import foreign_files
+import msgspec
+
+from hpcprof.results.collect.run_profiles import foreign_files, why_unprofiled
 from hpcprof.runs.directory import Run
+from tests.submitted_run import MakeRun
+from tests.submitted_run import make_run as make_run
 
 
 def test_files_of_other_tools_beside_profiles_are_named(tmp_path: Path) -> None:
@@ -15,3 +19,21 @@ def test_files_of_other_tools_beside_profiles_are_named(tmp_path: Path) -> None:
     assert nvprof.startswith("a.nvprof is left out: it is a profile of nvprof")
     assert rocprof.startswith("results.csv is left out: it is a table of rocprof")
     assert not foreign_files(Run("a-1", tmp_path, files=(tmp_path / "a.sqlite",)))
+
+
+def profiled(run: Run) -> Run:
+    assert run.manifest is not None
+    job = msgspec.structs.replace(run.manifest.job, profiler="nsys")
+    return Run(run.id, run.path, msgspec.structs.replace(run.manifest, job=job))
+
+
+def test_a_run_that_failed_before_it_was_profiled_leads_to_its_status(make_run: MakeRun) -> None:
+    failed = profiled(make_run("1", finished="2"))
+    says = "no rank wrote a profile, since the job failed: hpcprof status "
+    assert why_unprofiled(failed).startswith(says) and why_unprofiled(failed).endswith("run-1 says why")
+    assert why_unprofiled(profiled(make_run("2", finished="0"))) == "no rank wrote a profile"
+    assert why_unprofiled(make_run("3", finished="0")) == "it ran without a profiler"
+    assert why_unprofiled(profiled(make_run("4"))) == ""
+    (failed.path / "profiles").mkdir()
+    (failed.path / "profiles/rank00000.sqlite").touch()
+    assert why_unprofiled(failed) == ""

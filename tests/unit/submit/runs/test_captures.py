@@ -116,8 +116,9 @@ def test_a_job_that_cannot_record_is_refused(run: Run, monkeypatch: pytest.Monke
     with pytest.raises(HpcprofError, match="no rank of run has ended a step yet"):
         request_capture(run, 5)
     answer_state(monkeypatch, JobState.QUEUED)
-    with pytest.raises(HpcprofError, match="is queued: only a running job"):
-        request_capture(run, 5)
+    for job in (run, changed(profiler="eztrace", profile_ranks="all")):
+        with pytest.raises(HpcprofError, match="is queued: only a running job"):
+            request_capture(job, 5)
 
 
 def test_a_request_is_what_the_hook_reads(run: Run) -> None:
