@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
-
 from hpcprof.common.errors import HpcprofError
 
 if TYPE_CHECKING:
@@ -44,38 +42,6 @@ def without_working_folder() -> Iterator[None]:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = before
-
-
-class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process, identified by its pid, its start time in ticks and the boot."""
-
-    pid: int
-    start_ticks: str
-    boot_id: str
-
-    @staticmethod
-    def of(pid: int) -> ProcessIdentity | None:
-        """Return the identity of a process, None if it does not exist or is a zombie."""
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        except OSError:
-            return None
-        # proc(5): after the name, field 3 is the state and field 22 the start time.
-        return None if fields[0] == "Z" else ProcessIdentity(pid, fields[19], boot_id)
-
-    @staticmethod
-    def parse(text: str | None) -> ProcessIdentity | None:
-        """Read what `str` wrote."""
-        parts = (text or "").split()
-        return ProcessIdentity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.start_ticks} {self.boot_id}"
-
-    def alive(self) -> bool:
-        """Return whether the process is still running."""
-        return ProcessIdentity.of(self.pid) == self
 
 
 @dataclass(frozen=True)

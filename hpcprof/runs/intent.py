@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.processes import ProcessIdentity
+from hpcprof.common.process_identity import ProcessIdentity
 from hpcprof.runs.directory import JOB_ID_FILE, Run
 
 _INTENT_FILE = "submitting"

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
+from hpcprof.common.process_identity import ProcessIdentity
+from hpcprof.common.processes import CommandNotStarted, start_in_background
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import disk_was_full
 from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient, mark_cancelled

@@ -13,11 +13,10 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.processes import ProcessIdentity
+from hpcprof.common.process_identity import ProcessIdentity
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"
@@ -32,7 +31,7 @@ _QUEUE_SECONDS = 0.2
 _MARK = "HPCPROF_JOB_DIRECTORY"
 
 
-class JobEnd(msgspec.Struct, frozen=True):
+class JobEnd(NamedTuple):
     """The end of a job (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
 
     how: str

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import yaml
 
-from hpcprof.common.processes import CommandNotStarted, Completed, ProcessIdentity
+from hpcprof.common.process_identity import ProcessIdentity
+from hpcprof.common.processes import CommandNotStarted, Completed
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState
