@@ -8,6 +8,7 @@ A rank has the ``sitecustomize`` of its ``PYTHONPATH``, but for the workloads, a
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import ctypes
@@ -38,6 +39,7 @@ _IMPORTED = (
     "hpcprof.workloads.ddp.benchmark",
 )
 _HIGH = 512
+_ended_by: list[BaseException] = []
 
 
 def rank(arguments: list[str]) -> None:
@@ -65,8 +67,13 @@ def rank(arguments: list[str]) -> None:
 def serve(address: str) -> None:
     """Start ranks until standard input ends."""
     gc.disable()
+    # The first exit handler to be registered runs last.
+    atexit.register(end)
     for module in _IMPORTED:
         import_module(module)
+    # C's exit handlers run in the same order: those of libraries that only a rank loads before this one.
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
     gc.freeze()
     gc.enable()
     # The terminal's Ctrl-C is for the launcher, and nobody waits for those that keep the ranks.
@@ -131,10 +138,33 @@ def become(
     if PathFinder.find_spec("sitecustomize") and not sys.argv[0].startswith("hpcprof."):
         start_site()
     sys.path.insert(0, folder if module else str(Path(arguments[0]).parent))
-    if module:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        if module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException as error:
+        _ended_by.append(error)
+        raise
+
+
+def end() -> None:
+    """End as an interpreter does, but leave torch in memory: taking it apart takes longer than most ranks."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
+    for file in (sys.stdout, sys.stderr):
+        file.flush()
+    code: object = 0
+    for error in _ended_by:
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        code = error.code if isinstance(error, SystemExit) else 1
+    libc = ctypes.PyDLL(None)
+    libc.fflush(None)
+    # In an exit handler, MPICH tells its launcher that the rank has ended well.
+    libc.exit(code if isinstance(code, int) else int(code is not None))
 
 
 def show(environment: dict[str, str]) -> None:
