@@ -108,7 +108,7 @@ def _bounded_time(seconds: float) -> Iterator[None]:
             raise _TimeOver
 
     signal.signal(signal.SIGPROF, check)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 1)
+    signal.setitimer(signal.ITIMER_PROF, seconds, min(seconds, 1))
     try:
         try:
             yield

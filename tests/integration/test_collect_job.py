@@ -31,7 +31,7 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
     [
         ["--jobs", "2"],
         pytest.param(
-            ["--executor", "mpi"],
+            ["--executor", "mpi", "--jobs", "2"],
             marks=pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec"),
         ),
     ],

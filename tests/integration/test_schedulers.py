@@ -423,18 +423,20 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
     assert "did not succeed" in status(orphan).reason
 
 
-@pytest.mark.parametrize(("site", "executor"), [("pbs", "mpi"), ("slurm", "mpi")], indirect=["site"])
+@pytest.mark.parametrize(
+    ("site", "executor"), [("pbs", []), ("slurm", ["--executor", "mpi", "--jobs", "2"])], indirect=["site"]
+)
 def test_a_collect_is_a_job_that_waits_for_its_run(
-    site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
+    site: str, executor: list[str], hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    if (site, executor) == ("slurm", "mpi"):
+    if executor:
         need_mpich()
     write_all(tmp_path / "made", 3, 200)
     script = f'{WAIT_FOR_GO}; cp "$0"/* "$HPCPROF_RUN_DIR/profiles"'
     shape = ["--ranks-per-node", "1", "--walltime", "5m"]
     hpcprof("submit", "--site", site, *shape, "--", "sh", "-c", script, str(tmp_path / "made"))
     run = the_run()
-    done = hpcprof("collect", "--submit", "--executor", executor, "--jobs", "2", "--walltime", "5m")
+    done = hpcprof("collect", "--submit", *executor, "--walltime", "5m")
     assert done.returncode == 0, done.stderr
     (collect,) = all_runs(run.path / "collect")
     assert the_run().id == run.id

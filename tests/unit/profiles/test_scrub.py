@@ -364,13 +364,13 @@ def test_what_stands_after_the_events_is_copied_too(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_a_trace(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.profiles.readers.kineto.json_stream._CHUNK", 1 << 16)
+    monkeypatch.setattr("hpcprof.profiles.readers.kineto.json_stream._CHUNK", 1 << 14)
     path = tmp_path / f"rank0.trace.json{suffix}"
     operators = ",".join(
         f'{{"ph":"X","cat":"cpu_op","name":"aten::op {i:0250}","pid":1,"tid":2,"ts":{i},"dur":1,"args":{{}}}}'
         for i in range(1000)
     )
-    text = '{"traceEvents": [' + ",".join([operators] * 10) + "]}"
+    text = '{"traceEvents": [' + ",".join([operators] * 4) + "]}"
     for some, folder in (('{"traceEvents": [' + operators + "]}", tmp_path / "small"), (text, tmp_path)):
         folder.mkdir(exist_ok=True)
         content = gzip.compress(some.encode()) if suffix else some.encode()
@@ -380,8 +380,8 @@ def test_memory_does_not_grow_with_a_trace(
     done = scrub_files([path], tmp_path / "shared")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(text) > 3e6
-    assert peak < 2e6
+    assert len(text) > 1.2e6
+    assert peak < 1e6
     assert done.written == [(tmp_path / "shared" / path.name, [])]
 
 
