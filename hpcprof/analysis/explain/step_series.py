@@ -30,6 +30,8 @@ _MOST_LEVELS = 1_000
 
 _DRIFT_RATIO = 1.03
 _DRIFT_ERRORS = 7.0
+_SHRINKS = 2.0
+"""Maximum ratio of the longest to the shortest step on a falling line for the same work."""
 _WANDERS, _SPANS, _FEWEST_OF_SPAN = 4.0, 12, 8
 """Minimum change of a level in deviations of spans' medians, number of spans, minimum steps of a span."""
 
@@ -73,7 +75,8 @@ def drift(series: StepSeries) -> Drift | None:
     neighbouring steps makes larger, and four times as much as longer spans of steps are off the level: the
     steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The first and
     the last step are left out, and spikes. Neighbours among many steps count as one by their median. Steps
-    that get shorter have the same cause: the level is not steady.
+    that get shorter have the same cause: the level is not steady. If they shrink on a line to less than half,
+    they do less and less work, such as those of an elimination.
     """
     rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
     rows, wall = _blocks(rows, series.wall[rows].astype(float))
@@ -90,7 +93,10 @@ def drift(series: StepSeries) -> Drift | None:
     change, lines = np.where(every < rows[first], below, above), np.polyval(line, every).astype(float)
     changes = np.abs(wall - change[rows]).sum() <= np.abs(wall - lines[rows]).sum()
     level: Floats = change if changes else lines
-    low, high = float(level.min()), float(level.max())
+    # A line may end far below the shortest step.
+    low, high = max(float(level.min()), float(wall.min()) / _DRIFT_RATIO), float(level.max())
+    if not changes and line[0] < 0 and high > _SHRINKS * low:
+        return None
     if high < _DRIFT_RATIO * low:
         return None
     # A line through n steps changes from end to end with a variance of 12 / n of a step's.

@@ -168,6 +168,8 @@ class Reader:
         return made + [path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms]
 
 
+REPLACED = "which rocprofv3 has replaced: record it with rocprofv3 --sys-trace"
+"""The remedy for files of the first rocprof."""
 _FOREIGN = {
     **dict.fromkeys(
         (".nvprof", ".nvvp", ".cuprof"),
@@ -199,8 +201,7 @@ _TRACES = {
     # A process, or a call, as the profilers of Ascend's NPUs name it.
     rb'"(?:Ascend Hardware|CANN)"|"AscendCL@': "a trace of Ascend's profiler: hpcprof reads it as "
     "trace_view.json, as torch_npu names it",
-    rb'"(?:BeginNs|DurationNs)"\s*:': "a trace of rocprof, which rocprofv3 has replaced: record it with "
-    "rocprofv3 --sys-trace",
+    rb'"(?:BeginNs|DurationNs)"\s*:': f"a trace of rocprof, {REPLACED}",
     rb'\A\s*\{\s*"data"\s*:\s*\[\s*\[': "a profile of Caliper without times of events, which hpcprof does "
     "not read: Hatchet shows it",
     rb'\A\s*\{\s*"graph"\s*:\s*\[\s*\{\s*"0"\s*:': "an ensemble of profiles without times of events, which "
@@ -212,8 +213,7 @@ _TRACES = {
 }
 """Kinds of JSON files by what is in their beginning."""
 _TABLES = {
-    rb'"?Index"?,"?KernelName"?,': "a table of rocprof, which rocprofv3 has replaced: record it with "
-    "rocprofv3 --sys-trace",
+    rb'"?Index"?,"?KernelName"?,': f"a table of rocprof, {REPLACED}",
     rb'"?Name"?,"?Calls"?,"?TotalDurationNs"?,': "a summary of rocprof without times of events: record a "
     "trace with rocprofv3 --sys-trace",
     rb"Dispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze shows; "

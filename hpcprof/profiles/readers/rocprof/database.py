@@ -21,7 +21,7 @@ from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.declaration import REPLACED, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export, quoted
 from hpcprof.profiles.readers.rocprof import ROCPD
 from hpcprof.profiles.readers.rocprof.records import (
@@ -404,6 +404,8 @@ def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
         suffixes_of_tables = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
         # Without an identifier they are of all sets.
         suffixes = sorted(suffixes_of_tables - {""}) or sorted(suffixes_of_tables)
+        if not suffixes and export.tables & {"HIP", "KERN", "HSA"}:
+            raise DamagedInput(f"{path} is a database of rocprof, {REPLACED}.")
         if not suffixes:
             raise DamagedInput(
                 f"{path} is an SQLite file but not a rocpd database: it has no table rocpd_kernel_dispatch."

@@ -50,6 +50,13 @@ def test_a_change_of_the_level_names_the_steps_that_take_longer(first: int) -> N
         assert abs(found.excess - 4 * MS * high.mean()) < 3 * found.error
 
 
+def test_steps_that_shrink_to_nothing_do_less_work_and_no_drift_exceeds_a_step() -> None:
+    growing = np.linspace(5, 100, 600) ** 1.6 * 1_000
+    assert drift(series_of(growing[::-1])) is None
+    found = drift(series_of(growing))
+    assert found is not None and 0 < found.excess < growing.mean() - growing.min() / 2
+
+
 def test_noise_spikes_and_few_steps_are_no_drift() -> None:
     assert drift(series_of(50 * MS + NOISE)) is None
     assert drift(series_of(50 * MS + NOISE + 90 * MS * np.isin(np.arange(20), (4, 15)))) is None

@@ -302,6 +302,14 @@ def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
     assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
 
 
+def test_a_database_of_the_first_rocprof_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE HIP (BeginNs INTEGER, EndNs INTEGER)")
+    with pytest.raises(DamagedInput, match=r"is a database of rocprof, which rocprofv3 has replaced"):
+        read(path)
+
+
 def test_results_without_a_process_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank0_results.json"
     path.write_text('{"rocprofiler-sdk-tool":[]}')
