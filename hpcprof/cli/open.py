@@ -118,7 +118,7 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
         show_report(made)
 
 
-_WINDOWED = (
+_GRAPHICAL_BROWSERS = (
     "xdg-open",
     "x-www-browser",
     "firefox",
@@ -147,7 +147,7 @@ def open_page(page: Path) -> bool:
 def _commands() -> Iterator[list[str]]:
     """Yield the commands of browsers with a window that are installed, those that the user prefers first."""
     preferred = os.environ.get("BROWSER", "").split(os.pathsep)
-    for text in (*preferred, *(("open",) if sys.platform == "darwin" else _WINDOWED)):
+    for text in (*preferred, *(("open",) if sys.platform == "darwin" else _GRAPHICAL_BROWSERS)):
         try:
             words = [word for word in shlex.split(text) if word not in ("%s", "&")]
         except ValueError:

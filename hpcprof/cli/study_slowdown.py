@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcprof.study.slowdown import SlowdownStudy
     from hpcprof.submit.jobs.job import JobSpec
 
-_ALONE = {
+_ALONE_MEANINGS = {
     Alone.HOOK: "the same ranks, without summing gradients (--comm-hook noop of the workload ddp)",
     Alone.ONE_RANK: "one rank of the same program",
 }
@@ -41,7 +41,7 @@ _ALONE = {
     type=click.Choice([alone.value for alone in Alone]),
     default=Alone.HOOK.value,
     help="Runs without communication: "
-    + "; ".join(f"{alone.value}, {text}" for alone, text in _ALONE.items())
+    + "; ".join(f"{alone.value}, {text}" for alone, text in _ALONE_MEANINGS.items())
     + ".",
 )
 @repeatable(

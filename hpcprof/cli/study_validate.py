@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcprof.study.validation import ValidationStudy
     from hpcprof.submit.jobs.job import JobSpec
 
-_FIRST = (
+_FIRST_COLUMNS = (
     *("fault", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
     *("finding_range", "finding_ranks"),
 )
@@ -101,7 +101,7 @@ def _show(study: ValidationStudy) -> None:
     names = [column.name for column in COLUMNS]
     write_csv(study.folder / "validation.csv", names, rows)
     echo("")
-    order = [*_FIRST, *(name for name in names if name not in _FIRST)]
+    order = [*_FIRST_COLUMNS, *(name for name in names if name not in _FIRST_COLUMNS)]
     cells = {header(name): [cell(name, row[name]) for row in rows] for name in names}
     show_what_fits(cells, [header(name) for name in order], header("finding_range"))
     echo(summary(study.found))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpcprof.results.store.analysis_table import AnalysisTable
 
 _GAP = 2
-_SHORTENED = 12
+_MIN_SHORTENED_WIDTH = 12
 """The fewest characters shown of a column that is cut."""
 
 format_option = format_among("table", "csv", "json", help="How the rows are written.")
@@ -53,7 +53,7 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     wide = out.is_terminal or "COLUMNS" in os.environ
     needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
     free_width = out.width if wide else sum(needed.values()) + _GAP * len(needed)
-    least = needed | {shortened: min(needed[shortened], _SHORTENED)}
+    least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
     visible_names = {order[0]}
     free_width -= least[order[0]]
     for name in order[1:]:
@@ -139,7 +139,9 @@ def _columns_that_fit(
 ) -> list[int]:
     """Return the positions of the columns that fit into the width: figures whole, texts shortened."""
     columns = list(range(len(needed)))
-    least = [min(width, _SHORTENED) if text else width for width, text in zip(needed, texts, strict=True)]
+    least = [
+        min(width, _MIN_SHORTENED_WIDTH) if text else width for width, text in zip(needed, texts, strict=True)
+    ]
     best = min((at for at in columns if texts[at]), key=lambda at: not varied[at], default=-1)
     leaving = sorted((at for at in columns if at != best), key=lambda at: (not texts[at], varied[at], -at))
     while len(columns) > 1 and sum(least[at] + _GAP for at in columns) > room:

@@ -23,10 +23,10 @@ JsonText = str | bytes | bytearray | memoryview | msgspec.Raw
 LARGEST_FILE = 100_000_000
 """Maximum size of a file that is read whole, in bytes, but for profiles."""
 
-_PREPARING = Lock()
-_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
+_PREPARATION_LOCK = Lock()
+_EARLIEST_TIME, _LATEST_TIME = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
+_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _TYPE_NAMES = {
     "str": "text",
     "str | null": "text",
@@ -56,7 +56,7 @@ def _explain(
     general = match["path"].lstrip(".") if match else ""
     text = _PATH.sub("", message)
     node = _type_at(model, general)
-    field = _UNKNOWN.match(text)
+    field = _UNKNOWN_FIELD.match(text)
     path, value = _place(data, general, field["field"] if field else "", text.startswith("Expected `str"))
     key = f"{path}.{field['field']}".lstrip(".") if field else path
     line = lines.get(key) or lines.get(key.partition(".")[0].partition("[")[0])
@@ -171,13 +171,13 @@ def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
 @cache
 def _decoder(model: Any, strict: bool) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a type: msgspec crashes where several threads prepare a type at a time."""
-    with _PREPARING:
+    with _PREPARATION_LOCK:
         return msgspec.json.Decoder(model, strict=strict)
 
 
 def is_possible(when: datetime) -> bool:
     """Return whether a time has a zone and can be that of a run, so that every other zone can show it."""
-    return when.tzinfo is not None and _EARLIEST < when < _LATEST
+    return when.tzinfo is not None and _EARLIEST_TIME < when < _LATEST_TIME
 
 
 def parsed_count(text: str) -> int | None:

@@ -37,9 +37,9 @@ _SECRET_ENDINGS = ("token", "password", "passwd", "secret", "apikey", "accesskey
 # A name is tried from its beginning only: from each of its characters takes 7 s for a line of 20,000.
 _NAME = r"""(?<![\w.-])(?P<name>[\w.-]+)"""
 # Two colons are a scope of C++.
-_ASSIGNED = re.compile(_NAME + r"""\\*["']?[ \t]*(?:=|:(?!:))[ \t]*""")
+_ASSIGNMENT = re.compile(_NAME + r"""\\*["']?[ \t]*(?:=|:(?!:))[ \t]*""")
 # An option, or a name in capitals, with its value after a space, or on the next line of a shell.
-_FOLLOWED = re.compile(
+_OPTION_WITH_VALUE = re.compile(
     r"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)[ \t]+(?:\\\n[ \t]*)?(?=[^\s=:-])"
 )
 # A text, also with escaped quotes, or a list. A comma belongs to a value unless a name or a space follows.
@@ -66,9 +66,9 @@ _TOKEN = re.compile(
 """Tokens of GitHub, GitLab, Hugging Face, OpenAI, Stripe, Slack, AWS, Google, PyPI, npm, NVIDIA, DigitalOcean
 and SendGrid, and JSON Web Tokens."""
 
-_UNNAMED = (_URL_PASSWORD, _URL_TOKEN, _WEBHOOK, _AUTHORIZATION, _COOKIES, _PRIVATE_KEY, _TOKEN)
+_SECRETS_BY_FORM = (_URL_PASSWORD, _URL_TOKEN, _WEBHOOK, _AUTHORIZATION, _COOKIES, _PRIVATE_KEY, _TOKEN)
 
-_MASKED = re.compile(r"\*\*\*|<secret \d+>|(?i:bearer|basic|token)")
+_MASKED_TEXT = re.compile(r"\*\*\*|<secret \d+>|(?i:bearer|basic|token)")
 _BARE_NAME = re.compile(r"[A-Za-z_]\w*")
 _PASSWORD_FLAGS = {
     **dict.fromkeys(("sshpass", "mysql", "mysqldump", "mariadb", "mongosh", "docker", "podman"), ("-p",)),
@@ -133,9 +133,9 @@ def without_targets(command: Sequence[str]) -> list[str]:
 
 def masked(text: str, mask: Callable[[str], str] = lambda secret: MASK) -> str:
     """Return a text in which ``mask`` replaces values of secret names, passwords and tokens, by ``***``."""
-    for pattern in (*_UNNAMED, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
+    for pattern in (*_SECRETS_BY_FORM, *(_PASSWORDS[program] for program in _PASSWORDS if program in text)):
         text = pattern.sub(lambda match: match[1] + mask(match[2]), text)
-    for names in (_NAMED_VALUE, _ASSIGNED, _FOLLOWED):
+    for names in (_NAMED_VALUE, _ASSIGNMENT, _OPTION_WITH_VALUE):
         text = _masked_values(text, names, mask)
     return text
 
@@ -148,7 +148,7 @@ def _masked_values(text: str, names: re.Pattern[str], mask: Callable[[str], str]
         parts.append(text[end : match.end()])
         end = match.end()
         if is_secret(match["name"]) and (value := _VALUE.match(text, end)):
-            parts.append(value[0] if _MASKED.fullmatch(value[0]) else mask(value[0]))
+            parts.append(value[0] if _MASKED_TEXT.fullmatch(value[0]) else mask(value[0]))
             end = value.end()
     return "".join((*parts, text[end:]))
 

@@ -16,10 +16,10 @@ _TAG = "tag:yaml.org,2002:"
 _NUMBERS = frozenset(_TAG + kind for kind in ("int", "float", "timestamp"))
 
 # The C loader is about ten times faster; wheels of PyYAML have it, some source builds do not.
-_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTEST_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_FASTEST):  # type: ignore[misc]
+class _Loader(_FASTEST_LOADER):  # type: ignore[misc]
     """A safe loader that rejects duplicate keys, as the YAML standard requires, and keeps times as texts."""
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
@@ -41,7 +41,7 @@ class _Loader(_FASTEST):  # type: ignore[misc]
 
 def read_document(path: Path) -> Any:
     """Return the content of a YAML file; raises OSError, ValueError or yaml.YAMLError if it has none."""
-    return _construct(_checked_node(_FASTEST, path), _FASTEST(""))
+    return _construct(_checked_node(_FASTEST_LOADER, path), _FASTEST_LOADER(""))
 
 
 def _checked_node(loader: Any, path: Path) -> Any:
@@ -122,7 +122,7 @@ def _keep_text(node: yaml.Node) -> None:
 def key_lines(path: Path) -> dict[str, int]:
     """Return the line of each key of a mapping that `read_mapping` has read, and of inner keys (``a.b``)."""
     lines: dict[str, int] = {}
-    document: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_FASTEST)
+    document: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_FASTEST_LOADER)
     for key, value in document.value:
         lines[str(key.value)] = key.start_mark.line + 1
         for inner, _ in value.value if isinstance(value, yaml.MappingNode) else ():

@@ -28,7 +28,7 @@ _MOST_LOG_BYTES = 4 << 20
 _CONTEXT_LINES = 5
 _MOST_HISTORY = 25
 
-_AROUND = """\
+_EVENTS_AROUND_SQL = """\
 WITH place AS ({place}),
 found AS (
   SELECT 'kernel' AS kind, name, rank, start_ns, end_ns FROM kernels UNION ALL
@@ -228,7 +228,7 @@ class Tools:
         elif step is not None:
             place += f" AND step = {step:d}"
         place += " ORDER BY end_ns - start_ns DESC LIMIT 1"
-        reply = await self._desk.ask(_AROUND.format(place=place, rank=rank), [collected])
+        reply = await self._desk.ask(_EVENTS_AROUND_SQL.format(place=place, rank=rank), [collected])
         if not reply.rows:
             raise HpcprofError(f"rank {rank} of {collected.id} has no {where.removeprefix('the longest ')}.")
         start, end = reply.rows[0][-2:]

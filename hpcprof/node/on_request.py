@@ -25,7 +25,7 @@ LEAD_S, LEAD_STEPS = 5.0, 3
 """The time and the steps between a request and its first step: ranks look once a second."""
 
 _LOOK_S = 1.0
-_MOST_BYTES = 1 << 16
+_MAX_REQUEST_BYTES = 1 << 16
 _NEVER = sys.maxsize
 
 _RECENT, _FEWEST = 20, 40
@@ -82,7 +82,7 @@ def read_request(path: Path) -> Request | None:
     try:
         if os.fstat(file).st_uid != os.getuid():
             raise ValueError("another user wrote it")
-        return parse_request(os.read(file, _MOST_BYTES))
+        return parse_request(os.read(file, _MAX_REQUEST_BYTES))
     finally:
         os.close(file)
 

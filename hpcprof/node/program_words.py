@@ -495,7 +495,7 @@ def size_of_world(library: str) -> int:
     return size.value
 
 
-_WAITING = re.compile(
+_UNTRACED_WAITS = re.compile(
     rb"MPI_(?:I?neighbor_[a-z]+|I?m?probe|I?mrecv|Isendrecv|P(?:send|recv)_init"
     rb"|(?:All[a-z]+|Barrier|Bcast|Reduce)_init|I?(?:alltoallw|exscan|reduce_scatter_block)"
     rb"|Win_(?:fence|start|wait|lock|unlock|flush)|File_(?:read|write)(?:_at)?(?:_all)?)",
@@ -529,7 +529,7 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     elif b"mpi_finalize_f08" in content:
         called, advice = [b"mpi_finalize_f08"], "Use the module mpi, or mpif.h, in place of mpi_f08."
     else:
-        called = sorted(set(_WAITING.findall(content)))
+        called = sorted(set(_UNTRACED_WAITS.findall(content)))
     for injection in map(_content, injections):
         lower = injection.lower()
         called = [name for name in called if name.lower() not in lower]

@@ -28,24 +28,24 @@ from typing import Any
 _OWNER = "HPCPROF_PULSE"
 """The environment variable with the number of the process that has the pulse of the rank."""
 
-_STALLED = "stalled"
+_STALL_FILE = "stalled"
 _FOLDER = "stall"
 _LONGEST_LOOK_S = 10.0
 _LOOKS = 12
 """Looks at the program in the time after which a run counts as stalled."""
 
-_LATE_S = 10.0
+_MAX_DELAY_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
 
 _DEVICES = ("torch.cuda", "torch.xpu")
-_MEETING = tuple(
+_MEETING_FILES = tuple(
     f"/torch/distributed/{name}.py" for name in ("distributed_c10d", "rendezvous", "device_mesh")
 )
 
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _MOST_COLLECTIVES = 500
 _MOST_FRAMES = 60
-_COUNTED = 10**10
+_COUNTER_BASE = 10**10
 
 
 class Pulse:
@@ -116,7 +116,7 @@ class Pulse:
         waits: bool | None = False
         while True:
             if self._stack is not None:
-                self._arm(self._timeout_s + _LATE_S, file=self._stack)
+                self._arm(self._timeout_s + _MAX_DELAY_S, file=self._stack)
             steps = self._all_steps()
             # Asking for the collectives takes a lock, so that is done only while no step ends.
             counted, waits = collectives() if quiet > self._timeout_s / 4 else (None, False)
@@ -138,7 +138,7 @@ class Pulse:
     def _stalled_since(self) -> int:
         """Return when the run was found to stall, in nanoseconds of its file system; 0 if it is not."""
         with suppress(OSError):
-            return (self.run / "state" / _STALLED).stat().st_mtime_ns
+            return (self.run / "state" / _STALL_FILE).stat().st_mtime_ns
         return 0
 
     def _all_steps(self) -> int:
@@ -147,7 +147,7 @@ class Pulse:
 
     def _tell(self, progress: int, waits: bool | None) -> None:
         """Write the name of this thread, which has 15 characters."""
-        name = f"hp{'u' if waits is None else 'w' if waits else 'r'}{progress % _COUNTED}"
+        name = f"hp{'u' if waits is None else 'w' if waits else 'r'}{progress % _COUNTER_BASE}"
         if name == self._told:
             return
         self._told = name
@@ -252,7 +252,7 @@ def meets_on_gpus() -> bool:
     frame = sys._current_frames().get(main_thread())
     devices = (sys.modules.get(name) for name in _DEVICES)
     on_gpus = any(device is not None and device.is_initialized() for device in devices)
-    return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_MEETING)
+    return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_MEETING_FILES)
 
 
 def flight_record() -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ ARCHIVE = "environment.tar"
 NOTES = os.path.join("state", "environment")
 PACKED, FAILED = "packed.json", "failed.json"
 _SYSTEM = ("/", "/usr", "/usr/local")
-_READY = "ready"
+_READY_FILE = "ready"
 """The file in an unpacked folder that says that it is complete."""
 _WAIT_SECONDS = 900
 """Maximum time in seconds that a node waits for another node with the same disk."""
@@ -119,7 +119,7 @@ def unpack(run: str, folder: str) -> None:
         _move(packed["environment"], environment, packed["base"], os.path.join(folder, "python"))
     if not os.path.exists(python):
         raise OSError("this node lacks %s" % os.readlink(python))
-    open(os.path.join(folder, _READY), "w").close()
+    open(os.path.join(folder, _READY_FILE), "w").close()
     name = os.uname().nodename + "." + os.environ.get("SLURMD_NODENAME", "")
     _note(run, name.rstrip(".") + ".json", {"seconds": round(time.time() - begin, 3)})
 
@@ -130,7 +130,7 @@ def _wait_for(folder: str) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError("%s is not a folder of this user" % folder)
     end = time.time() + _WAIT_SECONDS
-    while not os.path.exists(os.path.join(folder, _READY)):
+    while not os.path.exists(os.path.join(folder, _READY_FILE)):
         if time.time() > end:
             raise OSError("no node has unpacked %s in %d s" % (folder, _WAIT_SECONDS))
         time.sleep(0.2)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_MOVED_BYTES = 16384
+_MIN_PROGRESS_BYTES = 16384
 """Minimum bytes between two samples that count as progress."""
 
 _BUSY_SHARE = 0.05
@@ -168,7 +168,7 @@ def compared(before: Sample, now: Sample, seconds: float) -> Tuple[bool, List[in
         first, last = before[rank], now[rank]
         moved = moved or last.done != first.done
         if last.state != "w":
-            moved = moved or last.moved_bytes - first.moved_bytes >= _MOVED_BYTES
+            moved = moved or last.moved_bytes - first.moved_bytes >= _MIN_PROGRESS_BYTES
             if last.ticks - first.ticks >= seconds * _TICK * _BUSY_SHARE:
                 busy.append(rank)
     return moved, busy

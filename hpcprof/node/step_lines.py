@@ -21,11 +21,11 @@ FOLDER = "steps"
 MEMORY = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
 """The figures of PyTorch's allocator whose peaks a line has, if the process uses a GPU."""
 
-_EVERY_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
-_THINNED = 3600
+_LINE_INTERVALS_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
+_THINNING_SHARE = 3600
 """Inverse share of the elapsed time between two lines: a line a second at first, at last every 10 s."""
 
-_MOST_LONG = 16
+_MAX_LONG_STEPS = 16
 """Maximum steps of a line whose times it lists: those that take a quarter longer than its median."""
 
 current: StepLines | None = None
@@ -81,7 +81,7 @@ class StepLines:
         self._mark = now
         if now >= self._due:
             self._began = self._began or now
-            self._due = now + min(max(_EVERY_NS, (now - self._began) // _THINNED), _RAREST_NS)
+            self._due = now + min(max(_LINE_INTERVALS_NS, (now - self._began) // _THINNING_SHARE), _RAREST_NS)
             self._write(step)
         for tell in self.on_end:
             tell(step + 1)
@@ -113,7 +113,7 @@ class StepLines:
         first = step + 1 - len(walls)
         high = [(wall, first + place) for place, wall in enumerate(walls) if 4 * wall > 5 * median]
         if high:
-            values["long"] = sorted((number, wall) for wall, number in sorted(high)[-_MOST_LONG:])
+            values["long"] = sorted((number, wall) for wall, number in sorted(high)[-_MAX_LONG_STEPS:])
         # The program counts in the package, not in the copy.
         totals = getattr(sys.modules.get("hpcprof.node.step_lines"), "counted", counted)
         for item in list(totals)[:1]:

@@ -41,11 +41,11 @@ _KINDS = (
 METRICS = {name: (kind, unit) for kind, unit, names in _KINDS for name in names.split()}
 """Kind of each metric, counted since some moment or read as it is now, and its unit."""
 
-_FAST_S, _SLOW_S = 0.1, 1.0
+_FAST_PERIOD_S, _SLOW_PERIOD_S = 0.1, 1.0
 _BYTES_BEFORE_SLOWER = 8 << 20
-"""Bytes of a file after which samples come half as often, but at least once in `_SLOWEST_S`."""
+"""Bytes of a file after which samples come half as often, but at least once in `_SLOWEST_PERIOD_S`."""
 
-_SLOWEST_S = 2.0
+_SLOWEST_PERIOD_S = 2.0
 _MOST_CPU, _MOST_WALL = 0.004, 0.25
 """The shares of a core and of the time that samples may take: what takes longer is read less often.
 
@@ -78,7 +78,7 @@ def _read(path: str) -> str:
 
 
 _kept: Dict[str, int] = {}
-_MOST_KEPT, _MOST_READ = 256, 1 << 16
+_MAX_OPEN_FILES, _MAX_READ_BYTES = 256, 1 << 16
 """Maximum number of files that stay open, and maximum bytes that are read of each."""
 
 
@@ -87,10 +87,10 @@ def _read_again(path: str) -> str:
     file = _kept.get(path)
     try:
         if file is None:
-            if len(_kept) >= _MOST_KEPT:
+            if len(_kept) >= _MAX_OPEN_FILES:
                 return _read(path)
             file = _kept[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return os.pread(file, _MOST_READ, 0).decode("ascii", "replace")
+        return os.pread(file, _MAX_READ_BYTES, 0).decode("ascii", "replace")
     except OSError:
         if file is not None:
             # Its process or its device is gone.
@@ -428,7 +428,7 @@ class FileSystems:
                 yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
-_INT, _COUNT, _LONG, _LARGE = ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong
+_INT, _COUNT, _LONG_TYPES, _LARGE = ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong
 
 
 class _Utilization(ctypes.Structure):
@@ -445,7 +445,7 @@ class _Process(ctypes.Structure):
 
 class _Field(ctypes.Structure):
     _fields_ = [
-        *(("field", _COUNT), ("scope", _COUNT), ("time", _LONG), ("latency", _LONG)),
+        *(("field", _COUNT), ("scope", _COUNT), ("time", _LONG_TYPES), ("latency", _LONG_TYPES)),
         *(("kind", _INT), ("code", _INT), ("value", _LARGE)),
     ]
 
@@ -624,7 +624,7 @@ class SampledSource:
         """Return the values; None for each where it is too early to read them."""
         if not self.is_due(now):
             return [(name, None) for name, _ in self._values]
-        self._due = now + self.pause - _FAST_S / 2
+        self._due = now + self.pause - _FAST_PERIOD_S / 2
         began, cpu = time.monotonic(), time.process_time()
         self._values = list(self._read())
         cpu, wall = time.process_time() - cpu, time.monotonic() - began
@@ -656,8 +656,8 @@ def ticking(written: int, fastest: float, waking: float) -> float:
     Long files, by the bytes ``written``, get fewer. ``fastest`` is the least time between two readings, and
     ``waking`` the CPU time of a sample besides them, which may have half of the share of a core.
     """
-    file_limit = _FAST_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
-    return min(_SLOWEST_S, max(file_limit, fastest, 2 * waking / _MOST_CPU))
+    file_limit = _FAST_PERIOD_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
+    return min(_SLOWEST_PERIOD_S, max(file_limit, fastest, 2 * waking / _MOST_CPU))
 
 
 class Sampler:
@@ -673,13 +673,15 @@ class Sampler:
         network, files = Network(), FileSystems()
         self._names_of_gpus: List[str] = gpus.names
         self._have_missing: List[Any] = [self._system, network, files, gpus, self._nvidia]
-        self._looking = SampledSource(self._look, _SLOW_S)
-        self._fast = [SampledSource(part.fast, _FAST_S) for part in (gpus, self._ranks)]
+        self._looking = SampledSource(self._look, _SLOW_PERIOD_S)
+        self._fast = [SampledSource(part.fast, _FAST_PERIOD_S) for part in (gpus, self._ranks)]
         self._slow = [
-            SampledSource(part.slow, _SLOW_S) for part in (self._ranks, self._system, network, files)
+            SampledSource(part.slow, _SLOW_PERIOD_S) for part in (self._ranks, self._system, network, files)
         ]
         if gpus is self._nvidia:
-            self._slow += [SampledSource(read, _SLOW_S) for read in (gpus.slow, self._foreign_processes)]
+            self._slow += [
+                SampledSource(read, _SLOW_PERIOD_S) for read in (gpus.slow, self._foreign_processes)
+            ]
             self._slow.append(SampledSource(gpus.counted, _ENERGY_S * len(gpus.names)))
         self._header: Optional[Dict[str, Any]] = None
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -698,7 +700,7 @@ class Sampler:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._began, began_cpu = time.time(), time.process_time()
         sources = [self._looking, *self._fast, *self._slow]
-        ticks, tick = 0, _FAST_S
+        ticks, tick = 0, _FAST_PERIOD_S
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
@@ -709,7 +711,7 @@ class Sampler:
                 if slow:
                     # To wake up and to write takes CPU time too.
                     between = time.process_time() - began_cpu - sum(source.spent for source in sources)
-                    share = between / max(_SLOW_S, now - self._began)
+                    share = between / max(_SLOW_PERIOD_S, now - self._began)
                     paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
                     fastest = min(source.pause for source in sources)
                     tick = ticking(self._written, fastest, between / ticks)

@@ -57,7 +57,7 @@ _MPI = {
 }
 """The operation of each function of MPI, by its name in lower case without prefix and suffix."""
 
-_COMMUNICATING = re.compile(
+_COMMUNICATION_OPERATOR = re.compile(
     r"_?c10d(_functional)?::|record_param_comms$|(oneccl_bindings_for_pytorch|torch_ccl)::"
 )
 """PyTorch's operators for process groups, and those of its bindings for oneCCL."""
@@ -96,7 +96,7 @@ TO_ROOT = frozenset({"Reduce", "Gather"})
 PARTS = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"})
 """For these NCCL counts one rank's part of the buffer as the message, nccl-tests the whole buffer."""
 
-_WHOLE = frozenset({"AllReduce", "Broadcast", "Reduce"})
+_WHOLE_BUFFER_OPERATIONS = frozenset({"AllReduce", "Broadcast", "Reduce"})
 
 
 def operation(name: str) -> str | None:
@@ -135,12 +135,12 @@ def carries(kernel: str | None, called: str) -> bool:
 
 def communicates(operator: str) -> bool:
     """Return whether an operator of PyTorch calls, or waits for, a collective operation."""
-    return _COMMUNICATING.match(operator) is not None
+    return _COMMUNICATION_OPERATOR.match(operator) is not None
 
 
 def whole_bytes(op: str, message: int, ranks: int | None) -> int | None:
     """Return the size of a message as nccl-tests counts it, None if that needs unknown ranks."""
-    if op in _WHOLE:
+    if op in _WHOLE_BUFFER_OPERATIONS:
         return message
     return message * ranks if op in PARTS and ranks is not None else None
 
@@ -155,4 +155,4 @@ def bus_factor(op: str, ranks: int) -> float | None:
         return 2 * (ranks - 1) / ranks
     if op in PARTS:
         return (ranks - 1) / ranks
-    return 1.0 if op in _WHOLE else None
+    return 1.0 if op in _WHOLE_BUFFER_OPERATIONS else None

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 NO_LINE = -1
 
-_INSTALLED = re.compile(
+_INSTALLED_FOLDERS = re.compile(
     r"/(site|dist)-packages/|/lib(32|64)?/python[23][^/]*/|^/(usr/(local/)?|opt/[^/]+/)?lib(32|64|exec)?/"
 )
 """The folders of Python's own modules, of installed packages, and of the system's libraries."""
 
-_OTHERS = re.compile(
+_FRAMES_WITHOUT_CODE = re.compile(
     r"^[<\[(]|^$|^/opt/nvidia/|/nsight-systems"
     r"|(^|/)(python[\d.]*|ld-linux[^/]*|lib(python|cuda|nccl|c10|torch)[^/]*)$"
 )
@@ -45,7 +45,7 @@ def is_own(frame: Frame) -> bool:
     file = frame.file
     if file.startswith(_NOTEBOOK):
         return True
-    if _OTHERS.search(file) or _INSTALLED.search(file):
+    if _FRAMES_WITHOUT_CODE.search(file) or _INSTALLED_FOLDERS.search(file):
         return False
     return file.startswith("/") or file.partition("/")[0].removesuffix(".py") not in _PACKAGES
 

@@ -45,7 +45,7 @@ MOST_THREADS = 8
 _CELL_BYTES = 40
 """Memory that Arrow takes for each cell while it reads a table, in bytes."""
 
-_PACKED = (b"\x1f\x8b", b"PAR1")
+_COMPRESSED_BEGINNINGS = (b"\x1f\x8b", b"PAR1")
 _PAGES = Path("/proc/self/statm")
 _lock = threading.Lock()
 _bounds: dict[int, int] = {}
@@ -149,7 +149,7 @@ def _ratio(path: Path) -> int:
     if path.suffix == ".evt" or not path.is_file():
         return EVENTS_RATIO
     with path.open("rb") as file:
-        return PACKED_RATIO if file.read(4).startswith(_PACKED) else MEMORY_RATIO
+        return PACKED_RATIO if file.read(4).startswith(_COMPRESSED_BEGINNINGS) else MEMORY_RATIO
 
 
 def _limit_memory() -> None:

@@ -147,7 +147,7 @@ OTHER = "other"
 
 # Kernels that Inductor fuses are named after the operators that use their results too: it never is one of
 # these.
-_NOT_FUSED = r"^(?!triton_(?:poi|red|per)_).*?"
+_NOT_FUSED_PATTERN = r"^(?!triton_(?:poi|red|per)_).*?"
 
 # The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The
 # names are those of cuBLAS, cuDNN, CUTLASS, CUB, TensorRT-LLM, FBGEMM, of hipBLASLt (Cijk_…), MIOpen,
@@ -157,13 +157,15 @@ _FAMILIES = tuple(
     for family, pattern in (
         (
             "attention",
-            _NOT_FUSED + r"(?:fmha|flash|attention|\b(?:attn|sage)_(?:fwd|bwd)|\bbwd_(?:kernel_|preprocess)"
+            _NOT_FUSED_PATTERN
+            + r"(?:fmha|flash|attention|\b(?:attn|sage)_(?:fwd|bwd)|\bbwd_(?:kernel_|preprocess)"
             r"|(?<![a-z])(?:mla_|pa_(?:bf16|fp16|a16)))",
         ),
-        ("convolution", _NOT_FUSED + r"(?:dgrad|wgrad|fprop|conv(?!ert)|winograd|scudnn)"),
+        ("convolution", _NOT_FUSED_PATTERN + r"(?:dgrad|wgrad|fprop|conv(?!ert)|winograd|scudnn)"),
         (
             "matrix product",
-            _NOT_FUSED + r"(?:(?<!fb)gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_|\bbmm_"
+            _NOT_FUSED_PATTERN
+            + r"(?:(?<!fb)gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_|\bbmm_"
             r"|fmoe|fused_moe)",
         ),
         (

@@ -118,19 +118,19 @@ class Loss:
         """The loss as a sentence without its full stop."""
         first = _OF_LOSS.search(self.detail) or _FIRST_SENTENCE.match(self.detail)
         return _SENTENCES[self.kind].format(
-            **(_ONE if self.count == 1 else _SEVERAL),
+            **(_SINGULAR_VERBS if self.count == 1 else _PLURAL_VERBS),
             amount=_amount(self),
             count=self.count,
             times=counted(self.count, "time"),
             detail=self.detail,
-            first=textwrap.shorten(first[0] if first else self.detail, _LONGEST),
+            first=textwrap.shorten(first[0] if first else self.detail, _MAX_SENTENCE_CHARACTERS),
         )
 
     @property
     def remedy(self) -> str:
         """The way to record the lost events; empty if unknown."""
-        if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
-            return _SUPPORTED
+        if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED_WORDS.search(self.detail):
+            return _SUPPORT_REMEDY
         if self.kind is LossKind.DIAGNOSTIC and _UNFLUSHED.search(self.detail):
             return _TO_THE_END
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
@@ -138,7 +138,7 @@ class Loss:
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
             return _OF_SUBJECT[self.subject]
         if self.kind is LossKind.MISSING and self.count == self.of:
-            return f"Record the work of the GPU: {RECORD_KERNELS}. {_SUPPORTED}"
+            return f"Record the work of the GPU: {RECORD_KERNELS}. {_SUPPORT_REMEDY}"
         return _REMEDIES.get(self.kind, "")
 
 
@@ -196,12 +196,12 @@ def _count_text(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
-_UNSUPPORTED = re.compile(
+_UNSUPPORTED_WORDS = re.compile(
     r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
     r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
     re.IGNORECASE,
 )
-_SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
+_SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."
 _UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
 _TO_THE_END = (
@@ -214,15 +214,15 @@ _OF_SUBJECT = {
     Subject.COPY: "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda.",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
-_AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
+_RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "
     "Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB), or record fewer steps."
 )
 _REMEDIES = {
-    LossKind.ROW: _AGAIN,
-    LossKind.EARLY: _AGAIN,
-    LossKind.OVERRUN: _AGAIN,
+    LossKind.ROW: _RECORD_AGAIN_REMEDY,
+    LossKind.EARLY: _RECORD_AGAIN_REMEDY,
+    LossKind.OVERRUN: _RECORD_AGAIN_REMEDY,
     LossKind.UNTRACED: "Trace API calls too: nsys --trace=cuda, rocprofv3 --hip-trace, or PyTorch's "
     "ProfilerActivity.CPU beside that of the GPU.",
     LossKind.UNLINKED: "Record with a profiler that numbers launches: nsys, rocprofv3 --output-format rocpd, "
@@ -241,7 +241,7 @@ _REMEDIES = {
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _OF_LOSS = re.compile(r"(?<=[.?!] )[A-Z][^.?!]*\b(?:missing|lost|dropped|discarded)\b[^.?!]*")
 """A later sentence of the profiler, which says that something is missing."""
-_LONGEST = 160
+_MAX_SENTENCE_CHARACTERS = 160
 _PLURALS = {
     Subject.COPY: "memory copies",
     Subject.PROGRAM: "executions of XLA's programs",
@@ -251,11 +251,11 @@ _PLURALS = {
     Subject.ARROW: "arrows between operators",
     Subject.VISIT: "begins and ends of regions",
 }
-_ONE = {
+_SINGULAR_VERBS = {
     **{"has": "has", "are": "is", "were": "was", "belong": "belongs", "start": "starts", "run": "runs"},
     **{"launches": "launch", "they_count": "it counts", "their": "its"},
 }
-_SEVERAL = {
+_PLURAL_VERBS = {
     **{"has": "have", "are": "are", "were": "were", "belong": "belong", "start": "start", "run": "run"},
     **{"launches": "launches", "they_count": "they count", "their": "their"},
 }

@@ -69,7 +69,7 @@ _TABLES = {
 }
 _DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
-_FAR, _FAR_NS = 100, 3_600_000_000_000
+_FAR_RATIO, _FAR_NS = 100, 3_600_000_000_000
 """Minimum first stamp, over the extent of a capture and in ns, of a clock on which 0 is no time."""
 _CLOCK_TOLERANCE_NS = 20_000
 """Tolerated error of a GPU's clock; a smaller contradiction between clocks is left as recorded."""
@@ -81,7 +81,7 @@ _UNORDERED_SHARE = 0.25
 """Minimum share of operations over a successor that shows a stream without an order."""
 _OVERLAP_TOLERANCE_NS = 1_000
 """Tolerated overlap with a successor's end, which rounding of stamps explains."""
-_QUEUED = 1_024
+_MAX_QUEUED_OPERATIONS = 1_024
 """Operations that may wait on a stream when the host's last event is over: more make the launch wait."""
 _OUTLIER = 4
 """Minimum ratio to the usual share of the GPU's time for a kernel that runs into its successor on a queue.
@@ -90,7 +90,7 @@ Kernels that share caches badly take up to twice their share, and their work var
 clean captures that `benchmarks/overruns.py` simulates none has a kernel left out.
 """
 _FEWEST_OTHERS = 5
-_USUAL = 1.5
+_MAX_USUAL_RATIO = 1.5
 """Maximum ratio to the median time of a kernel for a usual one."""
 
 
@@ -156,7 +156,7 @@ def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> d
     }
     starts = [int(table.start.min()) for table in nonzero.values() if len(table)]
     ends = [int(table.end.max()) for table in nonzero.values() if len(table)]
-    if not starts or min(starts) <= max(_FAR_NS, _FAR * (max(ends) - min(starts))):
+    if not starts or min(starts) <= max(_FAR_NS, _FAR_RATIO * (max(ends) - min(starts))):
         return plausible_rows
     return {name: mask & ~zero[name] for name, mask in plausible_rows.items()}
 
@@ -167,7 +167,7 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
     if not len(lag):
         return timeline
     (device,) = timeline.of_operations("device")
-    rows = np.flatnonzero(lag != _UNKNOWN)
+    rows = np.flatnonzero(lag != _UNKNOWN_NS)
     shift = {}
     for number in distinct(device[rows]).tolist():
         on_device = rows[device[rows] == number]
@@ -177,17 +177,17 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
             lag[on_device] += moved
     if shift:
         timeline = _shift_gpus(timeline, shift)
-    early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN)
+    early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN_NS)
     return _without_operations(timeline, ~early, LossKind.EARLY) if early.any() else timeline
 
 
-_UNKNOWN = int(np.iinfo(np.int64).min)
+_UNKNOWN_NS = int(np.iinfo(np.int64).min)
 
 
 def _launch_lags(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the lag of each operation behind its launch call, and the call's start.
 
-    A lag is `_UNKNOWN` without a recorded call.
+    A lag is `_UNKNOWN_NS` without a recorded call.
     """
     if not timeline.operation_count or not len(timeline.calls):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -196,7 +196,7 @@ def _launch_lags(timeline: Timeline) -> tuple[Ints, Ints]:
     begun = np.full(len(start), np.iinfo(np.int64).max)
     # The last assignment wins: of nested calls, the outer call comes first.
     begun[operation[::-1]] = timeline.calls.start[call[::-1]]
-    lag = np.full(len(start), _UNKNOWN)
+    lag = np.full(len(start), _UNKNOWN_NS)
     lag[operation] = start[operation] - begun[operation]
     return lag, begun
 
@@ -334,7 +334,7 @@ def _has_usual_length(work: Operations, rows: Ints) -> Mask:
     for name in distinct(work.name[rows]).tolist():
         same_name = (work.name == name) & (work.category == Category.COMP)
         if np.count_nonzero(same_name) > _FEWEST_OTHERS:
-            usual |= same_name[rows] & (length[rows] <= _USUAL * np.median(length[same_name]))
+            usual |= same_name[rows] & (length[rows] <= _MAX_USUAL_RATIO * np.median(length[same_name]))
     return usual
 
 
@@ -396,7 +396,7 @@ def _within_capture(timeline: Timeline) -> Timeline:
     if inside.all() or np.count_nonzero(inside) < _FEWEST_OTHERS:
         return timeline
     longest = int(length[inside].max())
-    late = (end > last + _QUEUED * longest) & (length > longest)
+    late = (end > last + _MAX_QUEUED_OPERATIONS * longest) & (length > longest)
     return _without_operations(timeline, ~late, LossKind.OVERRUN) if late.any() else timeline
 
 

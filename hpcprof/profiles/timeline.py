@@ -90,7 +90,7 @@ class Table:
         lengths = {}
         for name in self.__match_args__:
             column = getattr(self, name)
-            if column is _NOT_GIVEN:
+            if column is _NO_COLUMN:
                 column = np.full((len(self), *SHAPES.get(name, (0,))[1:]), _DEFAULTS[name])
                 object.__setattr__(self, name, column)
             lengths[name] = len(column)
@@ -128,11 +128,11 @@ _DEFAULTS = {
     **dict.fromkeys(("peer", "comm_peer"), NO_PEER),
 }
 """The values of columns that a profiler does not record."""
-_NOT_GIVEN: Ints = np.empty(0, np.int64)
+_NO_COLUMN: Ints = np.empty(0, np.int64)
 
 
 def _default() -> Ints:
-    return _NOT_GIVEN
+    return _NO_COLUMN
 
 
 def along_axes(sizes: Sequence[Ints]) -> Ints:

@@ -38,7 +38,7 @@ from hpcprof.profiles.timeline import SHAPES, Ints, Mask, Origin, Table, Timelin
 VERSION = 2
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
 
-_ADDED = (
+_ADDED_TABLES = (
     *("functions", "mpi_calls", "mpi_operations", "counters", "cpu_counters", "os_calls"),
     "device_samples",
 )
@@ -49,7 +49,7 @@ _Columns = Mapping[str, pa.ChunkedArray]
 _KEY = b"hpcprof"
 
 # Values that grow from row to row. The others repeat, and are smallest with a dictionary.
-_GROWING = ("start", "start_ns", "end", "end_ns", "time_ns", "correlation", "source_correlation")
+_ASCENDING_COLUMNS = ("start", "start_ns", "end", "end_ns", "time_ns", "correlation", "source_correlation")
 _GROUP = 1 << 16
 """Rows in a group: the smallest part of a file that a reader can skip, and that is written at a time."""
 
@@ -160,7 +160,7 @@ class RankEvents:
                 described = msgspec.json.decode(file.readline(), type=_Described)
         except (OSError, msgspec.MsgspecError):
             return None
-        required = [name for name in _layout() if name in described.layout or name not in _ADDED]
+        required = [name for name in _layout() if name in described.layout or name not in _ADDED_TABLES]
         layout = {name: _layout()[name] for name in required}
         expected = (VERSION, layout, self.sha256)
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
@@ -241,7 +241,7 @@ class RankEvents:
 
     @contextmanager
     def _writer(self, name: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-        growing = [column for column in schema.names if column in _GROWING]
+        growing = [column for column in schema.names if column in _ASCENDING_COLUMNS]
         with (
             replacing(self.path(name)) as temporary,
             pq.ParquetWriter(
@@ -346,12 +346,12 @@ def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
     """Read the files of hpcprof 0.1: one for each table, all in one folder, with numbers for kinds."""
     described = json.loads(_version_1(folder, rank, "json").read_text(encoding="utf-8"))
     identity = {"version": 1, "sha256": sha256}
-    layout = [field for field in timeline_tables() if field not in _ADDED]
+    layout = [field for field in timeline_tables() if field not in _ADDED_TABLES]
     if {**described, **identity, "layout": layout} != described:
         return None
 
     def read(field: str, kind: type[Table]) -> _Columns | None:
-        if field in _ADDED:
+        if field in _ADDED_TABLES:
             return None
         names = [
             part for f in fields(kind) for part in (column_names(f.name) if f.name in SHAPES else [f.name])

@@ -14,7 +14,7 @@ JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
 _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)", re.MULTILINE)
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
 
-_NOT_VALUED = {
+_OPTIONS_WITHOUT_VALUE = {
     *("--standalone", "--run-path", "--use-env", "--no-python", "--module", "-m", "--multi-gpu", "--cpu"),
     *("--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--same-network", "--quiet", "-q", "--debug"),
     *("--duplicate-stdout-filters", "--virtual-local-rank", "--enable-cpu-affinity", "--use-xpu"),
@@ -108,7 +108,7 @@ def launcher_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if option == "--":
             break
         option = option.replace("_", "-")
-        if not equals and option not in _NOT_VALUED and remaining:
+        if not equals and option not in _OPTIONS_WITHOUT_VALUE and remaining:
             value = remaining.pop(0)
         options[option] = value
     return options, remaining

@@ -18,7 +18,7 @@ from hpcprof.runs.step_time import StepTime, step_time
 
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
 _TAIL_BYTES = 4096
-_MOST = 1 << 62
+_MAX_NUMBER = 1 << 62
 _LONGEST_ITEM = 40
 _CLOCKS_APART_SECONDS = 60.0
 """Minimum age before the job's start for a line of an earlier start, rather than of another clock."""
@@ -246,7 +246,7 @@ def parsed_line(line: str | bytes) -> StepLine | None:
     except (ValueError, KeyError, TypeError):
         return None
     time, *numbers = ordered
-    if type(time) not in (int, float) or not 0 <= time < _MOST:
+    if type(time) not in (int, float) or not 0 <= time < _MAX_NUMBER:
         return None
     if not all(_is_count(number) for number in numbers):
         return None
@@ -267,4 +267,4 @@ def _long_steps(value: object, line: StepLine) -> tuple[tuple[int, int], ...]:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MOST
+    return type(value) is int and 0 <= value < _MAX_NUMBER

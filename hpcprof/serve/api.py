@@ -92,7 +92,7 @@ def timeline_tiles(request: Request) -> Response:
 # Starlette's own numbers have no end, and Python converts at most 4,300 digits.
 _PLACE = re.compile(r"\d{1,18}", re.ASCII)
 _FOREIGN = "Profiles of another tool, which have no job."
-_PUSHED = "This run was pushed here: its log is where it ran."
+_PUSHED_NOTE = "This run was pushed here: its log is where it ran."
 
 
 def live(request: Request) -> Response:
@@ -107,7 +107,7 @@ def live(request: Request) -> Response:
         state, reason = status.state.value, status.reason
     else:
         pushed = catalogue.store.exists() and run.id in catalogue.store.pushed()
-        state, reason = None, _PUSHED if pushed else _FOREIGN
+        state, reason = None, _PUSHED_NOTE if pushed else _FOREIGN
     running = status is not None and not status.state.ended
     return as_json(
         {"state": state, "reason": reason, **live_state(run, int(rank) if rank else None, running)}

@@ -35,7 +35,7 @@ THREADS = 12
 """Maximum number of concurrent requests; PostgreSQL's pool has 15 connections."""
 
 _API = "/api/"
-_LEAST_BYTES = 2048
+_MIN_COMPRESSED_BYTES = 2048
 
 
 def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
@@ -70,7 +70,7 @@ def pages_of(
             Route("/runs/{run}/note", annotations.keep_note, methods=["POST"]),
             Route("/metrics", metrics),
         ],
-        middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],
+        middleware=[Middleware(GZipMiddleware, minimum_size=_MIN_COMPRESSED_BYTES, compresslevel=1)],
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
         lifespan=few_threads,
     )

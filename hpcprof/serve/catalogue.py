@@ -22,11 +22,11 @@ from hpcprof.submit.schedulers.base import JobState, JobStatus
 FRESH_SECONDS = 10.0
 """The most seconds that a list is kept: sites forbid asking a scheduler every second."""
 
-_AT_ONCE_SECONDS = 1.0
+_MIN_LIST_SECONDS = 1.0
 """The least age of a list that is made again for a run that it does not name."""
 
 
-_ENDED = (JobState.COMPLETED.value, IMPORTED)
+_ENDED_STATES = (JobState.COMPLETED.value, IMPORTED)
 """The states of the runs that others are compared with."""
 
 _JOB_STATES = {state.value for state in JobState}
@@ -176,7 +176,7 @@ class Listing(msgspec.Struct, frozen=True):
             return set(), None
         place = ids.index(run_id)
         reference = self.runs[place]
-        if reference.listed.state not in _ENDED:
+        if reference.listed.state not in _ENDED_STATES:
             return set(), None
 
         def like(run: KnownRun) -> bool:
@@ -184,7 +184,7 @@ class Listing(msgspec.Struct, frozen=True):
             return (
                 is_same_program
                 and run.program is not None
-                and run.listed.state in _ENDED
+                and run.listed.state in _ENDED_STATES
                 and run is not reference
             )
 
@@ -238,7 +238,7 @@ class Catalogue:
 
     def find(self, run_id: str) -> Run:
         """Return the run of an id, or raise `UnknownRun`; a name in a request is never a path."""
-        for older_than in (FRESH_SECONDS, _AT_ONCE_SECONDS):
+        for older_than in (FRESH_SECONDS, _MIN_LIST_SECONDS):
             for run in self.listing(older_than).runs:
                 if run.listed.run == run_id:
                     return self.open(run.listed)

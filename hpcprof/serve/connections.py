@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _MAX_CONNECTIONS = 400
 """Maximum number of connections."""
 
-_MOST_WAITING = 512
+_MAX_WAITING_CLIENTS = 512
 """Maximum number of clients that wait for their connection to be accepted."""
 
 _FILES = 4096
@@ -56,7 +56,7 @@ class Connections:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self.most = max(8, min(_MAX_CONNECTIONS, wanted // 4))
         # asyncio accepts all that wait before any is closed.
-        self.waiting = max(8, min(_MOST_WAITING, wanted // 4))
+        self.waiting = max(8, min(_MAX_WAITING_CLIENTS, wanted // 4))
         self._open: dict[str, dict[TimedProtocol, None]] = {}
         self._looking = False
 

@@ -167,7 +167,7 @@ class Hub:
         """Take a part of a package, or say how far it is."""
         grant, digest = request.scope["grant"], request.path_params["digest"]
         if grant.may != PUSH:
-            return _READ_ONLY
+            return _READ_ONLY_ANSWER
         project = await run_in_threadpool(self.project, grant.project)
         uploads = project.uploads
         # Threads of its own: pushes hold up no page, and no push of another token.
@@ -193,7 +193,7 @@ class Hub:
         """Replace the tags and the note of a run."""
         grant = request.scope["grant"]
         if grant.may != PUSH:
-            return _READ_ONLY
+            return _READ_ONLY_ANSWER
         try:
             tags, note = await sent_annotation(request)
         except UsageError as error:
@@ -214,7 +214,7 @@ class Hub:
         if scope["path"] == "/api/sql":  # it has turns of its own
             await project.pages(scope, receive, send)
             return
-        async with self._reading.setdefault(grant.name, CapacityLimiter(_READ_AT_ONCE)):
+        async with self._reading.setdefault(grant.name, CapacityLimiter(_MAX_CONCURRENT_PAGES)):
             await project.pages(scope, receive, send)
 
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
@@ -237,7 +237,7 @@ class Hub:
         return self.grants.of_hash(signed_in) if signed_in else None
 
 
-_READ_ONLY = as_json({"error": "this token may read only."}, 403)
+_READ_ONLY_ANSWER = as_json({"error": "this token may read only."}, 403)
 
 
 def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None = None) -> ASGIApp:
@@ -358,18 +358,18 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FORGOTTEN_S = 7 * 24 * 3600
 """The age at which the beginning of a package that nobody finishes is removed."""
 
-_MOST_BEGUN = 100
+_MAX_OPEN_PACKAGES = 100
 """The most packages of a token that have begun and not ended."""
 
 
-_UNPACKED_AT_ONCE = 4
+_MAX_UNPACKING = 4
 """The most packages of a project that are unpacked at a time."""
 
 _PARTS_AT_ONCE = 4
 """Maximum number of parts of a token that are in memory, or being kept, at the same time; others wait."""
 
 
-_READ_AT_ONCE = THREADS // 2
+_MAX_CONCURRENT_PAGES = THREADS // 2
 """Maximum number of pages of a token that are made at the same time; others wait."""
 
 
@@ -396,7 +396,7 @@ class Uploads:
         self._parts = folder / ".incoming"
         self._lock, self._free = Lock(), Condition()
         self._busy: set[Path] = set()
-        self._places = BoundedSemaphore(_UNPACKED_AT_ONCE)
+        self._places = BoundedSemaphore(_MAX_UNPACKING)
         # Open until this process ends.
         self._running = os.open(folder / ".running", os.O_CREAT | os.O_RDWR, 0o600)
         with suppress(OSError):  # another hub has the lock, and may just be keeping a package
@@ -511,8 +511,8 @@ class Uploads:
             for part in self._parts.iterdir()
             if part.name.rpartition("-")[0] == grant.name and part != path
         ]
-        if len(begun) >= _MOST_BEGUN:
-            raise PushRefused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
+        if len(begun) >= _MAX_OPEN_PACKAGES:
+            raise PushRefused(413, f"the token has begun {_MAX_OPEN_PACKAGES} packages: finish one first.")
         pending = sum(map(_size, begun))
         if length > MOST_PACKAGE_BYTES or stored + pending + length > grant.quota_bytes:
             limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "

@@ -10,7 +10,7 @@ from threading import Lock
 
 from hpcprof.common.masking import masked
 
-_APART_S = 1.0
+_MIN_PERIOD_S = 1.0
 _FORGOTTEN_S = 600.0
 """Seconds after which a cause is told in full again."""
 
@@ -50,8 +50,8 @@ class CauseLimit(logging.Filter):
         """Return how often a cause was left out since it was told; None if it is to be left out now."""
         now = self._clock()
         with self._lock:
-            first, last, left_out = self._told.get(cause, (now, -_APART_S, 0))
-            if now - last < _APART_S:
+            first, last, left_out = self._told.get(cause, (now, -_MIN_PERIOD_S, 0))
+            if now - last < _MIN_PERIOD_S:
                 self._told[cause] = first, last, left_out + 1
                 return None
             if len(self._told) >= _MOST_CAUSES:

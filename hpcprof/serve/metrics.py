@@ -27,11 +27,11 @@ from hpcprof.serve.context import served
 from hpcprof.submit.schedulers.base import JobState
 
 _LABELS = ("program", "site")
-_LOOKED_AT = 5
+_MAX_SEARCHED_RUNS = 5
 """The newest runs of a program at a site in which findings and energy are looked for."""
 
 _NS = 1e-9
-_RUNNING = JobState.RUNNING.value
+_RUNNING_STATE = JobState.RUNNING.value
 
 
 def metrics(request: Request) -> Response:
@@ -50,7 +50,7 @@ class RunningEnergy:
 
     def joules(self, runs: Iterable[KnownRun]) -> dict[str, float | None]:
         """Return the energy of the running runs among ``runs``, by id, in joules."""
-        running = {run.listed.run: run.listed.path for run in runs if run.listed.state == _RUNNING}
+        running = {run.listed.run: run.listed.path for run in runs if run.listed.state == _RUNNING_STATE}
         with self._lock:
             self._known = {
                 name: self._known.get(name) or EnergySoFar(Path(running[name])) for name in running
@@ -89,7 +89,7 @@ class _Families:
         listed = self._catalogue.listing().runs
         so_far = self._energy.joules(listed)
         for labels, runs in _groups(listed):
-            newest = next((run for run in runs if run.listed.state == _RUNNING), runs[0]).listed
+            newest = next((run for run in runs if run.listed.state == _RUNNING_STATE), runs[0]).listed
             info.add_metric(labels, {"run": visible(newest.run), "profiler": newest.profiler or ""})
             state.add_metric(labels, {state_name: state_name == newest.state for state_name in STATES})
             if newest.ranks is not None:
@@ -98,7 +98,7 @@ class _Families:
             if seconds > 0:  # a run that was pushed may have any number
                 step.add_metric(labels, seconds)
                 rate.add_metric(labels, 1 / seconds)
-            names = [run.listed.run for run in runs[:_LOOKED_AT]]
+            names = [run.listed.run for run in runs[:_MAX_SEARCHED_RUNS]]
             with suppress(HpcprofError):  # a database that cannot be read says so on the pages
                 for cause, seconds in _savings(self._catalogue, names):
                     saving.add_metric((*labels, cause), seconds)

@@ -21,7 +21,7 @@ from hpcprof.serve.connections import Connections, TimedProtocol
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.serve.log import limit_logs
 
-_WAITING = 128
+_BACKLOG = 128
 _IDLE_SECONDS = 10
 _GOODBYE_SECONDS = 2
 _MOST_HEADER_BYTES = 32 * 1024
@@ -122,7 +122,7 @@ def listen_on_file(path: Path) -> socket.socket:
                     raise UsageError(f"--unix {path}: a server listens there already.")
             path.unlink()
         listening.bind(str(path))
-        listening.listen(_WAITING)
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         why = error.strerror or "the path is too long"
@@ -148,7 +148,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(_WAITING)
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         raise UsageError(

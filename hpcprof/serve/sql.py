@@ -30,7 +30,7 @@ SECONDS = 30
 
 _AT_A_TIME = 3
 _A_MINUTE = 60
-_MOST_WAITING = 20
+_MAX_WAITING_QUERIES = 20
 
 
 class SqlDesk:
@@ -108,7 +108,7 @@ class SqlDesk:
 
 def query_turns() -> Turns:
     """Return the turns of readers whose queries share this machine."""
-    return Turns(_AT_A_TIME, _MOST_WAITING)
+    return Turns(_AT_A_TIME, _MAX_WAITING_QUERIES)
 
 
 def _end_sentence(exit_code: int) -> str:

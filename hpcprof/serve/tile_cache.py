@@ -14,10 +14,10 @@ from hpcprof.common.atomic import replacing
 MOST_BYTES = 1 << 30
 """The most bytes of the folder."""
 
-_LEFT = 0.75
+_REMAINING_SHARE = 0.75
 """To which part of that it is emptied then, the runs that were looked at least recently first."""
 
-_CHECKED_BYTES = 1 << 26
+_CHECK_INTERVAL_BYTES = 1 << 26
 """After how many written bytes its size is looked at again."""
 
 _LEVEL = 1
@@ -30,7 +30,7 @@ class TileCache:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
         self._lock = Lock()
-        self._written = _CHECKED_BYTES  # The first tile also looks at what earlier servers left.
+        self._written = _CHECK_INTERVAL_BYTES  # The first tile also looks at what earlier servers left.
 
     def get(self, key: str, name: str, make: Callable[[], bytes]) -> bytes:
         """Return the bytes under a name of a run's `tile_key`, made and kept if they are not there yet."""
@@ -53,7 +53,7 @@ class TileCache:
     def check_soon(self) -> None:
         """Have the next tile look at the size of the folder, because something large was written into it."""
         with self._lock:
-            self._written = _CHECKED_BYTES
+            self._written = _CHECK_INTERVAL_BYTES
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -65,7 +65,7 @@ class TileCache:
     def _bound_size(self, size: int) -> None:
         with self._lock:
             self._written += size
-            if self._written < min(_CHECKED_BYTES, self._most_bytes // 8):
+            if self._written < min(_CHECK_INTERVAL_BYTES, self._most_bytes // 8):
                 return
             self._written = 0
         folders = (entry for entry in self._folder.iterdir() if entry.is_dir())
@@ -75,7 +75,7 @@ class TileCache:
         if total <= self._most_bytes:
             return
         for run in runs:
-            if total <= self._most_bytes * _LEFT:
+            if total <= self._most_bytes * _REMAINING_SHARE:
                 break
             shutil.rmtree(run, ignore_errors=True)
             total -= sizes[run]

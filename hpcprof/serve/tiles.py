@@ -57,7 +57,7 @@ MOST_RANKS = 64
 _PIXELS = 512
 """The slices that fit side by side in a tile."""
 
-_MOST_IN_FULL = 16
+_MAX_FULL_RANKS = 16
 """Up to how many ranks each has its own tracks in the overview."""
 
 _NARROWEST_NS = 1 << 12
@@ -152,7 +152,7 @@ class RunTiles:
         steps = median_and_worst(self._steps) if self._steps else None
         ranks = sorted(clocks.clocks)
         # Three of many ranks stand for all.
-        is_sampled = len(ranks) > _MOST_IN_FULL
+        is_sampled = len(ranks) > _MAX_FULL_RANKS
         tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if is_sampled else []
         return {
             "notes": [clocks.note()],

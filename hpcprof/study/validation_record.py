@@ -10,7 +10,7 @@ from hpcprof.study.resumable import StudyRecord
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.faults import BLOCKS
 
-_CAPTURED = 20
+_CAPTURED_STEPS = 20
 _STEPS = 24
 
 
@@ -52,7 +52,12 @@ def timed_arguments(faults: Sequence[str], block_steps: int, repeats: int) -> li
 
 def profiled_arguments(fault: str) -> list[str]:
     """Return the options of a run with one fault that is short enough to profile."""
-    return [*_injected_faults([fault]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
+    return [
+        *_injected_faults([fault]),
+        *_epochs(measured=1, steps=_STEPS),
+        "--capture-steps",
+        str(_CAPTURED_STEPS),
+    ]
 
 
 def _injected_faults(faults: Sequence[str]) -> list[str]:

@@ -116,7 +116,7 @@ def summary(cases: Sequence[Validation]) -> str:
     return f"{text}."
 
 
-_SETTLING = 4
+_SETTLING_SHARE = 4
 """One in this many steps of a block, its first ones, may still run work of the block before it."""
 
 
@@ -181,6 +181,6 @@ def _blocks(epoch: Sequence[int], period: int) -> Iterator[tuple[bool, float]]:
         rows = [row for row in range(steps) if block_of(row, steps) == block]
         injected = in_block_with_fault(rows[0], steps)
         if period == 1:
-            yield injected, float(median(epoch[row] for row in rows[len(rows) // _SETTLING :]))
+            yield injected, float(median(epoch[row] for row in rows[len(rows) // _SETTLING_SHARE :]))
         else:
             yield injected, float(mean(epoch[row] for row in rows[len(rows) % period :]))

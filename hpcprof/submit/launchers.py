@@ -51,7 +51,7 @@ _WORKER_SIGNALS = ("USR1", "USR2", "ALRM", "XCPU")
 _DEAF = ("sh", "-c", f"trap '' {' '.join(_WORKER_SIGNALS)}; exec \"$@\"", "hpcprof")
 """Starts a launcher of workers that ignores their signals, which would end it."""
 
-_HEARING = (
+_SIGNAL_STARTER = (
     *("python3", "-IS", "-c"),
     "import os, signal, sys\n"
     f"for name in {_WORKER_SIGNALS}: signal.signal(getattr(signal, 'SIG' + name), signal.SIG_DFL)\n"
@@ -248,9 +248,9 @@ def _torchrun(site: Site, job: Job) -> list[str]:
         return _accelerate(site, job)
     local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:
-        return [*local, "--standalone", *site.launcher.arguments, *_HEARING]
+        return [*local, "--standalone", *site.launcher.arguments, *_SIGNAL_STARTER]
     meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
-    return [*on_each_node(site, job), *_DEAF, *local, *meeting, *site.launcher.arguments, *_HEARING]
+    return [*on_each_node(site, job), *_DEAF, *local, *meeting, *site.launcher.arguments, *_SIGNAL_STARTER]
 
 
 def _accelerate(site: Site, job: Job) -> list[str]:
@@ -261,9 +261,9 @@ def _accelerate(site: Site, job: Job) -> list[str]:
     """
     local = [*job.workers, "--no_python", "--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
     if job.nodes == 1:
-        return [*local, *_HEARING]
+        return [*local, *_SIGNAL_STARTER]
     meeting = ["--machine_rank", "0", "--main_process_ip", MEETING_HOST, "--main_process_port", MEETING_PORT]
-    return [*on_each_node(site, job), *_DEAF, *local, "--rdzv_backend", "c10d", *meeting, *_HEARING]
+    return [*on_each_node(site, job), *_DEAF, *local, "--rdzv_backend", "c10d", *meeting, *_SIGNAL_STARTER]
 
 
 def starter(site: Site) -> LauncherName:

@@ -23,8 +23,8 @@ from hpcprof.submit.runs.failures import (
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
 
-_FIRST_SECONDS = 0.2
-_LONGEST_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 10.0
 _CANCEL_SECONDS = 60.0
 """Maximum seconds that a scheduler may take to end cancelled jobs."""
 
@@ -37,10 +37,10 @@ _LONGEST_LINE = 500
 
 def poll_seconds() -> Iterator[float]:
     """Yield pauses between two polls: short for short local jobs, then as long as sites demand."""
-    seconds = _FIRST_SECONDS
+    seconds = _FIRST_PAUSE_SECONDS
     while True:
         yield seconds
-        seconds = min(seconds * 1.3, _LONGEST_SECONDS)
+        seconds = min(seconds * 1.3, _MAX_PAUSE_SECONDS)
 
 
 def wait_until_ended(

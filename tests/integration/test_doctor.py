@@ -12,7 +12,7 @@ import pytest
 
 from hpcprof.submit.doctor import Inspected, Status, checks, machine, mpi, node_evidence
 from hpcprof.submit.doctor.machine import ask
-from hpcprof.submit.doctor.node_evidence import _HERE
+from hpcprof.submit.doctor.node_evidence import _LOCAL_COMMAND
 from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
 
@@ -80,5 +80,5 @@ def test_py_spy_is_tried_on_a_program_in_python(tmp_path: Path, monkeypatch: pyt
     for name in ("cat", "grep", "head", "sh", "sleep", "tr", "uname"):
         (tmp_path / name).symlink_to(shutil.which(name) or "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = subprocess.run(_HERE, capture_output=True, text=True, check=False)
+    done = subprocess.run(_LOCAL_COMMAND, capture_output=True, text=True, check=False)
     assert "traces\tpy-spy\n" in done.stdout

@@ -61,14 +61,14 @@ class IdleCause(IntEnum):
     UNKNOWN = 6
 
 
-_BLOCKING = {
+_CAUSE_OF_BLOCKING_CALL = {
     CallKind.ALLOCATE: IdleCause.ALLOCATION,
     CallKind.FREE: IdleCause.ALLOCATION,
     CallKind.WAIT: IdleCause.SYNC,
 }
 """Calls that hold up a thread while the GPU becomes idle; a copy does too."""
 
-_AT_ONCE = 1 << 16
+_BATCH_OF_GAPS = 1 << 16
 """The gaps explained at a time, which limits the memory."""
 
 _LAG_NS = 10_000
@@ -267,7 +267,7 @@ def _kinds(timeline: Timeline) -> _Kinds:
 
 
 def _cause_of(name: str | None) -> IdleCause:
-    cause = _BLOCKING.get(kind_of_call(name or ""), IdleCause.HOST)
+    cause = _CAUSE_OF_BLOCKING_CALL.get(kind_of_call(name or ""), IdleCause.HOST)
     is_copy = cause is IdleCause.HOST and re.search(r"Mem(cpy|set)", name or "")
     return IdleCause.COPY if is_copy else cause
 
@@ -304,7 +304,7 @@ def _of_thread(
         return
     place, calling = _place(timeline, thread), _call_function(timeline, thread, gaps.start, gaps.launched)
     gaps = _gaps_with_calls(timeline, kinds, gaps, calling)
-    for at_once in np.split(np.arange(len(gaps)), range(_AT_ONCE, len(gaps), _AT_ONCE)):
+    for at_once in np.split(np.arange(len(gaps)), range(_BATCH_OF_GAPS, len(gaps), _BATCH_OF_GAPS)):
         gaps_at_once = gaps.take(at_once)
         launches = _of_launches(timeline, kinds, gaps_at_once, place, lag)
         host = _of_host(timeline, kinds, gaps_at_once, place, calling)

@@ -27,7 +27,7 @@ from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, 
 from hpcprof.profiles.columns.unique import object_array
 from hpcprof.profiles.timeline import PARTS_OF_WORK, Ints, Timeline
 
-_NAMED = 8
+_MAX_NAMED = 8
 _NEVER = np.empty(0, np.int64)
 _NO_STEPS = "no rank has steps with work on the GPU"
 
@@ -224,8 +224,8 @@ def why_unknown(ranks: Set[int]) -> str:
     if not ranks:
         return ""
     return (
-        f"the waiting of {named_ranks(sorted(ranks), _NAMED)} is unknown: no collectives of GPUs on aligned "
-        "clocks show when the last rank arrived; waits in MPI, if any, are in mpi_waits"
+        f"the waiting of {named_ranks(sorted(ranks), _MAX_NAMED)} is unknown: no collectives of GPUs on "
+        "aligned clocks show when the last rank arrived; waits in MPI, if any, are in mpi_waits"
     )
 
 

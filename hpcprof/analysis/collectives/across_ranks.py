@@ -21,7 +21,7 @@ from hpcprof.profiles.columns.unique import numbered_rows, object_array
 from hpcprof.profiles.timeline import Columns, Mask
 
 NO_COLLECTIVES = "no rank has collectives"
-_NONE_MATCHED = "all recorded operations are sends and receives, which are not matched"
+_NO_MATCH_REASON = "all recorded operations are sends and receives, which are not matched"
 
 
 class Gaps(msgspec.Struct, frozen=True):
@@ -92,12 +92,12 @@ def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) ->
     between the starts of the first and the last rank on the aligned clocks
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
-    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NONE_MATCHED, _why_null)
+    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _why_null)
 
 
 def collectives_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the medians of the collectives of each operation, communicator and size, by total latency."""
-    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NONE_MATCHED, _why_null)
+    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NO_MATCH_REASON, _why_null)
 
 
 def outcome_of(

@@ -27,8 +27,8 @@ UNKNOWN = -1
 MESSAGE = "message"
 """The operation of a group of messages."""
 
-_EMPTY: defaultdict[str, NDArray[Any]] = defaultdict(lambda: np.empty(0, np.int64))
-_EMPTY |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
+_NO_COLUMNS: defaultdict[str, NDArray[Any]] = defaultdict(lambda: np.empty(0, np.int64))
+_NO_COLUMNS |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class Matches:
                 columns.append(values + first[name] if name in first else values)
             for name in first:
                 first[name] += int(getattr(part, name).max(initial=-1)) + 1
-        return cls(**{name: np.concatenate(row) if row else _EMPTY[name] for name, row in arrays.items()})
+        return cls(
+            **{name: np.concatenate(row) if row else _NO_COLUMNS[name] for name, row in arrays.items()}
+        )
 
     def take(self, rows: NDArray[Any]) -> Matches:
         """Return the rows at these positions, or of this mask."""

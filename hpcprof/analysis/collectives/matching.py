@@ -18,11 +18,13 @@ from hpcprof.profiles.timeline import Floats, Ints
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNKNOWN = ""
+_NO_COMMUNICATOR = ""
 _MOST_IN_STEP = 1 << 20
 _SENTENCES = 3
-_WHOLE = ("rank", "row", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns", "before")
-_COLUMNS = dict.fromkeys(_WHOLE, np.int64) | dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
+_INTEGER_COLUMNS = ("rank", "row", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns", "before")
+_COLUMNS = dict.fromkeys(_INTEGER_COLUMNS, np.int64) | dict.fromkeys(
+    ("bytes", "comm_ranks", "step"), np.float64
+)
 
 _BY_RANK = {
     **{"row": "row", "start": "start_ns", "end": "end_ns", "exposed": "exposed_ns", "before": "before"},
@@ -97,8 +99,8 @@ def recorded_collectives(rows: pd.DataFrame) -> RecordedCollectives:
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
-    comms = [*names, _UNKNOWN]
-    comm = np.array([-1 if name == _UNKNOWN else number for number, name in enumerate(comms)])[comm]
+    comms = [*names, _NO_COMMUNICATOR]
+    comm = np.array([-1 if name == _NO_COMMUNICATOR else number for number, name in enumerate(comms)])[comm]
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
     pairs, _ = numbered_rows(comm, columns["rank"])
@@ -228,7 +230,9 @@ def _match_one(
     key: tuple[str, str], parts: Sequence[RecordedOperation], calls: Ints, members: Ints, whole_world: bool
 ) -> MatchedCollectives | str:
     comm_id, op = key
-    name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
+    name = f"{op} of " + (
+        "an unknown communicator" if comm_id == _NO_COMMUNICATOR else f"communicator {comm_id}"
+    )
     by_step = [part.by_step for part in parts if part.by_step is not None]
     if by_step and len(by_step) == len(parts):
         parts = by_step
@@ -246,11 +250,11 @@ def _match_one(
     fewest, most = columns["fewest"].ravel(), columns["largest"].ravel()
     has_one_size = len(seq) and np.fmin.reduce(fewest) == np.fmax.reduce(most)
     size = int(np.fmin.reduce(fewest)) if has_one_size else None
-    if size is None and comm_id != _UNKNOWN and whole_world:
+    if size is None and comm_id != _NO_COMMUNICATOR and whole_world:
         size = len(members)
     return MatchedCollectives(
         op=op,
-        comm_id=None if comm_id == _UNKNOWN else comm_id,
+        comm_id=None if comm_id == _NO_COMMUNICATOR else comm_id,
         ranks=members,
         size=size,
         seq=np.arange(len(seq)) if by_step else seq,

@@ -18,7 +18,7 @@ from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNKNOWN = ""
+_NO_COMMUNICATOR = ""
 _SEND, _RECV = "Send", "Recv"
 
 
@@ -117,8 +117,8 @@ def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
     """Return the number of each row's communicator and their names; the last one is unknown."""
     import pandas as pd
 
-    number, names = pd.factorize(rows["comm_id"].replace({_UNKNOWN: None}), sort=True)
-    return np.where(number < 0, len(names), number).astype(np.int64), [*names, _UNKNOWN]
+    number, names = pd.factorize(rows["comm_id"].replace({_NO_COMMUNICATOR: None}), sort=True)
+    return np.where(number < 0, len(names), number).astype(np.int64), [*names, _NO_COMMUNICATOR]
 
 
 def _partners(
@@ -155,13 +155,13 @@ def _members(rows: pd.DataFrame, in_communicator: Mask, name: str, whole_world: 
     if len(sizes) == 1 and sizes == worlds:
         return np.arange(int(worlds[0]))
     ranks = rows["rank"].to_numpy(np.int64)
-    members = distinct(ranks if name == _UNKNOWN else ranks[in_communicator])
+    members = distinct(ranks if name == _NO_COMMUNICATOR else ranks[in_communicator])
     complete = sizes == [len(members)] or (not sizes and whole_world)
     return members if complete else members[:0]
 
 
 def _why_unmatched(name: str, lost: int, members: int) -> str:
-    where = "an unknown communicator" if name == _UNKNOWN else f"communicator {name}"
+    where = "an unknown communicator" if name == _NO_COMMUNICATOR else f"communicator {name}"
     reason = (
         f"their partners are not recorded, and it has {members} ranks"
         if members
@@ -193,7 +193,7 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
     sent, received = np.flatnonzero(columns["sends"]), np.flatnonzero(~columns["sends"])
     seq = columns["seq"]
     counts = [int(seq[side].max(initial=-1)) + 1 for side in (sent, received)]
-    where = "an unknown communicator" if name == _UNKNOWN else f"communicator {name}"
+    where = "an unknown communicator" if name == _NO_COMMUNICATOR else f"communicator {name}"
     if counts[0] != counts[1]:
         return (
             f"messages from rank {pair[0]} to rank {pair[1]} in {where} are not matched: rank {pair[0]} "
@@ -209,7 +209,7 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
             "between the sender and the receiver"
         )
     return MatchedPairs(
-        comm_id=None if name == _UNKNOWN else name,
+        comm_id=None if name == _NO_COMMUNICATOR else name,
         sender=pair[0],
         receiver=pair[1],
         seq=common,
@@ -226,7 +226,7 @@ def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[A
 
 _BLOCK = 64
 _NARROWER = 0.5
-_WAITED = 2
+_MIN_WAIT_RATIO = 2
 """Minimum duration of a receive that waited for its send, as a multiple of the shortest send or receive."""
 
 
@@ -285,7 +285,7 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     together = _align_by_messages(messages, np.ones(len(up), bool), None) if both_ways else None
     shortest = int(messages.duration.min())
     # A time that is short beside the width of the bounds was no wait: it would narrow them.
-    least = max(_WAITED * shortest, together.uncertainty[1] if together else 0)
+    least = max(_MIN_WAIT_RATIO * shortest, together.uncertainty[1] if together else 0)
     waited = messages.duration[:, 1] >= least
     one_way = not (waited & up).any() or not (waited & ~up).any()
     if one_way and np.count_nonzero(waited) >= MIN_COLLECTIVES:

@@ -18,8 +18,8 @@ from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
 
-_NONE = -1
-_EARLIEST, _LATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+_NO_ROW = -1
+_EARLIEST_NS, _LATEST_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,10 @@ def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
     """Return pairs of a kernel and its launch: positions in ``kernels``, and rows of the calls."""
     operation, call = launch_pairs(timeline)
     # Kernels come first among the operations.
-    place = np.full(timeline.operation_count, _NONE)
+    place = np.full(timeline.operation_count, _NO_ROW)
     place[kernels] = np.arange(len(kernels))
     place = place[operation]
-    chosen = place != _NONE
+    chosen = place != _NO_ROW
     return place[chosen], call[chosen]
 
 
@@ -166,12 +166,12 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     )
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _carrier_at(carriers, launch_where, launched)
-    kernel, launch, owner = (of[owner != _NONE] for of in (kernel, launch, owner))
+    kernel, launch, owner = (of[owner != _NO_ROW] for of in (kernel, launch, owner))
     unowned = np.setdiff1d(rows, rows[kernel])
     unrecorded = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
     spare = len(rows) - len(distinct(kernel)) - len(unrecorded.start)
     carrying = rows[kernel]
-    first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
+    first, last = np.full(len(carriers), _LATEST_NS), np.full(len(carriers), _EARLIEST_NS)
     np.minimum.at(first, owner, kernels.start[carrying])
     np.maximum.at(last, owner, kernels.end[carrying])
     device = np.zeros(len(carriers), np.int64)
@@ -226,11 +226,11 @@ def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
 
 
 def _carrier_at(carriers: Ints, group: Ints, moment: Ints) -> Ints:
-    """Return the row of the carrier (thread, start, end) that is open at each moment, or `_NONE`.
+    """Return the row of the carrier (thread, start, end) that is open at each moment, or `_NO_ROW`.
 
     Carriers are sorted, and those of one thread do not overlap.
     """
-    result = np.full(len(moment), _NONE)
+    result = np.full(len(moment), _NO_ROW)
     for thread in np.unique(group):
         rows = np.flatnonzero(group == thread)
         low, high = (np.searchsorted(carriers[:, 0], thread, side) for side in ("left", "right"))
@@ -268,7 +268,7 @@ def _from_kernel_names(
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernel, call = _launches(timeline, rows)
-    launched = np.full(count, _EARLIEST)
+    launched = np.full(count, _EARLIEST_NS)
     launched[kernel] = timeline.calls.start[call]
     names = [named[number] for number in kernels.name[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
@@ -316,7 +316,7 @@ def _beside_operators(timeline: Timeline, collectives: _Collectives) -> Ints:
 
     So the exposed time of collectives that run together counts once.
     """
-    earlier = np.append(_EARLIEST, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
+    earlier = np.append(_EARLIEST_NS, np.maximum.accumulate(collectives.end)[:-1])[: len(collectives.end)]
     alone = np.clip(earlier, collectives.start, collectives.end)
     beside: Ints = alone - collectives.start + coverage(alone, collectives.end, host_compute(timeline))
     return beside

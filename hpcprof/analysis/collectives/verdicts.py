@@ -9,7 +9,7 @@ from hpcprof.common.units import format_ns
 LATE = ("straggler", "late")
 """The verdicts on ranks that are late beyond chance."""
 
-_HIDDEN = "may be hidden by chance"
+_HIDDEN_NOTE = "may be hidden by chance"
 
 
 def with_cost(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
@@ -49,10 +49,10 @@ def hidden_lateness(rows: Sequence[Mapping[Any, Any]]) -> str:
     # No lateness costs more than the step.
     hidden = "any lateness" if most >= 100 else f"a lateness of up to {most:.1f} % of a step"
     clocks = format_ns(max(row["uncertainty_ns"] for row in unknown))
-    return f"{hidden} {_HIDDEN} and by the clocks, which are aligned to {clocks} per collective"
+    return f"{hidden} {_HIDDEN_NOTE} and by the clocks, which are aligned to {clocks} per collective"
 
 
 def with_hidden_lateness(reason: str, rows: Sequence[Mapping[Any, Any]]) -> str:
     """Return a reason of ``skew_summary`` that says `hidden_lateness` of other rows."""
-    parts = [hidden_lateness(rows) if _HIDDEN in part else part for part in reason.split("; ")]
+    parts = [hidden_lateness(rows) if _HIDDEN_NOTE in part else part for part in reason.split("; ")]
     return "; ".join(filter(None, parts))

@@ -45,13 +45,13 @@ class _Assumptions(NamedTuple):
     """Standard errors added to the measured correlation of steps: of all ranks, of a single one."""
 
 
-_FEW, _MANY = _Assumptions(0.99, 0.5, 1.0, 0.3), _Assumptions(0.993, 0.6, 1.5, 0.3)
+_FEW_STEPS, _MANY_STEPS = _Assumptions(0.99, 0.5, 1.0, 0.3), _Assumptions(0.993, 0.6, 1.5, 0.3)
 """Assumptions for fewer steps than `MIN_VALUES`, which hardly measure a correlation, and for others."""
 
-_TWO_LEVELS = _MANY._replace(correlation=0.75, own_errors=0.5)
+_TWO_LEVELS = _MANY_STEPS._replace(correlation=0.75, own_errors=0.5)
 """Assumptions for a lateness that changes: two levels hide more of the correlation."""
 
-_AT_ONCE = 512
+_BATCH_OF_SERIES = 512
 """The series judged at a time: those of thousands of ranks take much memory."""
 
 SeriesT = TypeVar("SeriesT", bound=Hashable)
@@ -79,7 +79,9 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
     correlations: dict[SeriesT, tuple[float, float]] = {}
     for steps in sorted({len(series.cost) for series in judged.values()}):
         same_length = [key for key, series in judged.items() if len(series.cost) == steps]
-        batches = [same_length[at : at + _AT_ONCE] for at in range(0, len(same_length), _AT_ONCE)]
+        batches = [
+            same_length[at : at + _BATCH_OF_SERIES] for at in range(0, len(same_length), _BATCH_OF_SERIES)
+        ]
         found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in batches]
         mean = np.average(found_in, axis=0, weights=[len(keys) for keys in batches])
         usual = _expected_correlation(mean, len(same_length), steps)
@@ -133,7 +135,7 @@ def rank_intervals(
 
 
 def _assumptions(steps: int) -> _Assumptions:
-    return _FEW if steps < MIN_VALUES else _MANY
+    return _FEW_STEPS if steps < MIN_VALUES else _MANY_STEPS
 
 
 def _expected_correlation(values: Floats, ranks: int, steps: int) -> Floats:

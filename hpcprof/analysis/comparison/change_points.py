@@ -44,10 +44,10 @@ _USUAL_CHANGE = 0.1
 _FREEDOM = 4.0
 """The weight of the noise of all values in that of a segment, as a number of values."""
 
-_OUTLYING = 3.0
+_MAX_OUTLIER_SD = 3.0
 """Maximum distance of a value from the median of its neighbours, in standard deviations; it is clipped."""
 
-_IGNORED = 5.0
+_MIN_REPLACED_SD = 5.0
 """Minimum distance, in standard deviations, of a value that is replaced by that median."""
 
 _WINDOW = 3
@@ -56,13 +56,13 @@ _WINDOW = 3
 _CORRELATIONS = (0.0, 0.5, 0.8)
 """Possible correlations of neighbouring runs, equally probable beforehand."""
 
-_LAST = 3
+_MIN_LAST_VALUES = 3
 """Minimum values of the last level."""
 
-_COMPARED = 100
+_MAX_COMPARED_RUNS = 100
 """The most runs on each side of a change that are compared by their ranks."""
 
-_APART = 2
+_MIN_DISTANCE = 2
 _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
 
@@ -110,7 +110,7 @@ def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     places: list[int] = []
     for place in np.lexsort((-probability, -near_probability)).tolist():
         if near_probability[place] >= LEAST_PROBABILITY and all(
-            abs(place - other) > _APART for other in places
+            abs(place - other) > _MIN_DISTANCE for other in places
         ):
             places.append(place)
     # Among places that are as probable together, the most probable one by itself.
@@ -138,7 +138,7 @@ def _p_value_ratio(before: Floats, after: Floats) -> float:
     new level, are all above all others, or all below. It falls with the third power of the number of runs, so
     that looks after each run seldom add up to a false alarm.
     """
-    before, after = before[-_COMPARED:], after[:_COMPARED]
+    before, after = before[-_MAX_COMPARED_RUNS:], after[:_MAX_COMPARED_RUNS]
     higher = np.sign(np.subtract.outer(after, before)) / 2 + 0.5
     few, many = sorted(higher.shape)
     crossing = int(np.ceil(min(higher.sum(), (1 - higher).sum())))
@@ -149,7 +149,7 @@ def _p_value_ratio(before: Floats, after: Floats) -> float:
         arrangements[many + i :] -= arrangements[: max(0, len(arrangements) - many - i)].copy()
         for first in range(min(i, len(arrangements))):
             arrangements[first::i] = np.cumsum(arrangements[first::i])
-    return float(arrangements.sum()) * comb(few + many, _LAST) / comb(few + many, few)
+    return float(arrangements.sum()) * comb(few + many, _MIN_LAST_VALUES) / comb(few + many, few)
 
 
 def change_probabilities(series: Floats) -> Floats:
@@ -172,7 +172,7 @@ def _posterior(likelihood: Floats) -> tuple[Floats, Floats]:
     n = likelihood.shape[-1] - 1
     prior = min(_PER_VALUE, _PER_SERIES / n)
     stay, change = np.log1p(-prior), np.log(prior)
-    likelihood[..., n - _LAST + 1 :, n] = -np.inf
+    likelihood[..., n - _MIN_LAST_VALUES + 1 :, n] = -np.inf
     lengths = np.arange(n + 1)
     # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.
     ahead, behind = np.zeros((2, *likelihood.shape[:-1]))
@@ -212,13 +212,15 @@ def _winsorized_series(series: Floats, noise: Floats) -> Floats:
     middle = np.median(windows, axis=-1)
     # At the ends, reflected values would count twice. A new level has begun if the last values agree.
     middle[..., :2] = np.median(series[..., : _WINDOW + 2], axis=-1, keepdims=True)
-    last = series[..., -_LAST:]
-    agree = np.ptp(last, axis=-1, keepdims=True) <= _OUTLYING * 2**0.5 * noise
+    last = series[..., -_MIN_LAST_VALUES:]
+    agree = np.ptp(last, axis=-1, keepdims=True) <= _MAX_OUTLIER_SD * 2**0.5 * noise
     usual = np.median(series[..., -_WINDOW - 2 :], axis=-1, keepdims=True)
     middle[..., -2:] = np.where(agree, np.mean(last, axis=-1, keepdims=True), usual)
     off = series - middle
     return np.where(
-        np.abs(off) > _IGNORED * noise, middle, middle + np.clip(off, -_OUTLYING * noise, _OUTLYING * noise)
+        np.abs(off) > _MIN_REPLACED_SD * noise,
+        middle,
+        middle + np.clip(off, -_MAX_OUTLIER_SD * noise, _MAX_OUTLIER_SD * noise),
     )
 
 

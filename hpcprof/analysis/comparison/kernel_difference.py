@@ -275,7 +275,7 @@ LEAST_PCT = 50.0
 _LEAST_NAME = 0.5
 """Minimum similarity of the names of two kernels without a family."""
 
-_MOST = 64
+_MAX_COMPARED_KERNELS = 64
 """Maximum number of kernels of a family compared per side, longest first: all pairs are compared."""
 
 _WORD = re.compile(r"[A-Za-z]+|\d+")
@@ -329,7 +329,7 @@ def _by_family(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Sequence[Kern
     for kernel in sorted(kernels, key=lambda item: -item.launches.time):
         name, category = kernel.kind
         group = groups.setdefault((category, family(name)), [])
-        if len(group) < _MOST:
+        if len(group) < _MAX_COMPARED_KERNELS:
             group.append(kernel)
     return dict(groups)
 

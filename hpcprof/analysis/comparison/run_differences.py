@@ -9,7 +9,7 @@ from hpcprof.common.units import listed
 SIDE_NAMES = ("the runs", "the baseline runs")
 """The sides of an analysis with ``--against``."""
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 _NOT_SET = "not set"
 
 
@@ -23,7 +23,7 @@ class Difference:
 
     def said(self, a: str, b: str) -> str:
         """Return the values in words, with the names of both sides."""
-        return f"{listed(self.a, _SHOWN, ' or ')} in {a}, {listed(self.b, _SHOWN, ' or ')} in {b}"
+        return f"{listed(self.a, _MAX_SHOWN, ' or ')} in {a}, {listed(self.b, _MAX_SHOWN, ' or ')} in {b}"
 
 
 def differences(

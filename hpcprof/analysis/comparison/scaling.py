@@ -26,16 +26,16 @@ from hpcprof.common.units import format_ns, listed
 from hpcprof.profiles.timeline import Floats
 from hpcprof.workloads.catalogue import WORKLOADS
 
-_WHERE = ("site", "GPU", "profiler")
+_COMMON_FACTS = ("site", "GPU", "profiler")
 """The facts that the runs of a series have in common, beside the program."""
-_OUTSIDE = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
+_CALLS_OUTSIDE_STEPS = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
 """Calls that no step has."""
-_NAMED = 3
+_MAX_NAMED_RUNS = 3
 """Maximum number of runs of unknown programs in a sentence."""
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    """A run with its median step in ns; ``where`` holds the facts named `_WHERE` that are known."""
+    """A run with its median step in ns; ``where`` holds the facts named `_COMMON_FACTS` that are known."""
 
     program: str
     workload: str | None
@@ -105,7 +105,7 @@ def unknown_program_notes(runs: Sequence[RunData]) -> list[str]:
     if not nameless:
         return []
     return [
-        f"left out, because the program is unknown: {listed([run.id for run in nameless], _NAMED)}; "
+        f"left out, because the program is unknown: {listed([run.id for run in nameless], _MAX_NAMED_RUNS)}; "
         f"{nameless[0].collect_command} --program NAME names it"
     ]
 
@@ -118,7 +118,7 @@ def _timed_run(run: RunData, step_ns: float) -> _Timed | None:
     return _Timed(
         program=str(program),
         workload=None if workload is None else str(workload),
-        where={fact: str(run.facts[fact]) for fact in _WHERE if run.facts[fact] is not None},
+        where={fact: str(run.facts[fact]) for fact in _COMMON_FACTS if run.facts[fact] is not None},
         setup=ScalingSetup(
             run.ranks,
             nodes if isinstance(nodes, int) else None,
@@ -323,7 +323,7 @@ def _parts_of_run(run: _Timed) -> dict[str, float]:
         return {str(name): float(value) for name, value in longest.items()}
     summary = run.run.tables["steps_summary"]
     steps = float(summary["steps"].iloc[0]) if len(summary) else 1.0
-    inside = calls[~calls["call"].isin(_OUTSIDE)]
+    inside = calls[~calls["call"].isin(_CALLS_OUTSIDE_STEPS)]
     by_call = inside.groupby("call")["total_ns"].sum() / (calls["rank"].nunique() * steps)
     return {"computation": useful * run.step_ns, **{str(k): float(v) for k, v in by_call.items()}}
 
@@ -354,11 +354,11 @@ _POWERS = (
 )
 _LOGS = (0, 1, 2)
 _EXPONENTS = tuple((i, j) for i in _POWERS for j in _LOGS if (i, j) != (0.0, 0) and not (i < 0 and j))
-_USUAL = {*((i, 0) for i in (-1.0, -1 / 2, 1 / 2, 1.0, 2.0)), (0.0, 1), (1.0, 1)}
+_USUAL_TERMS = {*((i, 0) for i in (-1.0, -1 / 2, 1 / 2, 1.0, 2.0)), (0.0, 1), (1.0, 1)}
 _SURFACES = {(i, 0) for i in (-2 / 3, -1 / 3, 1 / 3, 2 / 3)}
 """Terms of divided work, of grids, trees, sorting and all pairs; and of the surfaces of cubes."""
 
-_HANDICAP = tuple(1.0 if term in _USUAL else 1.4 if term in _SURFACES else 2.0 for term in _EXPONENTS)
+_HANDICAP = tuple(1.0 if term in _USUAL_TERMS else 1.4 if term in _SURFACES else 2.0 for term in _EXPONENTS)
 """Factor on the error of a model that uses a term: a rarer term has to predict better by this factor.
 
 Within the noise of measured times many terms predict alike, but they part beyond the largest size.
@@ -367,7 +367,7 @@ _PAIRS = tuple(combinations([i for i, factor in enumerate(_HANDICAP) if factor <
 _BETTER = 0.6
 """Maximum ratio of the errors with and without another term for which the term is kept."""
 
-_DRAWS, _LOW, _HIGH = 100, 5, 95
+_DRAWS, _LOW_PERCENTILE, _HIGH_PERCENTILE = 100, 5, 95
 MOST_RANKS = 1 << 20
 """Beyond this number of ranks nothing is extrapolated."""
 
@@ -513,7 +513,11 @@ def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]])
         drawn[draw] = [
             start or 2 * MOST_RANKS for start in _dominates([model for model in again if model], ranks[0])
         ]
-    low, high = np.percentile(drawn, [_LOW, _HIGH], axis=0, method="nearest").astype(int).tolist()
+    low, high = (
+        np.percentile(drawn, [_LOW_PERCENTILE, _HIGH_PERCENTILE], axis=0, method="nearest")
+        .astype(int)
+        .tolist()
+    )
     return [
         Dominance(start, _first_within(min(start, below)), _first_within(max(start, above)))
         if start

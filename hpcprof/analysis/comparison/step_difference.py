@@ -25,11 +25,11 @@ _PARTS = {
     "exposed_mem_ns": "exposed copies",
     "idle_ns": "idle",
 }
-_ONE_RUN = (
+_ONE_RUN_NOTE = (
     "with one run per side, the difference is exact for these two runs, but another pair of runs may differ "
     "by another amount"
 )
-_NO_WAITING = (
+_NO_WAITING_NOTE = (
     "exposed communication includes the waiting for peers, which is unknown in at least one of the runs"
 )
 
@@ -51,7 +51,7 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     names, notes = list(_PARTS), []
     if not all(account.waiting_is_known for account in (*a, *b)):
         names.remove("wait_for_peer_ns")
-        notes.append(_NO_WAITING)
+        notes.append(_NO_WAITING_NOTE)
     rows = [_row(STEP, [account.step for account in a], [account.step for account in b])]
     rows += [_row(_PARTS[name], *(_values(side, name, names) for side in (a, b))) for name in names]
     unassigned = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
@@ -61,7 +61,7 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
             _row(UNEVEN, *middle) | unassigned | {"difference_ns": unassigned["b_ns"] - unassigned["a_ns"]}
         )
     if min(len(a), len(b)) < 2:
-        notes.append(_ONE_RUN)
+        notes.append(_ONE_RUN_NOTE)
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes))
 
 

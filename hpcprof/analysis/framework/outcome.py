@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # SQL over the events of runs needs no pandas, whose import t
     from pandas.api.extensions import ExtensionArray
 
 # The types of a column's values that are neither numpy's nor pandas' own.
-_PLAIN = {int, str, float, bool, type(None)}
+_PLAIN_TYPES = {int, str, float, bool, type(None)}
 
 Values: TypeAlias = "NDArray[Any] | ExtensionArray | list[Any]"
 """The values of a column. In arrays and lists of objects, None or NaN marks a missing value."""
@@ -92,7 +92,7 @@ def _in_python(values: Values) -> list[Any]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return items
     kinds = {*map(type, items)}
-    if not kinds <= _PLAIN:
+    if not kinds <= _PLAIN_TYPES:
         from pandas import NA
 
         items = [value.item() if isinstance(value, np.generic) else value for value in items]

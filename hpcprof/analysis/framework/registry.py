@@ -21,7 +21,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.plugins import ANALYSES as PLUGIN_GROUP
 from hpcprof.common.plugins import load_plugin, plugin_names
 
-_DECLARED: tuple[Analysis, ...] = (
+_DECLARATIONS: tuple[Analysis, ...] = (
     *summaries.ANALYSES,
     *operators.ANALYSES,
     *steps.ANALYSES,
@@ -39,12 +39,16 @@ _DECLARED: tuple[Analysis, ...] = (
 )
 """Each analysis over the ranks follows the analyses that it needs."""
 
-_OF_ONE_RUN = (Scope.RANK, Scope.RUN)
+_SCOPES_OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 
-ANALYSES: dict[str, Analysis] = {item.name: item for item in _DECLARED if item.scope in _OF_ONE_RUN}
+ANALYSES: dict[str, Analysis] = {
+    item.name: item for item in _DECLARATIONS if item.scope in _SCOPES_OF_ONE_RUN
+}
 """The analyses of one run: a collect computes them, the store keeps them."""
 
-ACROSS_RUNS: dict[str, Analysis] = {item.name: item for item in _DECLARED if item.scope not in _OF_ONE_RUN}
+ACROSS_RUNS: dict[str, Analysis] = {
+    item.name: item for item in _DECLARATIONS if item.scope not in _SCOPES_OF_ONE_RUN
+}
 """The analyses over several runs, computed on demand; ``roofline`` is also an analysis of one run."""
 
 FULL_REPORT: tuple[str, ...] = tuple(

@@ -63,7 +63,7 @@ _PERCENT = {
 }
 DURATION = "gpu__time_duration.sum"
 _DURATIONS = (DURATION, "gpu__time_duration.avg", "gpu__time_duration.max", "gpu__time_active.sum")
-_WHOLE = {
+_INTEGER_METRICS = {
     "sm_count": ("launch__sm_count", "device__attribute_multiprocessor_count"),
     "duration_ns": _DURATIONS,
 }
@@ -89,7 +89,7 @@ def ncu_kernels(report: KernelReport) -> Outcome:
 def _row(kernel: MeasuredKernel) -> dict[str, object]:
     metrics = kernel.metrics
     percent = {name: first_metric(metrics, alternatives) for name, alternatives in _PERCENT.items()}
-    counts = {name: first_metric(metrics, alternatives) for name, alternatives in _WHOLE.items()}
+    counts = {name: first_metric(metrics, alternatives) for name, alternatives in _INTEGER_METRICS.items()}
     tensor, tensor_type = tensor_flops(metrics)
     return {
         "id": kernel.id,

@@ -174,13 +174,13 @@ DRAM = "dram"
 # The highest clocks in kHz; the second name is that of older versions.
 _SM_CLOCKS = ("device__attribute_max_gpu_frequency_khz", "device__attribute_clock_rate")
 _MEMORY_CLOCKS = ("device__attribute_max_mem_frequency_khz", "device__attribute_memory_clock_rate")
-_FUSED = {"fp16": "hfma", "fp32": "ffma", "fp64": "dfma"}
+_FUSED_INSTRUCTIONS = {"fp16": "hfma", "fp32": "ffma", "fp64": "dfma"}
 
 # Dense operations. A metric without sparsity in its name has the sparse peak, if sparse operations exist.
 _DENSE = re.compile(
     r"sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_([a-z0-9_]+?)(?:_dst_\w+?)?_sparsity_off\.sum\.peak_sustained"
 )
-_PLAIN = re.compile(r"sm__ops_path_tensor_src_([a-z0-9_]+?)(?:_dst_\w+?)?\.sum\.peak_sustained")
+_TENSOR_METRIC = re.compile(r"sm__ops_path_tensor_src_([a-z0-9_]+?)(?:_dst_\w+?)?\.sum\.peak_sustained")
 # Sparse operations exist from compute capability 8.0 on, but for these types on no chip.
 _NEVER_SPARSE = ("fp64", "int1")
 _MAJOR = "device__attribute_compute_capability_major"
@@ -211,7 +211,7 @@ def _peaks(metrics: Mapping[str, float]) -> dict[str, float]:
         peaks[DRAM] = dram * memory
     if not sm:
         return peaks
-    for precision, op in _FUSED.items():
+    for precision, op in _FUSED_INSTRUCTIONS.items():
         per_cycle = metrics.get(f"sm__sass_thread_inst_executed_op_{op}_pred_on.sum.peak_sustained")
         if per_cycle:
             peaks[precision] = per_cycle * PRECISIONS[precision][op] * sm
@@ -223,7 +223,7 @@ def _tensor(metrics: Mapping[str, float]) -> dict[str, float]:
     rates: dict[str, float] = {}
     for name, per_cycle in metrics.items():
         match = _DENSE.fullmatch(name)
-        if match is None and (plain := _PLAIN.fullmatch(name)):
+        if match is None and (plain := _TENSOR_METRIC.fullmatch(name)):
             sparse = metrics.get(_MAJOR, 0) >= 8 and plain[1] not in _NEVER_SPARSE
             match = None if sparse or "_sparsity_" in name else plain
         if match:

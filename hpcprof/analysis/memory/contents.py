@@ -24,7 +24,7 @@ _COMMUNICATION = re.compile(
     r"|megatron[/\\]core[/\\]distributed[/\\]|fairscale[/\\]"
 )
 _MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py$")
-_GENERATED = re.compile(r"torchinductor|^<")
+_GENERATED_CODE = re.compile(r"torchinductor|^<")
 """Code that a compiler made: the line of the user is further out."""
 
 _GRAIN = 512
@@ -204,7 +204,7 @@ class _Judge:
 
 def line_of(frames: tuple[CodeLine, ...]) -> str:
     """Return the innermost line of the user's code in a stack, ``dir/file.py:12 function``; may be empty."""
-    written = [frame for frame in frames if not _GENERATED.search(frame.file)]
+    written = [frame for frame in frames if not _GENERATED_CODE.search(frame.file)]
     frame = user_frame(written or list(frames))
     if frame is None:
         return ""

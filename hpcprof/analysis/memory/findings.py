@@ -17,15 +17,15 @@ TABLES = ("memory_use", "memory_snapshots", "memory", "host_memory")
 
 Row = Mapping[str, Any]
 
-_MUCH_MORE, _LEAST_BYTES = 1.1, 256e6
+_MIN_RATIO, _MIN_BYTES = 1.1, 256e6
 """Minimum ratio to the median of the others, and minimum difference in bytes, for a finding about a rank."""
 
 _STATE = ("parameters", "gradients", "optimizer")
-_PASSING = ("activations", "backward")
+_TRANSIENT_KINDS = ("activations", "backward")
 """Kinds that come and go in each step, and differ between moments of it."""
 
 _UNHELD = ("fragmentation", "outside")
-_NAMED = 5
+_MAX_NAMED_PLACES = 5
 LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES = 16 << 20, 12
 """Minimum growth in bytes, and minimum samples after the first third of the time, for memory that grows."""
 
@@ -52,7 +52,8 @@ def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[
         excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
         # Memory that every step frees depends on the moment of the failure, and is not its cause.
         excess = sorted(
-            (line for line in excess if line["kind"] not in _PASSING), key=lambda line: -line["difference"]
+            (line for line in excess if line["kind"] not in _TRANSIENT_KINDS),
+            key=lambda line: -line["difference"],
         )
         chosen = excess[0] if excess else lines[0] if lines else None
         where = (chosen["line"] or chosen["kind"]) if chosen else failed["line"] or ""
@@ -130,7 +131,7 @@ def _what_fits(size: int, kinds: Mapping[str, int], excess: dict[str, Any] | Non
             f"not to keep what {excess['line'] or excess['kind']} allocates on this rank only "
             f"({format_bytes(excess['difference'])})"
         )
-    passing = sum(kinds.get(kind, 0) for kind in _PASSING)
+    passing = sum(kinds.get(kind, 0) for kind in _TRANSIENT_KINDS)
     activations = kinds.get("activations", 0)
     if activations >= size:
         options.append(
@@ -164,7 +165,7 @@ def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
     rank = max(peaks, key=lambda number: peaks[number])
     median_of_others = statistics.median(peak for other, peak in peaks.items() if other != rank)
     more = peaks[rank] - median_of_others
-    if peaks[rank] < _MUCH_MORE * median_of_others or more < _LEAST_BYTES:
+    if peaks[rank] < _MIN_RATIO * median_of_others or more < _MIN_BYTES:
         return
     rows = [row for row in tables["memory"] if row["rank"] == rank and row["difference_bytes"] is not None]
     lines = sorted(_by_line(iter(rows)), key=lambda line: -line["difference"])
@@ -228,7 +229,7 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
             Evidence("host_memory", row["rank"], "growth_bytes_per_step", row["growth_bytes_per_step"]),
             growth_in_words(row),
         )
-        for row in grown[:_NAMED]
+        for row in grown[:_MAX_NAMED_PLACES]
     ]
     yield _finding(
         Cause.HOST_MEMORY,

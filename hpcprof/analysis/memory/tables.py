@@ -45,7 +45,7 @@ _STEADY = 0.5
 _MOST_GIVEN_BACK = 0.5
 """The share of the growth that may have been given back at once: else it is the tooth of a saw."""
 
-_SETTLING = 0.99
+_SETTLING_SHARE = 0.99
 
 
 class Growth(NamedTuple):
@@ -107,7 +107,7 @@ def _settles(rates: Floats) -> bool:
     slope = float(places @ rates / (places @ places))
     residuals = rates - rates.mean() - slope * places
     error = float(np.sqrt(residuals @ residuals / (len(rates) - 2) / (places @ places)))
-    return slope < -float(student_quantile(len(rates) - 2, _SETTLING)) * error
+    return slope < -float(student_quantile(len(rates) - 2, _SETTLING_SHARE)) * error
 
 
 def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:

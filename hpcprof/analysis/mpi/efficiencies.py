@@ -17,10 +17,10 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 DIGITS = 3
-_FAR = 1 << 62
+_FAR_NS = 1 << 62
 _NO_TIMES = np.empty(0, np.int64)
 
-_AT_ONCE_NS = 1_000
+_MAX_OVERHEAD_NS = 1_000
 """Maximum gap between two calls that is the profiler's own time, not useful time.
 
 The profiler takes 0.1 to 0.9 µs in profiles of nsys 2023.4.
@@ -89,8 +89,8 @@ class _Span(msgspec.Struct):
     useful: int = 0
     common: int = 0
     ideal: int = 0
-    common_ends: tuple[int, int] = (_FAR, -_FAR)
-    ideal_ends: tuple[int, int] = (_FAR, -_FAR)
+    common_ends: tuple[int, int] = (_FAR_NS, -_FAR_NS)
+    ideal_ends: tuple[int, int] = (_FAR_NS, -_FAR_NS)
 
     def add(self, thread: _Thread, starts: Ints, ends: Ints) -> None:
         """Add starts and ends of intervals; a start and its end may be added by different calls."""
@@ -98,7 +98,7 @@ class _Span(msgspec.Struct):
             low, high = times(starts), times(ends)
             setattr(self, sums, getattr(self, sums) + int(high.sum() - low.sum()))
             first, last = getattr(self, f"{sums}_ends")
-            both = min(first, int(low.min(initial=_FAR))), max(last, int(high.max(initial=-_FAR)))
+            both = min(first, int(low.min(initial=_FAR_NS))), max(last, int(high.max(initial=-_FAR_NS)))
             setattr(self, f"{sums}_ends", both)
         self.useful += int(thread.useful(ends).sum() - thread.useful(starts).sum())
 
@@ -186,8 +186,8 @@ class Efficiencies:
         if rank not in self._regions:
             return
         number, start, end = self._regions[rank]
-        until = _FAR if last else int(track.start[-1])
-        since = -_FAR if first else int(track.start[0])
+        until = _FAR_NS if last else int(track.start[-1])
+        since = -_FAR_NS if first else int(track.start[0])
         begun, ended = ((stamps >= since) & (stamps < until) for stamps in (start, end))
         for scope in np.unique(number[begun | ended]).tolist():
             in_scope = number == scope
@@ -212,11 +212,11 @@ class Efficiencies:
 
 
 def _gaps_to_next(run: RunMpi) -> Ints:
-    """Return the gap from each call to the next one of its thread, in ns; 0 if above `_AT_ONCE_NS`."""
+    """Return the gap from each call to the next one of its thread, in ns; 0 if above `_MAX_OVERHEAD_NS`."""
     calls = run.calls
     gap = np.append(calls.own_start[1:], 0) - calls.own_end
     gap[calls.first[1:] - 1] = 0
-    return np.where(gap <= _AT_ONCE_NS, np.maximum(gap, 0), 0)
+    return np.where(gap <= _MAX_OVERHEAD_NS, np.maximum(gap, 0), 0)
 
 
 def _row(

@@ -17,7 +17,7 @@ from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, scan_prede
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
-_NOT_YET = -(1 << 62)
+_NOT_YET_NS = -(1 << 62)
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -117,12 +117,12 @@ class _Events:
         self._needs = _Grouped(plan.waiting, plan.awaited, calls)
         self._joins = _Grouped(plan.coming, plan.joined, calls)
         self._missing = np.bincount(plan.joined, minlength=plan.size).data
-        self._time = np.full(plan.size, _NOT_YET).data
+        self._time = np.full(plan.size, _NOT_YET_NS).data
         self._blocked: dict[int, list[int]] = {}
 
     def has_begun(self, call: int) -> bool:
         """Return whether a call has a time."""
-        return bool(self._time[call] != _NOT_YET)
+        return bool(self._time[call] != _NOT_YET_NS)
 
     def begin(self, call: int, moment: int) -> list[int]:
         """Set when a call begins, and return the threads that waited for that."""
@@ -138,9 +138,9 @@ class _Events:
 
     def last_needed(self, call: int, thread: int, *, forced: bool) -> int | None:
         """Return when the last event happens that a call needs; None, and the thread waits, if unknown."""
-        time, missing, latest = self._time, self._missing, _NOT_YET
+        time, missing, latest = self._time, self._missing, _NOT_YET_NS
         for number in self._needs.of(call):
-            if time[number] == _NOT_YET or (number >= self._calls and missing[number]):
+            if time[number] == _NOT_YET_NS or (number >= self._calls and missing[number]):
                 if not forced:
                     self._blocked.setdefault(number, []).append(thread)
                     return None

@@ -19,7 +19,7 @@ from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
-_FAR = 1 << 62
+_FAR_NS = 1 << 62
 _SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
 SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
 """The classes of the bytes of a call."""
@@ -149,7 +149,7 @@ class _Sums:
             self._lengths.setdefault(key, []).append(part)
             self._calls[key] = self._calls.get(key, 0) + total
         for (rank,), places in rows_by_key(calls.rank[counted]) if len(counted) else []:
-            low, high = self._extent.get(rank, (_FAR, -_FAR))
+            low, high = self._extent.get(rank, (_FAR_NS, -_FAR_NS))
             start, end = calls.own_start[counted[places]].min(), calls.own_end[counted[places]].max()
             self._extent[rank] = min(low, int(start)), max(high, int(end))
 

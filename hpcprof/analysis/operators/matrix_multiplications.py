@@ -25,7 +25,7 @@ _TYPES = {
     "c10::Float8_e5m2": "fp8",
 }
 # hipBLASLt names the types of a product after the layouts of its inputs: Cijk_Ailk_Bljk_S_B_.
-_SINGLE = re.compile(r"sgemm|simt|_ffma_|f32f32_f32f32|Cijk_[A-Za-z]+_[A-Za-z]+_S_?B_")
+_SINGLE_PRECISION_KERNEL = re.compile(r"sgemm|simt|_ffma_|f32f32_f32f32|Cijk_[A-Za-z]+_[A-Za-z]+_S_?B_")
 _TF32 = re.compile(r"tf32|tensorop_s1688|Cijk_[A-Za-z]+_[A-Za-z]+_S_MX_B_")
 
 
@@ -86,18 +86,18 @@ def _single_precision(kernels: Iterable[str]) -> str | None:
     text = " ".join(kernels)
     if _TF32.search(text):
         return "tf32"
-    return "fp32" if _SINGLE.search(text) else None
+    return "fp32" if _SINGLE_PRECISION_KERNEL.search(text) else None
 
 
 def _is_shape(sizes: object) -> bool:
     return isinstance(sizes, list) and all(isinstance(n, int) and 0 <= n < 1 << 48 for n in sizes)
 
 
-_PLAIN = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
-_TRANSPOSED = ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
+_CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
+_TRANSPOSED_CONVOLUTIONS = ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
 _BACKWARD = "aten::convolution_backward"
 _STRIDE_PADDING_DILATION = {
-    **dict.fromkeys((*_PLAIN, "aten::convolution", "aten::_convolution"), (3, 4, 5)),
+    **dict.fromkeys((*_CONVOLUTIONS, "aten::convolution", "aten::_convolution"), (3, 4, 5)),
     "aten::cudnn_convolution": (3, 2, 4),
     **dict.fromkeys(("aten::mkldnn_convolution", "aten::miopen_convolution"), (4, 3, 5)),
 }
@@ -126,7 +126,7 @@ class _Inputs(msgspec.Struct, frozen=True):
 
 def is_convolution(operator: str | None) -> bool:
     """Return whether `convolution_flops` knows an operator."""
-    return operator in _STRIDE_PADDING_DILATION or operator in (*_TRANSPOSED, _BACKWARD)
+    return operator in _STRIDE_PADDING_DILATION or operator in (*_TRANSPOSED_CONVOLUTIONS, _BACKWARD)
 
 
 def convolution_flops(operator: str, dims: str | None, values: str | None) -> float | None:
@@ -146,7 +146,9 @@ def convolution_flops(operator: str, dims: str | None, values: str | None) -> fl
     image, weight = inputs.shape(0), inputs.shape(1)
     if len(image) == len(weight) - 1:
         image = [1, *image]
-    if operator in _TRANSPOSED or inputs.value(_MAY_BE_TRANSPOSED.get(operator, len(inputs.values))):
+    if operator in _TRANSPOSED_CONVOLUTIONS or inputs.value(
+        _MAY_BE_TRANSPOSED.get(operator, len(inputs.values))
+    ):
         return _count(weight, image, 1)
     return _count(weight, _output(image, weight, inputs, _STRIDE_PADDING_DILATION[operator]), 1)
 

@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline import Floats
 TREE, RING = "tree", "ring"
 _START_LATENCY_NS = 1_500.0
 """Latency of a hop of MPI on a fast network."""
-_SMALL = 64
+_SMALL_BYTES = 64
 """Maximum bytes of a buffer whose time is all latency."""
 _FEWEST_SIZES = 4
 """Minimum number of sizes in a segment between break points."""
@@ -33,8 +33,8 @@ _ANY_SIZE = 2.0**62
 _ROUNDS = 10
 _USUAL_ERROR = 0.2
 """Logarithmic error of a measured time beyond which it counts less."""
-_ALL_TO_ALL = ("AlltoAll", "AlltoAllV")
-_TWICE = ("AllReduce",)
+_ALL_TO_ALL_OPERATIONS = ("AlltoAll", "AlltoAllV")
+_TWO_PHASE_OPERATIONS = ("AllReduce",)
 _MESSAGES = ("Send", "Recv", "SendRecv")
 
 
@@ -42,10 +42,10 @@ def hops(op: str, ranks: int, algorithm: str) -> float:
     """Return the number of hops of an operation, one after another."""
     if op in _MESSAGES or ranks < 2:
         return 1.0
-    if op in _ALL_TO_ALL:
+    if op in _ALL_TO_ALL_OPERATIONS:
         return ranks - 1.0
     once = ranks - 1.0 if algorithm == RING else float(np.ceil(np.log2(ranks)))
-    return 2 * once if op in _TWICE else once
+    return 2 * once if op in _TWO_PHASE_OPERATIONS else once
 
 
 def volume(op: str, ranks: int) -> float:
@@ -53,7 +53,7 @@ def volume(op: str, ranks: int) -> float:
     if op in _MESSAGES or ranks < 2:
         return 1.0
     share = (ranks - 1) / ranks
-    return 2 * share if op in _TWICE else share
+    return 2 * share if op in _TWO_PHASE_OPERATIONS else share
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def fit_run_network(samples: Sequence[Sample], algorithm: str = TREE, share: flo
     for op, rows in unclear:
         typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
-        if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL:
+        if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL_BYTES:
             latency = typical / steps
         elif share is not None:
             latency = share * typical / steps

@@ -20,9 +20,9 @@ _POOL = 4096
 """Number of simulated steps of a unit; replays sample from them."""
 _FEWEST_TAIL = 8
 """Minimum number of values in the tail, which has as many as the root of all."""
-_TOGETHER = 2.0
+_MIN_COMMON_RATIO = 2.0
 """Minimum ratio of the variance of a step to the sum of those of its operations, if these are correlated."""
-_INSTEAD = 0.25
+_MAX_COMPENSATING_RATIO = 0.25
 """Maximum ratio of these, if operations are slow instead of each other."""
 _LARGEST_SHAPE = 0.5
 """Maximum shape of the tail: the mean of the largest of many exists below 1, its variance below 0.5."""
@@ -120,7 +120,7 @@ def _draw_differences(
     flat = residuals.reshape(len(mean), -1)
     alone = float(flat.var(axis=1).sum())
     together = float(flat.sum(axis=0).var()) / max(alone, 1.0)
-    if together > _TOGETHER or 0 < together < _INSTEAD:
+    if together > _MIN_COMMON_RATIO or 0 < together < _MAX_COMPENSATING_RATIO:
         # Operations of a unit are slow together, or instead of each other: whole steps are drawn, with one
         # place in the tail.
         columns, place = generator.integers(flat.shape[1], size=_POOL), generator.random(_POOL)

@@ -43,9 +43,9 @@ from hpcprof.profiles.timeline import Floats, Mask
 
 _PLACES = ("rank", "stage", "replica")
 """Narrowest first."""
-_KEPT = 0.9
+_MIN_KEPT_SHARE = 0.9
 """Minimum share of the saving of typical times everywhere that a place keeps."""
-_NAMED = 0.1
+_MIN_NAMED_SHARE = 0.1
 """Minimum share of the saving of a place for a name in its finding."""
 _MOST_FINDINGS = 5
 _MOST_VALUES = 256
@@ -250,7 +250,7 @@ def _narrowest(
         sides = [replay.of(place, value) for value in values]
         savings = [now - replay.walls(replay.mixed(side, replay.ideal, current)) for side in sides]
         best = int(np.argmax([saving.mean() for saving in savings]))
-        if savings[best].mean() >= _KEPT * whole.mean():
+        if savings[best].mean() >= _MIN_KEPT_SHARE * whole.mean():
             return place, values[best], sides[best], savings[best]
     return "", None, everywhere, whole
 
@@ -262,7 +262,7 @@ def _names(
     means = replay.means("name", replay.ideal, current, place)
     savings = {str(name): float(now.mean()) - mean for name, mean in means.items()}
     ordered = sorted(savings, key=lambda name: -savings[name])
-    return [name for name in ordered if savings[name] >= _NAMED * whole]
+    return [name for name in ordered if savings[name] >= _MIN_NAMED_SHARE * whole]
 
 
 def _finding(

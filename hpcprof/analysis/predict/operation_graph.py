@@ -32,7 +32,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 
 MESSAGES = ("send", "recv")
 COMMUNICATION = ("collective", *MESSAGES)
-_ALONE = -1
+_NO_GROUP = -1
 _DIRECTION = re.compile(r"[-_ .]?(?:send|recv|receive)[-_ .]?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]+")
 _TOLERANCE = 0.05
@@ -41,7 +41,7 @@ _RESOLUTION = 1e-6
 """Resolution of times, over the length of a step: seconds in single precision are 8 digits."""
 _IN_TIME = 0.97
 """Minimum share of the instances of a collective whose ranks all wait for the last."""
-_TOGETHER = 0.1
+_MAX_END_SPREAD = 0.1
 """Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
 MOST_KINDS = 500
 """Maximum kinds of steps, by their operations, that are replayed: each takes milliseconds to build."""
@@ -208,7 +208,7 @@ class _Building:
 
     def groups(self) -> Ints:
         """Return the number of the group of each operation; -1 where it waits for no other."""
-        group = np.full(len(self.rows), _ALONE)
+        group = np.full(len(self.rows), _NO_GROUP)
         number = 0
         for sent, received in self._messages():
             group[[sent, received]] = number
@@ -297,7 +297,7 @@ class _Building:
             slack = self.end[rows].min(axis=0) - self.start[rows].max(axis=0)
             ends, starts = (float(np.median(np.ptp(times[rows], axis=0))) for times in (self.end, self.start))
             waits = np.mean(slack >= -self._tolerance[rows[0]]) >= _IN_TIME
-            if not waits or not (claims or ends < _TOGETHER * starts):
+            if not waits or not (claims or ends < _MAX_END_SPREAD * starts):
                 return np.inf
             widest = max(widest, ends)
         return widest if blocks else np.inf

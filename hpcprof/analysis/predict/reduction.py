@@ -23,7 +23,7 @@ from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.intervals import Intervals, difference
 from hpcprof.profiles.timeline import NO_PEER, Ints, Timeline
 
-_LEAST_NS = 1_000
+_MIN_COMPUTING_NS = 1_000
 """Minimum length of computing between two operations of communication."""
 _LEAST_WAIT_NS = 20_000
 """Minimum length of a wait for communication."""
@@ -98,7 +98,7 @@ def _pieces(
         breaks = np.flatnonzero(gaps[np.flatnonzero(chosen)][1:])
         edges = [0, *(breaks + 1).tolist(), len(low)]
         for last_low, other in pairwise(edges):
-            if len(edges) == 2 or high[other - 1] - low[last_low] >= _LEAST_NS:
+            if len(edges) == 2 or high[other - 1] - low[last_low] >= _MIN_COMPUTING_NS:
                 yield int(low[last_low]), int(high[other - 1])
 
 

@@ -38,18 +38,18 @@ from hpcprof.profiles.timeline import Floats
 
 Scaling = Literal["weak", "strong"]
 
-_CELLS = 1 << 15
+_MAX_CELLS = 1 << 15
 """Number of units times parallel chains of steps in a replay."""
-_MOST_CHAINS = 64
-_STEPS, _WARM_UP = 10, 3
-_DRAWS = 39
+_MAX_CHAINS = 64
+_REPLAYED_STEPS, _WARM_UP_STEPS = 10, 3
+_NUMBER_OF_DRAWS = 39
 """Number of replays for the interval."""
 _MODEL_ERROR = 0.006
 """Standard deviation of the replay's error beside everything that is drawn, as a share of the step."""
-_KNEE = 2.0
+_MIN_KNEE_PCT = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
-_SMALL = 64
-_SHARES = (0.15, 0.85)
+_SMALL_BYTES = 64
+_LATENCY_SHARES = (0.15, 0.85)
 """Range of the share of latency in communication whose sizes do not tell it."""
 
 NOT_MODELLED = (
@@ -58,11 +58,13 @@ NOT_MODELLED = (
     "ranks that have more neighbours than any profiled one",
     "input, output and memory that change with the number of ranks",
 )
-_FIXED = 0.5
+_MAX_FIXED_SHARE = 0.5
 """Maximum share of the kernels of a GPU whose time does not follow the size of a rank, for the interval."""
-_ONE_REPLICA = "communication and differences between replicas, of which the run has one"
-_FEW_STEPS = "variation between steps, of which the run has fewer than three"
-_SHORTER = "kernels whose time does not follow the size of a rank: of optimizers, or of a few microseconds"
+_ONE_REPLICA_NOTE = "communication and differences between replicas, of which the run has one"
+_FEW_STEPS_NOTE = "variation between steps, of which the run has fewer than three"
+_SHORT_KERNELS_NOTE = (
+    "kernels whose time does not follow the size of a rank: of optimizers, or of a few microseconds"
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class Predictor:
         )
         self._site = site
         self._computing = computing
-        self._fixed = 0.0 if computing is float else _FIXED
+        self._fixed = 0.0 if computing is float else _MAX_FIXED_SHARE
         self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
         self.ranks = self.unit.ranks * self.unit.units
         self.measured = float(self.unit.step_ns.mean())
@@ -225,7 +227,7 @@ class Predictor:
         scale = self.measured / replayed
         value = total_ns * scale
         reference = self._replay(model, ranks, scaling, quick=True)
-        draws = [value * self._draw(generator, ranks, scaling, reference) for _ in range(_DRAWS)]
+        draws = [value * self._draw(generator, ranks, scaling, reference) for _ in range(_NUMBER_OF_DRAWS)]
         # The k-th of n draws holds k / (n + 1) of their distribution below it.
         low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
@@ -259,9 +261,9 @@ class Predictor:
             replay_error_pct=round(100 * (replayed / self.measured - 1), 2),
             not_modelled=(
                 *NOT_MODELLED,
-                *([_ONE_REPLICA] if self.unit.units == 1 else []),
-                *([_FEW_STEPS] if self.unit.own.shape[2] < 3 else []),
-                *([_SHORTER] if scaling == "strong" else []),
+                *([_ONE_REPLICA_NOTE] if self.unit.units == 1 else []),
+                *([_FEW_STEPS_NOTE] if self.unit.own.shape[2] < 3 else []),
+                *([_SHORT_KERNELS_NOTE] if scaling == "strong" else []),
             ),
         )
 
@@ -307,7 +309,7 @@ class Predictor:
         chosen = generator.integers(steps, size=steps)
         resampled = replace(unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen])
         algorithm = RING if generator.random() < 0.25 and not self._others else TREE
-        model = self._model(generator, resampled, float(generator.uniform(*_SHARES)), algorithm)
+        model = self._model(generator, resampled, float(generator.uniform(*_LATENCY_SHARES)), algorithm)
         between = model.work.between(generator)
         fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)
@@ -353,7 +355,7 @@ class Predictor:
                 size = max(float(self.unit.keys["bytes"].iloc[key]), 0.0)
                 op, members = self._ops[key], self._members(joint, ranks)
                 after = size
-                if self.unit.keys["kind"].iloc[key] in MESSAGES and size > _SMALL:
+                if self.unit.keys["kind"].iloc[key] in MESSAGES and size > _SMALL_BYTES:
                     after = size * surface
                 elif op in ("AlltoAll", "AlltoAllV") and scaling == "strong":
                     after = size * self.ranks / ranks
@@ -388,9 +390,9 @@ class Predictor:
         """Return the mean step of clones of the unit in ns, with ``single`` of one set of clones."""
         generator = np.random.default_rng(seed)
         units = ranks // model.unit.ranks
-        chains = int(np.clip(_CELLS // units // (4 if quick else 1), 2, _MOST_CHAINS))
+        chains = int(np.clip(_MAX_CELLS // units // (4 if quick else 1), 2, _MAX_CHAINS))
         neighbours = any(one.span is Span.NEIGHBOUR for one in model.unit.joints)
-        steps = 2 * _STEPS if neighbours else _STEPS
+        steps = 2 * _REPLAYED_STEPS if neighbours else _REPLAYED_STEPS
         factor = np.zeros(len(model.unit.keys)) if silent else self._durations(model, ranks, scaling)
         own = medians(model.unit.own) * factor
         times = model.work.times() * model.compute
@@ -399,8 +401,8 @@ class Predictor:
         ready = np.zeros((units, chains))
         columns = self._columns(ranks) if "rows" in model.unit.mesh else 1
         begin = np.zeros(chains)
-        for step in range(steps + _WARM_UP):
-            if step == _WARM_UP:
+        for step in range(steps + _WARM_UP_STEPS):
+            if step == _WARM_UP_STEPS:
                 begin = ready.max(axis=0)
             drawn = generator.integers(times.shape[1], size=(units, chains))
             measured = generator.integers(model.own.shape[1], size=chains)
@@ -476,7 +478,7 @@ def curve_notes(curve: Sequence[ScalePrediction]) -> list[str]:
         efficiency = np.array([one.efficiency_pct for one in curve])
         chord = np.interp(ranks, ranks[[0, -1]], efficiency[[0, -1]])
         above = efficiency - chord
-        if above.max() > _KNEE:
+        if above.max() > _MIN_KNEE_PCT:
             notes.append(f"The knee is at {curve[int(above.argmax())].ranks:,} ranks.")
     for part in ("communication_ns", "wait_for_peer_ns", "other_ns"):
         first = next((one for one in curve if 2 * one.account[part] > one.step.value), None)

@@ -22,7 +22,7 @@ OVERLAPPED_SHARE = 0.9
 BLOCKS = 10
 """A capture without steps is cut into this many blocks of kernels, which then count as its sample."""
 
-_EARLIEST = int(np.iinfo(np.int64).min)
+_EARLIEST_NS = int(np.iinfo(np.int64).min)
 
 
 class KernelInstances(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
         in_process = process == number
-        ends = np.append(_EARLIEST, ranges.end[rows])
+        ends = np.append(_EARLIEST_NS, ranges.end[rows])
         last, end = as_of(ranges.start[rows], moment[in_process], np.append(OUTSIDE, rows), ends)
         last[moment[in_process] > end] = OUTSIDE
         result[in_process] = last

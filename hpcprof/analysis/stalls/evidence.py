@@ -173,12 +173,12 @@ def place_name(place: Place) -> str:
     return f"{place.function} ({file}:{place.line})"
 
 
-_SHOWN = 8
+_MAX_SHOWN_LOSSES = 8
 
 
 def describe(stall: Stall) -> str:
     """Return the verdict in a few sentences: the culprits, their places, and the operation others wait in."""
-    losses, more = stall.losses[:_SHOWN], len(stall.losses) - _SHOWN
+    losses, more = stall.losses[:_MAX_SHOWN_LOSSES], len(stall.losses) - _MAX_SHOWN_LOSSES
     lost = f" Not read: {'; '.join(losses)}{f'; and {more} more' if more > 0 else ''}." if losses else ""
     return (
         _verdict(stall)
@@ -198,7 +198,7 @@ def _last_calls(stall: Stall) -> str:
 
 
 def _verdict(stall: Stall) -> str:
-    who = _capital(named_ranks(stall.ranks, most=_SHOWN))
+    who = _capital(named_ranks(stall.ranks, most=_MAX_SHOWN_LOSSES))
     single = len(stall.ranks) == 1
     where, waiting, waited = _place_text(stall.where), _waiting_sentence(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
@@ -210,7 +210,7 @@ def _verdict(stall: Stall) -> str:
         all_ranks = "All ranks of the group" if waited.group else "All ranks"
         return (
             f"{all_ranks} are in {_number_text(waited)}{where}, and it does not go on on "
-            f"{named_ranks(stall.ranks, most=_SHOWN)}: look at the network and the GPUs."
+            f"{named_ranks(stall.ranks, most=_MAX_SHOWN_LOSSES)}: look at the network and the GPUs."
         )
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
@@ -232,7 +232,7 @@ def _capital(text: str) -> str:
 def _waiting_sentence(stall: Stall) -> str:
     if not stall.waiting or stall.collective is None:
         return ""
-    who = _capital(named_ranks(stall.waiting, most=_SHOWN))
+    who = _capital(named_ranks(stall.waiting, most=_MAX_SHOWN_LOSSES))
     verb = "waits" if len(stall.waiting) == 1 else "wait"
     if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
         return f"{who} {verb} for them."
@@ -247,7 +247,7 @@ def _number_text(waited: WaitedFor) -> str:
 
 def _side(side: Side) -> str:
     where = f" in {place_name(side.where)}" if side.where is not None else ""
-    return f"{named_ranks(side.ranks, most=_SHOWN)} {side.name}{_sizes(side.sizes)}{where}"
+    return f"{named_ranks(side.ranks, most=_MAX_SHOWN_LOSSES)} {side.name}{_sizes(side.sizes)}{where}"
 
 
 def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -25,8 +25,8 @@ _OF_NO_GROUP = POINT_TO_POINT | OF_OBJECTS
 """Operations that are not known to be of all ranks of a communicator."""
 
 _STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
-_SHOWN = 3
-_LONGEST = 64
+_MAX_SHOWN_CALLS = 3
+_MAX_COMPARED_CALLS = 64
 """Number of calls before the hanging call that are compared with the calls before earlier ones."""
 
 
@@ -106,7 +106,7 @@ class _CallsOfRank:
         texts, rows, zero = [*profile.strings, ""], profile.mpi_operations, profile.origin.start_utc_ns
         calls_of_rank = []
         order = np.argsort(calls.end, kind="stable")
-        for row in order[calls.end[order] < self._stop][-_SHOWN:].tolist():
+        for row in order[calls.end[order] < self._stop][-_MAX_SHOWN_CALLS:].tolist():
             begun = np.flatnonzero((rows.start == calls.start[row]) & (rows.thread == calls.thread[row]))
             group = texts[rows.communicator[begun[0]]] if len(begun) else ""
             ended = datetime.fromtimestamp(((zero or 0) + int(calls.end[row])) / 1e9, timezone.utc)
@@ -122,10 +122,10 @@ def _predict_communicator(ended: Sequence[_Collective], operation: str) -> str:
         if ended[place].operation != operation:
             continue
         before = 0
-        while before < min(place, _LONGEST) and ended[place - 1 - before] == ended[-1 - before]:
+        while before < min(place, _MAX_COMPARED_CALLS) and ended[place - 1 - before] == ended[-1 - before]:
             before += 1
         if before > best:
             best, group = before, ended[place].group
-        if before == _LONGEST:
+        if before == _MAX_COMPARED_CALLS:
             break
     return group

@@ -34,7 +34,7 @@ _UNEVEN = re.compile(r"gather|scatter|all_?to_?all|coalesced", re.IGNORECASE)
 
 _MESSAGE = re.compile(r"(?P<kind>send|recv)\s+(?P<own>\d+)\s*(?:->|<-)\s*(?P<other>\d+)")
 
-_LOST = (ProcessState.DEAD, ProcessState.UNREACHABLE)
+_LOST_STATES = (ProcessState.DEAD, ProcessState.UNREACHABLE)
 
 _Numbered = tuple[str, int]
 """A collective: the name of its group, and its number there."""
@@ -300,7 +300,7 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
     """Return the reason why ranks do not come, and the ranks with that reason."""
     states = {rank: ranks[rank].state if rank in ranks else ProcessState.UNREACHABLE for rank in culprits}
     for kind, wanted in (
-        (StallKind.DEAD, _LOST),
+        (StallKind.DEAD, _LOST_STATES),
         (StallKind.STOPPED, (ProcessState.STOPPED,)),
         (StallKind.NEVER_CAME, (ProcessState.RUNNING,)),
     ):
@@ -322,7 +322,7 @@ def _find_most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: S
 
 def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
     """Return the verdict where no rank is missing in an operation: all are inside, or some are not there."""
-    lost = {rank for rank, facts in ranks.items() if facts.state in (*_LOST, ProcessState.STOPPED)}
+    lost = {rank for rank, facts in ranks.items() if facts.state in (*_LOST_STATES, ProcessState.STOPPED)}
     inside = operations.inside()
     if lost:
         kind, chosen = _kind(lost, ranks)

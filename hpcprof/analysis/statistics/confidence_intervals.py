@@ -19,7 +19,7 @@ _OWN_ERRORS = 0.5
 """Number of standard errors added to the measured correlation of one series."""
 
 _MOST_LAGS = 8
-_TRIMMED = 10
+_TRIMMED_PCT = 10
 _FEW_VALUES = 20
 
 
@@ -163,8 +163,8 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     """
     n = series.shape[-1]
     # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.
-    share = (1 - 2 / _TRIMMED) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
-    cut = n // _TRIMMED if n <= _FEW_VALUES else int(n * (1 - share) / 2)
+    share = (1 - 2 / _TRIMMED_PCT) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
+    cut = n // _TRIMMED_PCT if n <= _FEW_VALUES else int(n * (1 - share) / 2)
     count = n - 2 * cut
     level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
     variance = _winsorize(series, cut).var(axis=-1, ddof=1) * (n - 1) / (count * (count - 1))
@@ -176,7 +176,7 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
 
 def _correlation(series: Floats, lag: int) -> Floats:
     """Return the correlation of a series' values with those ``lag`` later; 0 where all values are equal."""
-    values = _winsorize(series, series.shape[-1] // _TRIMMED)
+    values = _winsorize(series, series.shape[-1] // _TRIMMED_PCT)
     apart = values - values.mean(axis=-1, keepdims=True)
     total = np.sum(apart * apart, axis=-1)
     later = np.sum(apart[..., lag:] * apart[..., :-lag], axis=-1)

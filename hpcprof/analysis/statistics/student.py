@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from hpcprof.profiles.timeline import Floats
 
-_MOST_ROUNDS, _TERMS, _TOGETHER = 100, 110, 1_000
+_MOST_ROUNDS, _TERMS, _SMALL_STEPS = 100, 110, 1_000
 _SMALL_STEP = 1e-5
 """After so small a step only the error of the tail remains: each error is about the cube of the last."""
 _LARGE = 50.0
@@ -28,7 +28,7 @@ def student_quantile(freedom: ArrayLike, probability: float) -> Floats:
     result[~(degrees > 0)] = math.nan
     finite = np.isfinite(degrees) & (degrees > 0)
     v = degrees[finite]
-    parts = [_quantiles(v[at : at + _TOGETHER], probability) for at in range(0, len(v), _TOGETHER)]
+    parts = [_quantiles(v[at : at + _SMALL_STEPS], probability) for at in range(0, len(v), _SMALL_STEPS)]
     result[finite] = np.concatenate([*parts, np.empty(0)])
     return result
 

@@ -23,7 +23,7 @@ _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
 
 _PROGRAM = re.compile("(?:TSL:)?XlaModule:")
 
-_LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
+_LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
@@ -61,7 +61,7 @@ def _execution_losses(timeline: Timeline) -> list[Loss]:
     left_out = sum(
         loss.count
         for loss in timeline.origin.losses
-        if loss.kind in _LEFT_OUT and loss.subject in (Subject.KERNEL, Subject.GRAPH)
+        if loss.kind in _LEFT_OUT_KINDS and loss.subject in (Subject.KERNEL, Subject.GRAPH)
     )
     rows, launching = lost_launches(timeline), launch_rows(timeline)
     launches_graph = named(timeline, timeline.calls.name, _OF_GRAPH.search)

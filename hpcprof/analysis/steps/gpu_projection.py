@@ -13,8 +13,8 @@ from hpcprof.profiles.columns.ordering import ascends, by_time
 from hpcprof.profiles.columns.unique import distinct, in_ranges, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
 
-_LATEST = int(np.iinfo(np.int64).max)
-_EARLIEST = int(np.iinfo(np.int64).min)
+_LATEST_NS = int(np.iinfo(np.int64).max)
+_EARLIEST_NS = int(np.iinfo(np.int64).min)
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ def _count_before(chosen: Mask) -> Ints:
 def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> Projection:
     """Project each range on the launches of its group that lie within it, including its ends."""
     n = len(ranges)
-    result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
+    result = Projection(np.full(n, _LATEST_NS), np.full(n, _EARLIEST_NS), np.zeros(n, np.int64))
     for group, rows in rows_by_key(*key):
         _project_group(result, rows, ranges, layers.get(tuple(group), []))
     return result
@@ -152,8 +152,8 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
     for layer in layers:
         low = np.searchsorted(layer.start, ranges.start[rows], side="left")
         high = np.maximum(np.searchsorted(layer.end, ranges.end[rows], side="right"), low)
-        first = _extremum(np.minimum, layer.first, low, high, _LATEST)
-        last = _extremum(np.maximum, layer.last, low, high, _EARLIEST)
+        first = _extremum(np.minimum, layer.first, low, high, _LATEST_NS)
+        last = _extremum(np.maximum, layer.last, low, high, _EARLIEST_NS)
         result.start[rows] = np.minimum(result.start[rows], first)
         result.end[rows] = np.maximum(result.end[rows], last)
         below, above = layer.repeated[low], layer.repeated[high]

@@ -34,17 +34,17 @@ _GRAPH_LAUNCH = "GraphLaunch"
 _TILE = re.compile(r"\d+x\d+")
 """The sizes of tiles in the names of matrix products: ``nvjet_sm90_tst_192x208_64x4``."""
 
-_EVERY = re.compile(r"(?P<launch>.+)/(?P<every>[1-9]\d*)", re.DOTALL)
+_EVERY_NTH_NAME = re.compile(r"(?P<launch>.+)/(?P<every>[1-9]\d*)", re.DOTALL)
 """A name of every n-th launch."""
 
-_MAX_EVERY, _EXPLAINED, _UNLIKE = 64, 0.8, 1.2
+_MAX_EVERY, _MIN_EXPLAINED_SHARE, _UNLIKE = 64, 0.8, 1.2
 """Maximum periods in a step; minimum share of the variance of times that the place in a step explains; and
 minimum ratio of the mean times of two places."""
 
 MIN_INSTANCES = 5
 """Minimum number of periods."""
 
-_COVERED = 0.5
+_MIN_COVERED_SHARE = 0.5
 """Minimum share of the capture, or of the time of kernels and graphs, in the periods.
 
 Programs that set up for long copy much and launch few kernels before their loop.
@@ -56,7 +56,7 @@ _MAX_SIZES = 32
 _MAX_KINDS, _MAX_MARKS = 64, 48
 """Maximum number of kinds of launches that are counted in a period, and of those that may mark it."""
 
-_ALIKE, _USUAL, _USUAL_TIME = 0.25, 0.7, 0.5
+_MAX_PERIOD_DIFFERENCE, _MIN_SIMILAR_SHARE, _USUAL_TIME = 0.25, 0.7, 0.5
 """Maximum share of launches by which alike periods differ from the median period, and minimum shares of alike
 periods, and of their time, for a step."""
 
@@ -187,7 +187,7 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
             continue
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
-        if covered >= _COVERED:
+        if covered >= _MIN_COVERED_SHARE:
             periods = _periods_per_step(np.diff(launched.front[marks]))
             name = f"{sequence.names[number]}/{periods}" if periods > 1 else sequence.names[number]
             step = LaunchStep(name, (len(marks) - 1) // periods, round(100 * covered, 2))
@@ -209,7 +209,9 @@ def _regular_marks(launched: _Launched, marks: Ints) -> Ints:
     usual = np.flatnonzero(is_similar & (length <= _LONGER * np.median(length[is_similar])))
     inside = slice(int(usual[0]), int(usual[-1]) + 1)
     is_similar, length = is_similar[inside], length[inside]
-    regular = is_similar.mean() >= _USUAL and length[is_similar].sum() >= _USUAL_TIME * length.sum()
+    regular = (
+        is_similar.mean() >= _MIN_SIMILAR_SHARE and length[is_similar].sum() >= _USUAL_TIME * length.sum()
+    )
     return marks[inside.start : inside.stop + 1] if regular else marks[:0]
 
 
@@ -221,7 +223,7 @@ def _periods_per_step(length: Ints) -> int:
         by_step = times[: len(times) // periods * periods].reshape(-1, periods)
         places = by_step.mean(axis=0)
         explained = float(places.var()) / max(float(by_step.var()), 1.0)
-        if explained >= _EXPLAINED and places.max() >= _UNLIKE * places.min():
+        if explained >= _MIN_EXPLAINED_SHARE and places.max() >= _UNLIKE * places.min():
             return periods
     return 1
 
@@ -236,7 +238,7 @@ def _similar_periods(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
     counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
     median = np.median(counts, axis=0)
     is_similar: NDArray[np.bool_] = np.abs(counts - median).sum(axis=1) <= max(
-        _ALIKE * float(median.sum()), 1.0
+        _MAX_PERIOD_DIFFERENCE * float(median.sum()), 1.0
     )
     return is_similar
 
@@ -250,7 +252,7 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     if sequence is None:
         return Ranges.empty(), np.empty(0, np.int64)
     launched = sequence.launched
-    parts = None if name in sequence.names else _EVERY.fullmatch(name)
+    parts = None if name in sequence.names else _EVERY_NTH_NAME.fullmatch(name)
     launch, periods = (parts["launch"], int(parts["every"])) if parts else (name, 1)
     matching = _kinds_of_name(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))

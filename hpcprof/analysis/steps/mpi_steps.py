@@ -29,23 +29,23 @@ _NAME = re.compile(rf"{PREFIX}(?P<call>\w+)(?::(?P<bytes>\d+))?(?:/(?P<every>[1-
 _FEWEST = 5
 """So often a sequence repeats at least."""
 
-_MOST_KINDS, _MOST_EVERY = 32, 64
+_MAX_KINDS, _MAX_PERIOD = 32, 64
 """The most kinds of calls, tags or sizes that are told apart, and the longest period in calls of one kind."""
 
-_USUAL, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
+_MIN_SIMILAR_SHARE, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
 """The share of the intervals, and of their time, that are alike, or of those that a period repeats."""
 
-_EXPLAINED, _ALTERNATING, _UNLIKE = 0.9, (2, 3, 4), 1.5
+_MIN_EXPLAINED_SHARE, _ALTERNATION_PERIODS, _UNLIKE = 0.9, (2, 3, 4), 1.5
 """For equal calls that alternate: minimum share of the times' variance that their place in a period explains,
 lengths of the period, minimum ratio of two of the times."""
 
-_SAID = 8
+_MAX_NAMED_CALLS = 8
 """Maximum number of different calls of a step in a sentence."""
 
 _SAME_LENGTH, _LONGER = 1.1, 4.0
 """Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
 
-_BEFORE, _MOST = 1.25, 0.9
+_MAX_LEAD_RATIO, _MIN_MAJORITY = 1.25, 0.9
 """For the time before the first call of a kind to be a step: maximum ratio to most others, and their share.
 Programs prepare their loops in it, and profilers do some work. After a barrier the loop has begun."""
 
@@ -147,7 +147,7 @@ def _communication_begins(timeline: Timeline) -> _Begun:
 
 def _kinds(values: Ints) -> Ints:
     """Return values, or zeros if there are too many for kinds: counts of messages or amounts."""
-    return values if len(distinct(values)) <= _MOST_KINDS else np.zeros_like(values)
+    return values if len(distinct(values)) <= _MAX_KINDS else np.zeros_like(values)
 
 
 def communicating_time(timeline: Timeline) -> int:
@@ -229,7 +229,7 @@ class _Sequence:
         count_of_calls = np.diff(self.calls.place[self.rows[whole]])
         is_outlier[0] |= whole[0] == before and count_of_calls[0] < count_of_calls[1:].min()
         if whole[0] == before and not self.calls.barrier[self.rows[before]]:
-            is_outlier[0] |= length[0] > _BEFORE * np.quantile(length[1:], _MOST)
+            is_outlier[0] |= length[0] > _MAX_LEAD_RATIO * np.quantile(length[1:], _MIN_MAJORITY)
         if count.max() > 1:
             is_outlier |= count[number] == 1
         usual = np.flatnonzero(~is_outlier)
@@ -257,9 +257,9 @@ def _period(label: NDArray[np.uint64], length: Ints) -> int:
     _, number, count = np.unique(label, return_inverse=True, return_counts=True)
     usual = int(count.argmax())
     in_usual = length[number == usual].sum()
-    if count[usual] >= _USUAL * len(label) and in_usual >= _USUAL_TIME * length.sum():
+    if count[usual] >= _MIN_SIMILAR_SHARE * len(label) and in_usual >= _USUAL_TIME * length.sum():
         return 1
-    longest = min(_MOST_EVERY, len(label) // _FEWEST)
+    longest = min(_MAX_PERIOD, len(label) // _FEWEST)
     periods = (lag for lag in range(2, longest + 1) if np.mean(label[lag:] == label[:-lag]) >= _REPEATS)
     return next(periods, 0)
 
@@ -267,12 +267,16 @@ def _period(label: NDArray[np.uint64], length: Ints) -> int:
 def _alternation(length: Ints) -> int:
     """Return after how many equal intervals their lengths repeat, 1 if these do not alternate."""
     spread = float(np.var(length))
-    for period in _ALTERNATING:
+    for period in _ALTERNATION_PERIODS:
         whole = length[: len(length) // period * period].reshape(-1, period).astype(float)
         if len(whole) < _FEWEST:
             break
         means = whole.mean(axis=0)
-        if spread and float(np.var(means)) >= _EXPLAINED * spread and means.max() > _UNLIKE * means.min():
+        if (
+            spread
+            and float(np.var(means)) >= _MIN_EXPLAINED_SHARE * spread
+            and means.max() > _UNLIKE * means.min()
+        ):
             return period
     return 1
 
@@ -323,7 +327,7 @@ def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
     sequence, kind = _shared_sequence(timeline)
     calls = sequence.calls.take(sequence.rows)
     count = np.bincount(kind)
-    for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
+    for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         if count[number] <= _FEWEST:
             break
         chosen = kind == number
@@ -364,7 +368,7 @@ def _own_marks(timeline: Timeline) -> _Marks | None:
     count = np.bincount(kind)
     best: tuple[float, _Marks] | None = None
     last = sequence.calls.end
-    for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
+    for number in np.argsort(-count, kind="stable")[:_MAX_KINDS].tolist():
         chosen = kind == number
         calls_per_step = sequence.period(chosen) if count[number] > _FEWEST else 0
         if not calls_per_step:
@@ -434,5 +438,5 @@ def sequence_text(timeline: Timeline, name: str) -> str:
             parts[-1][1] = int(parts[-1][1]) + 1
         else:
             parts.append([text or "?", 1])
-    texts = [f"{count} x {text}" if count != 1 else str(text) for text, count in parts[:_SAID]]
-    return ", ".join(texts) + (", …" if len(parts) > _SAID else "")
+    texts = [f"{count} x {text}" if count != 1 else str(text) for text, count in parts[:_MAX_NAMED_CALLS]]
+    return ", ".join(texts) + (", …" if len(parts) > _MAX_NAMED_CALLS else "")

@@ -18,15 +18,15 @@ PROFILER_STEP = "ProfilerStep#N"
 """The one name of the steps that the PyTorch profiler marks."""
 
 # Suffixes of torch.autograd.profiler.emit_nvtx to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
-_EMITTED = re.compile(
+_EMITTED_NAME = re.compile(
     r"(?:, seq = \d+)?(?:, op_id = \d+)(?:, sizes = .*)?(?:, input_op_ids = .*)?$", re.DOTALL
 )
 # Longer numbers are identifiers; the last digits of a name may be followed by brackets and the like.
-_NUMBERED = re.compile(r"(.*?)(?<!\d)(\d{1,15})([^0-9A-Za-z_]*)", re.DOTALL)
+_NUMBERED_NAME = re.compile(r"(.*?)(?<!\d)(\d{1,15})([^0-9A-Za-z_]*)", re.DOTALL)
 # Executions of a program by XLA, numbered alike on all of its processes (hpcprof.profiles.readers.xplane).
 _EXECUTION = re.compile(r"(XlaModule:#hlo_module=.*),run_id=(\d{1,15})#", re.DOTALL)
 # A program that XLA compiles again has another number.
-_COMPILED = re.compile(r"(XlaModule:#.*),program_id=\d+(?=[,#])", re.DOTALL)
+_COMPILED_NAME = re.compile(r"(XlaModule:#.*),program_id=\d+(?=[,#])", re.DOTALL)
 # Words whose numbers name a part of the model or the machine, even if each of them occurs only once.
 _PART = re.compile(
     r"(?:layer|block|stage|module|head|expert|bucket|chunk|shard|rank|device|gpu|stream|thread|worker|level)s?[\W_]*$",
@@ -54,7 +54,7 @@ class RangeNames:
 
 def plain_name(name: str) -> str:
     """Return a name without what ``emit_nvtx`` appends: ``forward`` of ``forward, op_id = 12``."""
-    return _COMPILED.sub(r"\1", _EMITTED.sub("", name))
+    return _COMPILED_NAME.sub(r"\1", _EMITTED_NAME.sub("", name))
 
 
 def with_counter(name: str) -> str:
@@ -104,7 +104,7 @@ def _counters(names: list[str]) -> tuple[list[str], Ints]:
             written.append(f"{execution[1]}#")
             numbers.append(int(execution[2]))
             continue
-        match = _NUMBERED.fullmatch(name)
+        match = _NUMBERED_NAME.fullmatch(name)
         if match is None or _PART.search(match[1]):
             written.append(name)
             numbers.append(0)

@@ -24,7 +24,7 @@ PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", 
 _WORK = ("compute_ns", "exposed_comm_ns", "exposed_mem_ns")
 """The parts in which a GPU works and no rank waits."""
 
-_APART = 0.1
+_MIN_KIND_DIFFERENCE = 0.1
 """Kinds differ by at least this share of the mean step."""
 
 _LEAST_SHARE, _FEWEST = 1 / 8, 3
@@ -109,7 +109,11 @@ def kinds_of_steps(account: pd.DataFrame) -> Ints:
     by_step = whole_steps(account).fillna({"wait_for_peer_ns": 0}).astype({"wait_for_peer_ns": float})
     grouped = by_step.groupby("step")
     features = np.column_stack([grouped["wall_ns"].max(), grouped[[*PARTS]].mean()]).astype(float)
-    clusters = [*_split_by_kind(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
+    clusters = [
+        *_split_by_kind(
+            features, np.arange(len(features)), _MIN_KIND_DIFFERENCE * float(features[:, 0].mean())
+        )
+    ]
     clusters.sort(key=lambda rows: (-len(rows), rows[0]))
     kind = np.empty(len(features), np.int64)
     for number, rows in enumerate(clusters, 1):

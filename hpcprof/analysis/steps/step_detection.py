@@ -39,7 +39,7 @@ _GPU_INSIDE = 0.1
 """An unknown range with a smaller share of the GPU's launched time is not the step: programs move parameters
 to the GPU in a loop before they compute."""
 
-_LISTED, _JUDGED = 8, 32
+_MAX_LISTED_RANGES, _MAX_JUDGED_RANGES = 8, 32
 """The most repeating ranges listed, and the most unknown ranges looked at."""
 
 _MIN_MARKERS = 3
@@ -71,7 +71,7 @@ ITERATION = "iteration"
 """The name of the steps of programs that use `hpcprof.workloads.capture`."""
 
 _XLA = "XLA"
-_INSIDE, _SEVERAL = 0.9, 1.5
+_MIN_INSIDE_SHARE, _MIN_EXECUTIONS = 0.9, 1.5
 """Minimum share of the executions of a program that lie among those of another, for a part of its step, and
 their minimum number for each of the other's: some of these may belong to a warm-up."""
 
@@ -203,12 +203,14 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
         for name, times in ordered
         if times >= MIN_INSTANCES and known_range(name) is None and not name.startswith(_LIBRARY_PREFIXES)
     ]
-    judged = {*unknown[:_JUDGED]}
+    judged = {*unknown[:_MAX_JUDGED_RANGES]}
     judged |= {name for name, _ in ordered if known_range(name)}
     marked = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
     marked = _outer_programs(timeline, [step for step in marked if step.source])
     repeating = [step for step in marked if step.source == REPEATS]
-    listed = _only_outermost(timeline, [step for step in marked if step not in repeating[_LISTED:]])
+    listed = _only_outermost(
+        timeline, [step for step in marked if step not in repeating[_MAX_LISTED_RANGES:]]
+    )
     candidates = [*listed, *_marked_by_mpi(timeline)]
     # Another rank may lack a range that only repeats.
     if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
@@ -232,7 +234,7 @@ def _are_layers(timeline: Timeline, name: str) -> bool:
 
 def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:
     """Return the steps that calls of MPI mark: the best one, if it qualifies, and others that repeat."""
-    mpi_steps = mpi_step_candidates(timeline)[:_LISTED]
+    mpi_steps = mpi_step_candidates(timeline)[:_MAX_LISTED_RANGES]
     judged = [mpi_candidate(timeline, step) for step in mpi_steps]
     return [
         replace(item, source=MPI if not place and step.regular and item.source == AUTOMATIC else REPEATS)
@@ -269,9 +271,9 @@ def _outer_programs(timeline: Timeline, candidates: list[StepCandidate]) -> list
     starts = {name: timeline.ranges.start[marking_rows(timeline, name)] for name in programs}
     inner = set()
     for name, start in starts.items():
-        for outer in (begins for begins in starts.values() if len(start) >= _SEVERAL * len(begins)):
+        for outer in (begins for begins in starts.values() if len(start) >= _MIN_EXECUTIONS * len(begins)):
             end = outer[-1] + np.median(np.diff(outer))
-            if np.mean((start >= outer[0]) & (start < end)) >= _INSIDE:
+            if np.mean((start >= outer[0]) & (start < end)) >= _MIN_INSIDE_SHARE:
                 inner.add(name)
     return [replace(step, source=REPEATS) if step.name in inner else step for step in candidates]
 

@@ -38,7 +38,7 @@ OUTSIDE = -1
 CAPTURE = "capture"
 """The name of the step of a profile without any, which is the whole of it."""
 
-_NAMED = 3
+_MAX_NAMED_RANGES = 3
 _FEWEST_NUMBERS = 5
 """Minimum number of numbered ranges for a counter where no step confirms that they count steps."""
 
@@ -256,7 +256,7 @@ def no_steps(timeline: Timeline) -> str:
         return reason
     # Readers of the store add the run and the database to the command.
     return (
-        f"{reason}; {', '.join(names[:_NAMED])} may be the step: hpcprof collect --step-range "
+        f"{reason}; {', '.join(names[:_MAX_NAMED_RANGES])} may be the step: hpcprof collect --step-range "
         f"{shlex.quote(names[0])} takes {'it' if len(names) == 1 else 'the first'}"
     )
 

@@ -15,8 +15,8 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import in_ranges
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
-_LATEST = int(np.iinfo(np.int64).max)
-_EARLIEST = int(np.iinfo(np.int64).min)
+_LATEST_NS = int(np.iinfo(np.int64).max)
+_EARLIEST_NS = int(np.iinfo(np.int64).min)
 
 GPU_SPAN_PCT = 2
 """A report gives the span on the GPU beside the wall time where both differ by more than this percentage."""
@@ -56,7 +56,7 @@ def wall_intervals(
     if len(rows):
         # On another stream, the first operation of a step may overtake that of the step before.
         start[rows] = np.maximum.accumulate(front[rows])
-        following = np.append(start[rows[1:]], _LATEST)
+        following = np.append(start[rows[1:]], _LATEST_NS)
         is_next = np.append(np.diff(rows) == 1, False)
         own_end = np.maximum(np.maximum(last[rows], host_end[rows]), start[rows])
         end[rows] = np.where(is_next, following, np.minimum(own_end, following))
@@ -98,18 +98,18 @@ def divide(timeline: Timeline, phases: Ranges) -> Segments:
     that the host executes.
     """
     start = phases.start
-    end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], _LATEST))
-    host_start = np.concatenate(([_EARLIEST], np.column_stack((start, end)).ravel()))
+    end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], _LATEST_NS))
+    host_start = np.concatenate(([_EARLIEST_NS], np.column_stack((start, end)).ravel()))
     launched = launch_starts(timeline)
     (process,) = timeline.of_operations("process")
     operation = np.flatnonzero((launched != NEVER) & np.isin(process, phases.process[:1]))
     launched = launched[operation]
     segment = np.searchsorted(host_start, launched, side="right") - 1
-    first, last = np.full(len(host_start), _LATEST), np.full(len(host_start), _EARLIEST)
+    first, last = np.full(len(host_start), _LATEST_NS), np.full(len(host_start), _EARLIEST_NS)
     starts, ends = timeline.of_operations("start", "end")
     np.minimum.at(first, segment, starts[operation])
     np.maximum.at(last, segment, ends[operation])
-    before = np.append(_EARLIEST, np.maximum.accumulate(last)[:-1])
+    before = np.append(_EARLIEST_NS, np.maximum.accumulate(last)[:-1])
     takes_over = np.maximum.accumulate(np.minimum(first, np.maximum(host_start, before)))
     return Segments(takes_over, operation, segment, launched)
 
@@ -120,7 +120,7 @@ def time_in_segments(segments: Segments, times: StepTimes) -> tuple[Ints, Ints, 
     count = np.maximum(np.searchsorted(segments.start, times.end, side="left") - first, 1)
     step = np.repeat(np.arange(len(first)), count)
     segment = in_ranges(first, count)
-    start = np.where(segment > 0, segments.start[segment], _EARLIEST)
-    end = np.append(segments.start[1:], _LATEST)[segment]
+    start = np.where(segment > 0, segments.start[segment], _EARLIEST_NS)
+    end = np.append(segments.start[1:], _LATEST_NS)[segment]
     length = np.minimum(end, times.end[step]) - np.maximum(start, times.start[step])
     return step, segment, np.maximum(length, 0)

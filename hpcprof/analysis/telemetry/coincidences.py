@@ -41,13 +41,13 @@ _FEWEST_BLOCKS, _FEWEST_OF_LEVELS = 8, 16
 _MATERIAL, _MATERIAL_OF_FEW = 0.03, 0.05
 _MOST_ROWS, _MOST_SERIES = 100, 4000
 _FEWEST_OTHERS, _APART = 3, 5.0
-_NEAR = 4
-_OF_GAP, _NEXT_TO, _LEAST_BESIDE_S = 0.35, 0.3, 0.1
+_MIN_REACH = 4
+_OF_GAP, _MAX_BETWEEN_SHARE, _MIN_BETWEEN_S = 0.35, 0.3, 0.1
 """Time between long steps: maximum share that counts, position of its middle, minimum in seconds."""
-_ALIKE = 2.0
+_MAX_UNIT_RATIO = 2.0
 """Units are about as long as long steps up to this many times these."""
 _MOSTLY = 0.9
-_CROWDED = 0.05
+_MIN_WAITING_SHARE = 0.05
 """Minimum share of the steps in which a rank waits for a core that other processes use."""
 
 _POLLS = 0.9
@@ -60,7 +60,7 @@ _CPU_OF_FAULT_S = 2e-4
 _STATES = ("blocked_pct", "paging_pct")
 """States that a sample has of its instant only: it says nothing of the steps between two samples."""
 
-_KNOWN = 0.25
+_MIN_SAMPLED_SHARE = 0.25
 """Minimum share of the units in which the state was sampled."""
 
 REASONS = {
@@ -72,15 +72,15 @@ REASONS = {
 }
 """Bits of NVML's reasons for lower clocks; idle GPUs and clocks that a user has set are none."""
 
-_LOW = ("sm_mhz", "memory_mhz", "frequency_mhz")
-_HIGH = (
+_LOW_IS_WORSE = ("sm_mhz", "memory_mhz", "frequency_mhz")
+_HIGH_IS_WORSE = (
     *("temperature_c", "ecc_errors", "pcie_replays", "nvlink_errors", "other_processes", "errors"),
     *("major_faults", "swapped_pages", "cpu_wait_s", "io_wait_s", "blocked_pct", "read_bytes"),
     *("written_bytes", "io_calls", "cpu_pressure_s", "memory_pressure_s", "io_pressure_s"),
     *("paging_pct", "memory_stall_s", "refaults"),
     *("cgroup_throttled_s", "oom_kills"),
 )
-_SIGNS = {**dict.fromkeys(_LOW, -1.0), **dict.fromkeys(_HIGH, 1.0)}
+_SIGNS = {**dict.fromkeys(_LOW_IS_WORSE, -1.0), **dict.fromkeys(_HIGH_IS_WORSE, 1.0)}
 """The metrics that may be a reason for longer steps, and in which direction."""
 
 
@@ -218,7 +218,9 @@ def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
     line = np.repeat(np.arange(len(steps.steps)), steps.steps)
     long_lines = np.unique(line[spikes(single_steps(steps))])
     length = np.diff(steps.edges)
-    is_comparable = np.median(length) <= _ALIKE * np.median(length[long_lines]) if len(long_lines) else True
+    is_comparable = (
+        np.median(length) <= _MAX_UNIT_RATIO * np.median(length[long_lines]) if len(long_lines) else True
+    )
     if is_comparable and not (steps.steps[long_lines] > 1).any():
         return None
     end = steps.edges[long_lines + 1]
@@ -237,11 +239,11 @@ def _beside_usual_steps(
     begin, end = long
     before, after = begin - np.append(steps.edges[0], end[:-1]), np.append(begin[1:], steps.edges[-1]) - end
     width = np.minimum.reduce((end - begin, _OF_GAP * before, _OF_GAP * after))
-    is_long_enough = width >= _LEAST_BESIDE_S
+    is_long_enough = width >= _MIN_BETWEEN_S
     if np.count_nonzero(is_long_enough) < _FEWEST_BLOCKS:
         return
     # Next to a long step, a sample may be of both.
-    middles = (begin - _NEXT_TO * before, (begin + end) / 2, end + _NEXT_TO * after)
+    middles = (begin - _MAX_BETWEEN_SHARE * before, (begin + end) / 2, end + _MAX_BETWEEN_SHARE * after)
     width = width[is_long_enough]
     edges = [middle[is_long_enough] + side * width / 2 for middle in middles for side in (-1, 1)]
     varied, values = [], []
@@ -378,7 +380,7 @@ def mean_of_samples(series: Series, edges: Floats) -> Floats:
 def _is_known(values: Floats, metric: str) -> bool:
     """Return whether a metric is known of all units or, of a state, of enough of them."""
     finite = np.isfinite(values)
-    return bool(finite.all() or (metric in _STATES and finite.mean() >= _KNOWN))
+    return bool(finite.all() or (metric in _STATES and finite.mean() >= _MIN_SAMPLED_SHARE))
 
 
 def _worse_metrics(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
@@ -463,7 +465,7 @@ def _permutation_p_values(weights: Floats, ranks: Floats, length: int, draw: np.
 
 def _beside_neighbours(values: Floats) -> Floats:
     """Return how far each value of some series is from the median of those around it."""
-    reach = max(_NEAR, values.shape[1] // 16)
+    reach = max(_MIN_REACH, values.shape[1] // 16)
     padded = np.pad(values, ((0, 0), (reach, reach)), mode="reflect")
     return values - np.median(sliding_window_view(padded, 2 * reach + 1, axis=1), axis=2)
 
@@ -596,7 +598,7 @@ def _ranks_short_of_cores(
     by_itself = [
         waits[rank]
         for rank, values in alone.items()
-        if values.mean() < _CROWDED and math.isfinite(waits.get(rank, math.nan))
+        if values.mean() < _MIN_WAITING_SHARE and math.isfinite(waits.get(rank, math.nan))
     ]
     for test in tested:
         if test.metric != "cpu_wait_s" or test.rank is None:
@@ -613,7 +615,7 @@ def _ranks_short_of_cores(
         cores, share = float(foreign_cores.mean()), float(np.minimum(waited, foreign_cores).mean())
         work = max((cpu for rank, cpu in used.items() if rank != test.rank and cpu < _POLLS), default=0.0)
         share = min(share, 1.0 - work)
-        if share >= _CROWDED:
+        if share >= _MIN_WAITING_SHARE:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
             row = _row(test, "cores", steps_of, cores, 100 * share, 0.0)
             yield {**row, "unit": "%"}

@@ -16,7 +16,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 
 _MOST_FILES, _MOST_BLOCKS = 500, 60
 _SUMS = ("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s")
-_SHARED = -1
+_SHARED_RANK = -1
 _NO_TRACE = "no log traces single reads and writes (DXT_ENABLE_IO_TRACE=1 in the job has Darshan trace them)"
 
 
@@ -82,7 +82,7 @@ def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None
 
     Programs without MPI have a log for each process, all of rank 0.
     """
-    return None if rank == _SHARED or (log.ranks == 1 and len(logs) > 1) else rank
+    return None if rank == _SHARED_RANK or (log.ranks == 1 and len(logs) > 1) else rank
 
 
 def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
@@ -117,7 +117,7 @@ def _file_row(
     name: str, path: str, kind: str, module: str, log: DarshanLog, records: Sequence[FileRecord]
 ) -> dict[str, Any]:
     sums = {key: sum(getattr(record, key) for record in records) for key in _SUMS}
-    shared = next((record for record in records if record.rank == _SHARED), None)
+    shared = next((record for record in records if record.rank == _SHARED_RANK), None)
     each = {record.rank: record.read_s + record.write_s + record.meta_s for record in records}
     slowest = max(each, key=lambda rank: each[rank])
     rank, slowest_s = (shared.slowest_rank, shared.slowest_s) if shared else (slowest, each[slowest])

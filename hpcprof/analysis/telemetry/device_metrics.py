@@ -9,8 +9,8 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Timeline
 
 _MOST_BLOCKS = 60
-_BEFORE, _AFTER, _BETWEEN, _RUN = -1, -2, -3, -4
-_PHASES = {_BEFORE: "before", _AFTER: "after", _BETWEEN: "between", _RUN: "run"}
+_BEFORE_STEPS, _AFTER_STEPS, _BETWEEN_STEPS, _WHOLE_RUN = -1, -2, -3, -4
+_PHASES = {_BEFORE_STEPS: "before", _AFTER_STEPS: "after", _BETWEEN_STEPS: "between", _WHOLE_RUN: "run"}
 
 
 def device_metrics(timeline: Timeline) -> Outcome:
@@ -53,8 +53,10 @@ def device_metrics(timeline: Timeline) -> Outcome:
 def _steps_at(timeline: Timeline, moment: Ints, count: int) -> Ints:
     """Return the place of the step at each moment, or a negative number of `_PHASES`."""
     if not count:
-        return np.full(len(moment), _RUN)
+        return np.full(len(moment), _WHOLE_RUN)
     times = step_intervals(timeline)
     at = np.searchsorted(np.maximum.accumulate(times.start), moment, side="right") - 1
-    outside = np.where(at < 0, _BEFORE, np.where(moment >= times.end.max(), _AFTER, _BETWEEN))
+    outside = np.where(
+        at < 0, _BEFORE_STEPS, np.where(moment >= times.end.max(), _AFTER_STEPS, _BETWEEN_STEPS)
+    )
     return np.where((at >= 0) & (moment < times.end[at]), at, outside)

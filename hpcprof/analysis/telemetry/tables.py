@@ -30,12 +30,12 @@ _MOST_ROWS, _MOST_BLOCKS = 200_000, 60
 _PROFILED_CLOCK = ("GPC Clock Frequency", "MHz")
 """The clock of a GPU's SMs, as nsys names it, and its unit."""
 
-_LEAST_S = 1.0
+_MIN_ROW_S = 1.0
 """The least time of a row about energy, and about what is sampled once a second."""
 
 _UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
 _CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
-_IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
+_MIN_IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
 """Minimum idle share of a resource in percent, and minimum minutes of a job, for advice."""
 
 
@@ -146,7 +146,7 @@ def blocks_of(marks: Sequence[StepMark], begin: float, end: float, most: int) ->
     if len(marks) < 2:
         return Blocks(["run"], [None], [None], np.array([np.nextafter(begin, 0), max(begin, end)]))
     # The first line says when its last step ended, and not when its first one began.
-    length = max(_LEAST_S, (marks[-1].time - marks[0].time) / most)
+    length = max(_MIN_ROW_S, (marks[-1].time - marks[0].time) / most)
     chosen = [marks[0]]
     for mark in marks[1:]:
         if mark.time - chosen[-1].time >= length and mark.step > chosen[-1].step:
@@ -265,7 +265,7 @@ def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> 
     if energy is None:
         return None
     joule, seconds = _amount_during(energy, begin, end)
-    return joule * (end - begin) / seconds if seconds >= _LEAST_S else None
+    return joule * (end - begin) / seconds if seconds >= _MIN_ROW_S else None
 
 
 def _amount_during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) -> tuple[float, float]:
@@ -473,7 +473,7 @@ def _memory_of(node: NodeTelemetry) -> Series | None:
 def _rate(node: NodeTelemetry, device: str, metric: str) -> tuple[float, float] | None:
     """Return the mean and the highest rate of a counter, the highest over a second; None if it is unknown."""
     series = node.series.get((device, metric))
-    if series is None or series.times[-1] - series.times[0] < _LEAST_S:
+    if series is None or series.times[-1] - series.times[0] < _MIN_ROW_S:
         return None
     _, ends, amounts = growth(series)
     if not len(ends):
@@ -495,5 +495,5 @@ def _resource(
         "used_mean": round(mean, 3),
         "used_max": round(most, 3),
         "idle_pct": None if idle is None else round(idle, 1),
-        "advice": advice if idle is not None and idle >= _IDLE_PCT else "",
+        "advice": advice if idle is not None and idle >= _MIN_IDLE_PCT else "",
     }

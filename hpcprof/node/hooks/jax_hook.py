@@ -27,9 +27,9 @@ from .window import WINDOWS_S, Window, guarded, say, span_words, spans_of
 _WINDOW_S = 4.0
 _LONGEST_WINDOW_S = 60.0
 """Maximum seconds of a window in which the program compiles."""
-_MOST_COMPILED = 2
+_MAX_RESTARTS = 2
 """Maximum number of times that windows begin anew because the program compiled after them."""
-_COMPILES, _LOWERED = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_COMPILES, _LOWERING_EVENTS = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
 """Events of JAX: it ends a part of compiling, and XLA begins its own, which takes the longest."""
 _LOOK_S, _SELDOM_S = 0.1, 1.0
 
@@ -50,7 +50,7 @@ class JaxRecorder(Window):
         self._first, self._last = next(spans_of(self._chosen))
         self._compiled = float("-inf")
         self._lowered: float | None = None
-        self._anew = _MOST_COMPILED
+        self._anew = _MAX_RESTARTS
         self._steady = 0.0
         self._windows = list(WINDOWS_S)
         self._began: float | None = None
@@ -270,7 +270,7 @@ def _watch_compiler(jax: Any, recorder: JaxRecorder) -> None:
     listen = getattr(getattr(jax, "monitoring", None), "register_event_duration_secs_listener", None)
 
     def note(event: str, *_: Any, **__: Any) -> None:
-        if event == _LOWERED:
+        if event == _LOWERING_EVENTS:
             recorder.lowered()
         elif event.startswith(_COMPILES):
             recorder.compiled()

@@ -30,7 +30,7 @@ NOTES = "hpcprof"
 _MOST_EVENTS = 100_000
 """The events that the allocator keeps on the host, 100 to 200 bytes each beside the stacks."""
 
-_MOST_BYTES = 32 << 20
+_MAX_NOTES_BYTES = 32 << 20
 _MOST_TENSORS = 200_000
 _LOOK_S = 1.0
 _ANSWER_S = 10.0
@@ -137,7 +137,7 @@ class MemoryHistory:
             **notes,
         }
         data = pickle.dumps(snapshot, protocol=4)
-        while len(data) > _MOST_BYTES and any(snapshot["device_traces"]):
+        while len(data) > _MAX_NOTES_BYTES and any(snapshot["device_traces"]):
             snapshot["device_traces"] = [trace[len(trace) // 2 + 1 :] for trace in snapshot["device_traces"]]
             snapshot[NOTES]["lost"] = True
             data = pickle.dumps(snapshot, protocol=4)

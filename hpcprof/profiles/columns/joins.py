@@ -11,7 +11,7 @@ from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, ApiCalls, Ints
 
 _Keys = NDArray[np.signedinteger[Any]]
 
-_LATEST = int(np.iinfo(np.int64).max)
+_LATEST_NS = int(np.iinfo(np.int64).max)
 _NARROW = 1 << 31
 # A table of booleans over the span of the keys may take as much memory as two of their columns.
 _SPAN = 16
@@ -24,7 +24,7 @@ def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
         return a[1], b[1]
     low = min(int(side[1].min(initial=0)) for side in (a, b))
     span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
-    if len(ones) * span > _LATEST:
+    if len(ones) * span > _LATEST_NS:
         twos = np.union1d(a[1], b[1])
         a, b = ((first, np.searchsorted(twos, two)) for first, two in (a, b))
         low, span = 0, len(twos)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
-_LATEST = int(np.iinfo(np.int64).max)
+_LATEST_NS = int(np.iinfo(np.int64).max)
 SPAN = 4
 """A table over the span of a column's values is fastest up to this many times the column's rows."""
 
@@ -114,10 +114,10 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     # The column of a 2-d array is strided; copy it once.
     for column in map(np.ascontiguousarray, columns):
         low, span = extent(column)
-        if numbers * span > _LATEST:
+        if numbers * span > _LATEST_NS:
             distinct_values, column = numbered(column)
             low, span = 0, len(distinct_values)
-            if numbers * span > _LATEST:
+            if numbers * span > _LATEST_NS:
                 used, number = numbered(number)
                 numbers = len(used)
         if span > 1:

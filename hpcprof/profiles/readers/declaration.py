@@ -186,7 +186,7 @@ _FOREIGN = {
     ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
     ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
 }
-_BY_BEGINNING = {
+_KIND_BY_BEGINNING = {
     b"HPCTOOLKIT": "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it",
     b"PERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
 }
@@ -228,7 +228,7 @@ def foreign_kind(path: Path) -> str:
         kind = _FOREIGN.get(path.suffix.lower(), "")
         if path.suffix in (".db", ".data") and path.is_file():
             head = content_of(path, 16)
-            kind = next((kind for start, kind in _BY_BEGINNING.items() if head.startswith(start)), "")
+            kind = next((kind for start, kind in _KIND_BY_BEGINNING.items() if head.startswith(start)), "")
         if path.suffix == ".csv" and path.is_file():
             head = content_of(path, 256)
             kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")

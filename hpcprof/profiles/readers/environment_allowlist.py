@@ -44,12 +44,12 @@ EXACT = (
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
 
 # Names with these prefixes whose values are addresses or private.
-_PRIVATE = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
+_PRIVATE_NAME = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
 # Values consist of numbers and of words that NCCL's and PyTorch's documentation lists. Any other word
 # could name a project, a network or a machine.
 _PARTS = re.compile(r"[,:;^=+\[\]-]+")
 _NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
-_LONGEST = 200
+_MAX_VALUE_CHARACTERS = 200
 # fmt: off
 _WORDS = frozenset((
     "true", "false", "on", "off", "yes", "no", "ring", "tree", "collnet", "collnetdirect", "collnetchain",
@@ -66,8 +66,8 @@ _WORDS = frozenset((
 
 def allowed(name: str, value: str) -> bool:
     """Return whether a variable may be kept: its name is listed, and its value is numbers and known words."""
-    listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE.search(name))
-    if not listed or not value or len(value) > _LONGEST:
+    listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE_NAME.search(name))
+    if not listed or not value or len(value) > _MAX_VALUE_CHARACTERS:
         return False
     return all(not part or _NUMBER.fullmatch(part) or part.lower() in _WORDS for part in _PARTS.split(value))
 

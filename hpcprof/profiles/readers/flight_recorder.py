@@ -15,9 +15,9 @@ from hpcprof.common.decode import open_regular, parsed_count
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.plain_pickle import load_plain
 
-_MOST_BYTES = 64 << 20
-_MOST_VALUES = 4_000_000
-_DEEPEST = 12
+_MAX_DUMP_BYTES = 64 << 20
+_MAX_VALUES = 4_000_000
+_MAX_DEPTH = 12
 """Dumps nest seven deep."""
 
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$", re.ASCII)
@@ -120,7 +120,7 @@ def read_flight_record(path: Path) -> FlightRecord:
     Raises DamagedInput if it is no dump, or holds anything but plain values, or too much.
     """
     with reading(path), open_regular(path) as file:
-        data = file.read(_MOST_BYTES + 1)
+        data = file.read(_MAX_DUMP_BYTES + 1)
     try:
         return parse_flight_record(data)
     except ValueError as error:
@@ -132,20 +132,20 @@ def plain_values(data: bytes) -> Any:
 
     Raises ValueError if the bytes are neither, or hold anything but plain values, or too much.
     """
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MB")
+    if len(data) > _MAX_DUMP_BYTES:
+        raise ValueError(f"it has more than {_MAX_DUMP_BYTES >> 20} MB")
     if not data:
         raise ValueError("it is empty")
     if data[:1] == b"{":
         # Each value of a list or an object follows one of these characters, or begins with it.
-        if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_VALUES:
             raise ValueError("it has too many values")
         try:
             values = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"it is damaged JSON: {error}") from None
     else:
-        values = load_plain(data, _MOST_VALUES)
+        values = load_plain(data, _MAX_VALUES)
     _check_size(values)
     return values
 
@@ -183,7 +183,7 @@ def _check_size(values: Any) -> None:
     level, count, depth = [values], 0, 0
     while level:
         count, depth = count + len(level), depth + 1
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError("it nests too deeply")
         following: list[Any] = []
         for value in level:
@@ -192,7 +192,7 @@ def _check_size(values: Any) -> None:
                 following.extend(value.values())
             elif isinstance(value, (list, tuple)):
                 following.extend(value)
-            if count + len(following) > _MOST_VALUES:
+            if count + len(following) > _MAX_VALUES:
                 raise ValueError("it has too many values")
         level = following
 

@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.plain_pickle import load_plain
 SUFFIXES = (".pickle", ".pkl")
 FILES = "*.pickle and *.pkl of torch.cuda.memory._dump_snapshot"
 
-_MOST_BYTES = 512 << 20
+_MAX_SNAPSHOT_BYTES = 512 << 20
 _MOST_VALUES = 50_000_000
 _MOST_ITEMS = 4_000_000
 """The most blocks and events: a pickle can repeat parts of itself."""
@@ -126,10 +126,10 @@ def load_values(path: Path) -> dict[str, Any]:
     Raises DamagedInput if it is no snapshot, or holds anything but plain values, or too much.
     """
     with reading(path), path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
+        data = file.read(_MAX_SNAPSHOT_BYTES + 1)
     try:
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"it has more than {_MOST_BYTES >> 20} MB")
+        if len(data) > _MAX_SNAPSHOT_BYTES:
+            raise ValueError(f"it has more than {_MAX_SNAPSHOT_BYTES >> 20} MB")
         values = load_plain(data, _MOST_VALUES)
         if not isinstance(values, dict) or not isinstance(values.get("segments"), list):
             raise ValueError("it has no list of segments")

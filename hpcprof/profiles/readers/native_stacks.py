@@ -28,7 +28,7 @@ _SYSTEM = re.compile(
 )
 """Files of the C library and of Python's interpreter, which say nothing of the program."""
 
-_OWN = re.compile(r"(?!torch/).*\.py")
+_OWN_FILE = re.compile(r"(?!torch/).*\.py")
 """Files of the user's program in Python, of which py-spy tells the frames too."""
 
 _MOST_LINES = 20_000
@@ -89,7 +89,7 @@ def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
 
 
 def _first_line(frames: Sequence[tuple[str, str, int, bool]]) -> CodeLine | None:
-    in_python = [frame for frame in frames if _OWN.fullmatch(frame[1])]
+    in_python = [frame for frame in frames if _OWN_FILE.fullmatch(frame[1])]
     for function, file, line, _ in in_python or frames:
         if function not in ("", "??") and not _SYSTEM.search(file):
             return CodeLine(function, file, line)

@@ -6,15 +6,17 @@ import pickletools
 import re
 from typing import Any
 
-_PLAIN = re.compile(
+_PLAIN_OPCODE = re.compile(
     r"(?:PROTO|FRAME|STOP|MARK|NONE|NEWTRUE|NEWFALSE|POP|MEMOIZE)|(?:SHORT_)?BINUNICODE8?|UNICODE"
     r"|(?:BIN)?INT[12]?|LONG[14]?|(?:BIN)?FLOAT|(?:EMPTY_)?(?:LIST|TUPLE|DICT)|TUPLE[123]|APPENDS?|SETITEMS?"
     r"|(?:LONG_)?(?:BIN)?(?:GET|PUT)"
 )
 """The instructions of a pickle that make only None, booleans, numbers, texts, lists, tuples and dicts."""
 
-_PERMITTED = frozenset(opcode.name for opcode in pickletools.opcodes if _PLAIN.fullmatch(opcode.name))
-_TUPLES = frozenset(name for name in _PERMITTED if "TUPLE" in name)
+_PERMITTED_OPCODES = frozenset(
+    opcode.name for opcode in pickletools.opcodes if _PLAIN_OPCODE.fullmatch(opcode.name)
+)
+_TUPLES = frozenset(name for name in _PERMITTED_OPCODES if "TUPLE" in name)
 _DEEPEST = 5_000
 """Maximum tuples within each other: Python recurses through those that are keys without counting."""
 
@@ -39,7 +41,7 @@ def load_plain(data: bytes, most_values: int) -> Any:
     try:
         tuples = 0
         for number, (instruction, argument, _) in enumerate(pickletools.genops(data)):
-            if instruction.name not in _PERMITTED:
+            if instruction.name not in _PERMITTED_OPCODES:
                 raise ValueError(f"its pickle has the instruction {instruction.name}")
             tuples += instruction.name in _TUPLES
             # The unpickler makes room for as many values as the number of a place says.

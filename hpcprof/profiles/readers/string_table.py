@@ -9,7 +9,7 @@ from hpcprof.profiles.columns.unique import SPAN, numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 _PART = 1 << 16
-_LONGEST = 1 << 16
+_MAX_CHARACTERS = 1 << 16
 """Maximum characters of a text; names of kernels have some thousands, and every analysis reads them again."""
 
 
@@ -40,8 +40,8 @@ class StringTable:
         texts = np.empty(len(self._numbers) - 1, object)
         texts[:] = list(self._numbers)[1:]
         for number, length in enumerate(map(len, texts)):
-            if length > _LONGEST:
-                texts[number] = f"{texts[number][:_LONGEST]}…"
+            if length > _MAX_CHARACTERS:
+                texts[number] = f"{texts[number][:_MAX_CHARACTERS]}…"
         return texts
 
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
     from hpcprof.profiles.timeline import Floats
 
 _NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
-_MOST_BYTES = 256 << 20
-_MOST_AT_ONCE = 16 << 20
+_MAX_FILE_BYTES = 256 << 20
+_MAX_READ_BYTES = 16 << 20
 _LONGEST_LINE = 4 << 20
 _MOST_SERIES = 20_000
-_MOST_DAMAGED = 100_000
+_MAX_DAMAGED_LINES = 100_000
 """Maximum number of damaged lines of a node, after which its file is read no further."""
 
 
@@ -113,9 +113,11 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
     for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
         reading = _Reading(path.stem)
         with suppress(OSError), path.open("rb") as file:
-            free_bytes = _MOST_BYTES
+            free_bytes = _MAX_FILE_BYTES
             while (
-                free_bytes > 0 and reading.damaged < _MOST_DAMAGED and (line := file.readline(_LONGEST_LINE))
+                free_bytes > 0
+                and reading.damaged < _MAX_DAMAGED_LINES
+                and (line := file.readline(_LONGEST_LINE))
             ):
                 free_bytes -= len(line)
                 reading.take(line)
@@ -138,7 +140,7 @@ class EnergySoFar:
             reading = self._readings.setdefault(path, _EnergyReading(path.stem))
             with suppress(OSError), path.open("rb") as file:
                 file.seek(reading.offset)
-                whole, _, _ = file.read(_MOST_AT_ONCE).rpartition(b"\n")
+                whole, _, _ = file.read(_MAX_READ_BYTES).rpartition(b"\n")
                 reading.offset += len(whole) + bool(whole)
                 for line in whole.splitlines():
                     reading.take(line)

@@ -15,7 +15,7 @@ SNAPSHOT = Scrubber("hpcprof.profiles.scrub.memory:scrub", SUFFIXES, FILES)
 _LIBRARY = re.compile(r"(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*|torchinductor_[^/\\]*)[/\\].*$")
 """By their files, frames tell an optimizer or a collective from the program."""
 
-_KEPT = ("segments", "device_traces", NOTES)
+_COPIED_KEYS = ("segments", "device_traces", NOTES)
 """The keys that are copied; others, such as settings of the allocator, may hold anything."""
 
 
@@ -23,9 +23,9 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy a snapshot to ``target`` without paths, hosts and users, and return what was left out."""
     values = load_values(path)
     cleaning = _Cleaning(names)
-    copy = {key: cleaning.cleaned(value) for key, value in values.items() if key in _KEPT}
+    copy = {key: cleaning.cleaned(value) for key, value in values.items() if key in _COPIED_KEYS}
     target.write_bytes(pickle.dumps(copy, protocol=4))
-    left_out = sorted(str(key) for key, value in values.items() if key not in _KEPT and value)
+    left_out = sorted(str(key) for key, value in values.items() if key not in _COPIED_KEYS and value)
     return [*(["paths, hosts and users"] if cleaning.changed else []), *left_out]
 
 

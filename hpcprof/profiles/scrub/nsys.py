@@ -44,7 +44,7 @@ _TEXTS = {"TARGET_INFO_GPU": ("name", "chipName", "busLocation"), "TARGET_INFO_G
 _ENUM_TEXTS = ("name", "label")
 _PAYLOAD_COLUMNS = {"domainId", "globalTid", "eventType", "text"}
 
-_PLAIN = re.compile(r"[\w .,:()@+-]{0,80}", re.ASCII)
+_PLAIN_TEXT = re.compile(r"[\w .,:()@+-]{0,80}", re.ASCII)
 _EXPORT_ROWS = re.compile(r"EXPORT_(?:PRODUCT_\w+|SCHEMA_VERSION\w*|PLATFORM|ARCH)", re.ASCII)
 _SYSTEM_ROWS = (
     *("NvDriverVersion", "CudaDriverVersion", "OsDescription", "HardwarePlatform"),
@@ -183,7 +183,7 @@ def _safe_pairs(table: str, pairs: Pairs) -> Pairs:
         elif (
             is_option(name, value)
             if table == "META_DATA_CAPTURE"
-            else (name in _SYSTEM_ROWS or _EXPORT_ROWS.fullmatch(name)) and _PLAIN.fullmatch(value)
+            else (name in _SYSTEM_ROWS or _EXPORT_ROWS.fullmatch(name)) and _PLAIN_TEXT.fullmatch(value)
         ):
             safe_pairs.append((name, value))
     return safe_pairs

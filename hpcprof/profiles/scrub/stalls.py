@@ -12,7 +12,7 @@ from hpcprof.profiles.scrub.names import Names
 
 EVIDENCE = Scrubber("hpcprof.profiles.scrub.stalls:scrub", (), "the files in stall/ of a run")
 _NAME = re.compile(r"rank\d{5,9}\.(?:json|flight\.(?:json|pickle)|stack|process|native(?:\.\d+)?)$")
-_MOST_BYTES = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
 # Paths of one part, which the general rule leaves alone.
 _SHORT_PATH = re.compile(r"(?<![\w./>-])/[\w.+@-]+(?=[\":]|$)")
 _IDENTITY = re.compile(r"\((?=[^()\n]*\) [A-Za-z] \d)[^()\n]*\)")
@@ -29,9 +29,9 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     A pickle becomes JSON.
     """
     with reading(path), path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise DamagedInput(f"{path} has more than {_MOST_BYTES >> 20} MB.")
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise DamagedInput(f"{path} has more than {_MAX_FILE_BYTES >> 20} MB.")
     text = data.decode(errors="replace")
     if path.suffix in (".json", ".pickle"):
         try:

@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.kineto.reader import damage_as_sentence
 from hpcprof.profiles.scrub.names import Names
 
 _COMPRESSION = 6
-_NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
+_NO_CATEGORY, _OTHER_EVENTS = "events of no category", "events of other categories"
 
 
 class _LinkedEvent(Event):
@@ -60,7 +60,7 @@ _NUMERIC_ARGUMENTS = (
     *("In msg nelems", "Out msg nelems", "In split size", "Out split size", "Group size", "Rank", "Src Rank"),
     *("Dst Rank", "Global rank start", "Global rank stride", "Process Group Ranks"),
 )
-_DISTRIBUTED = ("rank", "world_size", "nccl_version", "pg_count")
+_DISTRIBUTED_KEYS = ("rank", "world_size", "nccl_version", "pg_count")
 _GROUP = ("pg_size", "ranks")
 _BACKEND = re.compile(
     r"(?:(?:cpu|cuda|xpu|hpu|mtia|mps):)?(?:nccl|gloo|mpi|ucc|xccl|hccl|fake|undefined)", re.ASCII
@@ -82,10 +82,10 @@ _DEVICE = (
 )
 # A process or thread: a number, or the profiler's own row.
 _PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
-_ENCLOSING = re.compile(rb'"e"')
+_END_PHASE = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 # Names of GPUs, and versions; no paths.
-_PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,80}", re.ASCII)
+_PLAIN_TEXT = re.compile(r"[\w.:,\[\] ()+-]{0,80}", re.ASCII)
 # Numbers as text: traces of ROCm have "0x0", and lists of ranks and sizes are texts.
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]{1,16}|[\d\[\], .+-]{0,4000}", re.ASCII)
 
@@ -144,7 +144,7 @@ def _clean_events(batch: Batch, names: Names, left_out: Counter[str]) -> Iterato
         if not isinstance(event, _LinkedEvent) or event.ph is None or event.cat is None or event.name is None:
             left_out[_NO_CATEGORY] += 1
         elif not (event.cat in _CATEGORIES or is_module(event)) or len(event.ph) != 1:
-            left_out[_OTHERS] += 1
+            left_out[_OTHER_EVENTS] += 1
         else:
             yield _Event(
                 event.ph,
@@ -155,7 +155,7 @@ def _clean_events(batch: Batch, names: Names, left_out: Counter[str]) -> Iterato
                 ts=_raw_if(_NUMBER, event.ts),
                 dur=_raw_if(_NUMBER, event.dur),
                 id=_raw_if(_NUMBER, event.id),
-                bp=_raw_if(_ENCLOSING, event.bp),
+                bp=_raw_if(_END_PHASE, event.bp),
                 args=_arguments(event.args, names, convolution="conv" in event.name),
             )
 
@@ -210,13 +210,13 @@ def _is_numeric(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return _PLAIN.fullmatch(value) is not None if isinstance(value, str) else _is_numeric(value)
+    return _PLAIN_TEXT.fullmatch(value) is not None if isinstance(value, str) else _is_numeric(value)
 
 
 def _distributed_info(info: object, names: Names) -> dict[str, Any] | None:
     if not isinstance(info, dict):
         return None
-    chosen = _numeric(info, _DISTRIBUTED) | _backend(info, "backend")
+    chosen = _numeric(info, _DISTRIBUTED_KEYS) | _backend(info, "backend")
     if isinstance(info.get("pg_config"), list):
         groups = (group for group in info["pg_config"] if isinstance(group, dict))
         chosen["pg_config"] = [

@@ -46,16 +46,16 @@ while IFS=: read -r _ kind group; do
 done </proc/self/cgroup
 kill "$target"
 """
-_HERE = ("/bin/sh", "-c", _SCRIPT)
+_LOCAL_COMMAND = ("/bin/sh", "-c", _SCRIPT)
 
 
 def node_evidence(machine: Inspected) -> list[CheckResult]:
     """Return what evidence can be kept on a node: one finding for each kind."""
     if machine.scheduler.runs_here:
-        output = machine.run(_HERE).stdout
+        output = machine.run(_LOCAL_COMMAND).stdout
     else:
         try:
-            with trial_job(machine, _HERE, 1, "--node") as (run, status):
+            with trial_job(machine, _LOCAL_COMMAND, 1, "--node") as (run, status):
                 output = "".join(
                     path.read_text(errors="replace") for path in run.path.glob("logs/rank00000.out")
                 )

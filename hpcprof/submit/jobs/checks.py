@@ -23,7 +23,7 @@ from hpcprof.submit.sites.files import MPS
 from hpcprof.submit.sites.model import NodeRequest, Queue, Required, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
-_PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
+_PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
@@ -398,7 +398,7 @@ def _check_node(job: Job, site: Site) -> None:
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
     start = re.match(scheduler.quoted_options, argument)
     words = start.group() + argument[start.end() :].replace(" ", "_") if start else argument
-    if not _PASSED_ON.fullmatch(words):
+    if not _PASSED_OPTION.fullmatch(words):
         valid = f"one option of {scheduler.title} as it is in a batch script, without quotes, \\, #, $ and `"
         raise UsageError(f"--scheduler-arg {argument!r}: write {valid}.", "scheduler_args")
     taken = scheduler.own_settings(site)

@@ -5,18 +5,18 @@ import re
 from hpcprof.common.errors import UsageError
 
 _DEFAULT_PCT = 20
-_MOST_PCT = 10_000
-_SLOW = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
+_MAX_PCT = 10_000
+_SLOW_OCCASION = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
 
 
 def parse_capture_when(text: str) -> int:
     """Return by how many percent steps must be slower than before to be recorded; 0 for ``off``."""
     if text == "off":
         return 0
-    match = _SLOW.fullmatch(text)
+    match = _SLOW_OCCASION.fullmatch(text)
     percent = int(match["percent"] or _DEFAULT_PCT) if match else 0
-    if not 0 < percent <= _MOST_PCT:
-        raise UsageError(f"--capture-when {text}: write slow, slow:PERCENT with 1 to {_MOST_PCT}, or off.")
+    if not 0 < percent <= _MAX_PCT:
+        raise UsageError(f"--capture-when {text}: write slow, slow:PERCENT with 1 to {_MAX_PCT}, or off.")
     return percent
 
 

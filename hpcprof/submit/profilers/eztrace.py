@@ -20,7 +20,7 @@ _MPI = ("openmpi", "mpich")
 _MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
 """The modules of each setting."""
 
-_UNKNOWN = (
+_UNKNOWN_MPI_NOTE = (
     "EZTrace has no module for the MPI of the program, or that is unknown: name one that eztrace_avail lists "
     "by --profiler-option mpi=."
 )
@@ -39,7 +39,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     # A build for one implementation.
     single = OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
     # Without the option it would load every module that is installed.
-    chosen = OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN!r}', ())
+    chosen = OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN_MPI_NOTE!r}', ())
     return (*output, *named, single, chosen)
 
 

@@ -34,7 +34,7 @@ _TRACES = {
 _NEWER = ("rccl", "allocation")
 """Traces that ROCm 6.2 does not have; they are left out there."""
 
-_WRITTEN = f"{SCRATCH}/rocprofv3"
+_SCRATCH_PATH = f"{SCRATCH}/rocprofv3"
 
 # The largest file is that of the program; the writers of the other files, such as a shell, ran no kernels.
 _KEEP = """
@@ -60,7 +60,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *((Versioned(("--selected-regions",)),) if captures_range(target, settings) else ()),
         *((Versioned(("--pmc",), counters),) if counters else ()),
         *(_TRACES[name] for name in names if name not in _NEWER),
-        f"--output-directory={_WRITTEN}",
+        f"--output-directory={_SCRATCH_PATH}",
         # All processes of a rank would write to one name.
         "--output-file=%pid%",
         "--",
@@ -90,7 +90,7 @@ ROCPROFV3 = Profiler(
     flags=_flags,
     # Its hooks in HIP's calls stay. It acts on roctxProfilerPause if it traces markers.
     window=lambda target, settings: "marker" in settings["trace"] and records_window(target, settings),
-    afterwards=kept_by(_KEEP, _WRITTEN),
+    afterwards=kept_by(_KEEP, _SCRATCH_PATH),
     start_up=start_up_unless_refused,
     complaint=lambda text: ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else "",
     counters=lambda target, settings: bool(settings["pmc"]),

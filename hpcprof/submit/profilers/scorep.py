@@ -68,7 +68,7 @@ SCOREP = Profiler(
     needs="scorep",
 )
 
-_PRELOADED = (
+_PRELOAD_COMMAND = (
     'libraries=$(scorep-preload-init --value-only --nocompiler --mpp=mpi --thread=none "$2" "$1") && shift '
     '&& exec env LD_PRELOAD="$libraries${LD_PRELOAD:+:$LD_PRELOAD}" "$@"'
 )
@@ -78,7 +78,7 @@ SCOREP_PRELOAD = replace(
     name="scorep-preload",
     summary="Score-P: MPI of a program as it is, by preloaded libraries",
     command=("/bin/sh",),
-    flags=lambda target, settings: ("-c", _PRELOADED, "scorep-preload-init", SCRATCH),
+    flags=lambda target, settings: ("-c", _PRELOAD_COMMAND, "scorep-preload-init", SCRATCH),
     in_program="",
     needs="scorep-preload-init",
     becomes_program=True,

@@ -23,21 +23,28 @@ from hpcprof.submit.sites.model import Site
 RUNS_DIR = "hpcprof-runs"
 """The folder of runs on a host whose site names none, in the user's home folder."""
 
-_CONNECTING_SECONDS = 300.0
+_MAX_CONNECT_SECONDS = 300.0
 """For one connection: somebody may have to type a password, or to confirm on a telephone."""
 
 _SECONDS = 120.0
 _LOCAL_SECONDS = 10.0
-_MOST_BYTES = 32 << 20
+_MAX_OUTPUT_BYTES = 32 << 20
 """The most that a command may print."""
 
 _NO_CONNECTION = 255
-_NOT_FOUND = (126, 127)
+_NOT_FOUND_CODES = (126, 127)
 _OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
-_SHARED = ("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-o", "ControlPersist=10m")
+_SHARED_CONNECTION = (
+    "-o",
+    "ControlMaster=auto",
+    "-o",
+    "ControlPath=~/.ssh/hpcprof-%C",
+    "-o",
+    "ControlPersist=10m",
+)
 _MARK = "hpcprof-account"
 
-_UNANSWERED = ("Permission denied (", "Host key verification failed")
+_UNANSWERED_PROMPTS = ("Permission denied (", "Host key verification failed")
 """Words of ssh where it would have to ask for a password, or to confirm a host that is new."""
 
 _ADVICE = "; run hpcprof in a terminal first, where ssh can ask you"
@@ -70,8 +77,8 @@ class Host:
         is_open = run_command([*_ssh(self.name, self.user), "-O", "check", "--", self.name], timeout=_SECONDS)
         if is_open.exit_code != 0:
             asking = _can_ask()
-            with self.reached(["true"], _CONNECTING_SECONDS, asking=asking) as running:
-                running.stdout.read(_MOST_BYTES)
+            with self.reached(["true"], _MAX_CONNECT_SECONDS, asking=asking) as running:
+                running.stdout.read(_MAX_OUTPUT_BYTES)
             self.check(running)
 
     def account(self) -> Host:
@@ -100,10 +107,12 @@ class Host:
         """
         script = _script(words, directory, environment or {}, prelude)
         with self.reached(["/bin/sh", "-c", script], seconds) as running:
-            output = running.stdout.read(_MOST_BYTES + 1)
-            if len(output) > _MOST_BYTES:
-                raise HostUnreachable(f"{words[0]} on {self.name} printed more than {_MOST_BYTES >> 20} MiB.")
-        if running.exit_code in _NOT_FOUND:
+            output = running.stdout.read(_MAX_OUTPUT_BYTES + 1)
+            if len(output) > _MAX_OUTPUT_BYTES:
+                raise HostUnreachable(
+                    f"{words[0]} on {self.name} printed more than {_MAX_OUTPUT_BYTES >> 20} MiB."
+                )
+        if running.exit_code in _NOT_FOUND_CODES:
             raise CommandNotStarted(words[0], f"{self.name} has none on the PATH of commands that ssh runs")
         self.check(running)
         text = output.decode("utf-8", "replace")
@@ -124,7 +133,7 @@ class Host:
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             # Messages of ssh in a terminal can be read there.
             complaint = masked(" ".join(ended.stderr.split())).rstrip(".")
-            unanswered = any(text in complaint for text in _UNANSWERED) and not _can_ask()
+            unanswered = any(text in complaint for text in _UNANSWERED_PROMPTS) and not _can_ask()
             advice = _ADVICE if unanswered else ""
             raise HostUnreachable(f"{self.name} cannot be reached{complaint and ': '}{complaint}{advice}.")
 
@@ -143,7 +152,7 @@ def _ssh(name: str, user: str) -> tuple[str, ...]:
     words = ("ssh", *_OPTIONS, *(("-l", user) if user else ()))
     settings = run_command([*words, "-G", "--", name], timeout=_LOCAL_SECONDS).stdout.splitlines()
     path = next((line.partition(" ")[2] for line in settings if line.startswith("controlpath ")), "none")
-    return words if path != "none" else (*words, *_SHARED)
+    return words if path != "none" else (*words, *_SHARED_CONNECTION)
 
 
 def _script(words: Sequence[str], directory: str, environment: Mapping[str, str], prelude: str) -> str:

@@ -14,13 +14,13 @@ _FOLDERS = ("state", "logs", "results", "stall", "telemetry", "attempts")
 """Folders in a copy of a run that has not been collected."""
 
 _PROFILES = "profiles"
-_OWN = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
+_OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
 """State files that are written here, whatever the host has under their names."""
 
-_MOST_BYTES = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
 """The largest file that is fetched of a run that is followed."""
 
-_FREE_BYTES = 1 << 30
+_MIN_FREE_BYTES = 1 << 30
 """Space that a transfer of profiles leaves free on the disk."""
 
 
@@ -56,9 +56,11 @@ def refresh(run: Run) -> list[str]:
 def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
     """Fetch what is new of a run but its profiles, in ``seconds``; remove state files that are gone there."""
     files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
-    local = {f"state/{name}" for name in _OWN}
+    local = {f"state/{name}" for name in _OWN_STATE_FILES}
     files = {name: file for name, file in files.items() if name not in local}
-    fetched = fetch_files(host, host.folder(run.id), _new_files(run, files), run.path, _MOST_BYTES, seconds)
+    fetched = fetch_files(
+        host, host.folder(run.id), _new_files(run, files), run.path, _MAX_FILE_BYTES, seconds
+    )
     for path in (run.path / "state").glob("*"):
         name = f"state/{path.name}"
         if path.is_file() and name not in files and name not in local:
@@ -81,7 +83,7 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
     files = list_files(host, host.folder(run.id), below)
     new = _new_files(run, files) | {name: file for name, file in files.items() if name == always}
     size = sum(file.size for file in new.values())
-    free = shutil.disk_usage(run.path).free - _FREE_BYTES
+    free = shutil.disk_usage(run.path).free - _MIN_FREE_BYTES
     if size > free:
         needed = f"{' and '.join(below)} of {run.id} on {host.name} have {size / 1e9:.1f} GB"
         raise HpcprofError(f"{needed}, and {run.path} has room for {max(free, 0) / 1e9:.1f} GB.")

@@ -195,7 +195,7 @@ class _Compiled(BytecodeCache):
         self._codes[bucket.key] = bucket.bytecode_to_string()
 
 
-_COMPILED = _Compiled()
+_COMPILED_TEMPLATES = _Compiled()
 
 
 def template_path() -> list[Path]:
@@ -397,7 +397,7 @@ def template_environment(
     environment = _Environment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
-        bytecode_cache=_COMPILED,
+        bytecode_cache=_COMPILED_TEMPLATES,
         autoescape=False,  # shell scripts: every value goes through the quote filter
         keep_trailing_newline=True,
         trim_blocks=True,

@@ -30,10 +30,10 @@ from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
-_LOOK_S, _LOOK_THERE_S = 0.5, 2.0
+_LOCAL_PERIOD_S, _REMOTE_PERIOD_S = 0.5, 2.0
 """Seconds between two checks for answers, in a local folder and on a host."""
 
-_PATIENCE_S = 120.0
+_WRITE_SECONDS = 120.0
 """Maximum time in seconds for a rank to write its trace, beyond ten times the time of the steps."""
 
 _ANSWER = re.compile(r"rank(\d{5,9})\.json")
@@ -76,7 +76,7 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         sentence = f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
         raise UsageError(sentence)
     earlier = _open_request(run)
-    if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
+    if earlier is not None and not _have_ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
         last = max(lines[-1].step for lines in live.values())
         if last < earlier.first + earlier.steps:
             span = f"{earlier.first} to {earlier.first + earlier.steps - 1}"
@@ -87,11 +87,11 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     if host is None:
         write_request(run.path / "state", request)
     else:
-        _write_there(host, host.folder(run.id) / "state" / REQUEST, json.dumps(request._asdict()))
+        _write_on_host(host, host.folder(run.id) / "state" / REQUEST, json.dumps(request._asdict()))
     return request, chosen
 
 
-def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
+def _write_on_host(host: Host, path: PurePosixPath, text: str) -> None:
     script = 'printf %s "$2" >"$1.part" && mv -f -- "$1.part" "$1"'
     result = host.run(["sh", "-c", script, "sh", str(path), text])
     if result.exit_code != 0:
@@ -102,14 +102,14 @@ def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, Cap
     """Wait until all ranks have recorded, and return their answers."""
     _, wall_ns = _progress(read_live_steps(run), time.time())
     host = host_of(run)
-    limit = time.monotonic() + _PATIENCE_S + 10 * (LEAD_S + (request.steps + 3) * wall_ns / 1e9)
+    limit = time.monotonic() + _WRITE_SECONDS + 10 * (LEAD_S + (request.steps + 3) * wall_ns / 1e9)
     while True:
         if host is not None:
             update(run, host)
         answers, has_ended = _answers(run, request), run.state_file("finished") is not None
-        if _ended(answers, ranks) or has_ended or time.monotonic() > limit:
+        if _have_ended(answers, ranks) or has_ended or time.monotonic() > limit:
             break
-        time.sleep(_LOOK_S if host is None else _LOOK_THERE_S)
+        time.sleep(_LOCAL_PERIOD_S if host is None else _REMOTE_PERIOD_S)
     failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
     silent = [rank for rank in ranks if rank not in answers or answers[rank].state == "accepted"]
     if silent and not failed:
@@ -141,7 +141,7 @@ def _open_request(run: Run) -> Request | None:
         raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
 
 
-def _ended(answers: Mapping[int, CaptureAnswer], ranks: list[int]) -> bool:
+def _have_ended(answers: Mapping[int, CaptureAnswer], ranks: list[int]) -> bool:
     return all(rank in answers and answers[rank].state != "accepted" for rank in ranks)
 
 

@@ -22,7 +22,7 @@ _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
 _INNER_ERRORS = re.compile(r"""^ *File "[^"\n]+", line \d+.*\n(?:[ \t].*\n)*(\S.*)""", re.MULTILINE)
 """The errors at the ends of tracebacks."""
 _LONGEST_MESSAGE = 300
-_UNLIMITED = 1 << 60
+_UNLIMITED_BYTES = 1 << 60
 """From this number of bytes on, a control group has no limit of its memory."""
 
 
@@ -127,7 +127,9 @@ def memory_cause(run: Run, rank: int) -> FailureCause | None:
     count, limit = parsed_count(text), parsed_count(most)
     if count is None:
         return None
-    limit_text = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
+    limit_text = (
+        f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED_BYTES else ""
+    )
     processes = "a process" if count == 1 else f"{count} processes"
     where = "on its node" if most == "node" else f"of its control group{limit_text}"
     return FailureCause("node_memory", f"out of memory: the kernel killed {processes} {where}")

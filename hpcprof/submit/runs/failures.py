@@ -38,16 +38,16 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
 TAIL_LINES = 20
 _TAIL_BYTES = 1 << 20
-_SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
+_SIGNAL_BASE = 128  # a shell reports a program that signal n killed as 128 + n
 _OWN_SIGNALS = {
-    _SIGNALLED + number
+    _SIGNAL_BASE + number
     for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS)
 }
 """Exit codes of programs that a fault of their own ended, and no launcher."""
 
 _NO_SPACE = ("full_disk", "full_disk_error")
 _ABORTS = ("mpich_abort", "open_mpi_abort")
-_LOST = ("slurm_node", "open_mpi_node")
+_LOST_NODE_PATTERNS = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
 _LAUNCHER_BYTES = 1 << 20
@@ -62,8 +62,8 @@ _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
 
-_KILLED_CODES = {_SIGNALLED + number for number in (signal.SIGTERM, signal.SIGKILL)}
-_KILLED = "left no exit code (it was killed)"
+_KILLED_CODES = {_SIGNAL_BASE + number for number in (signal.SIGTERM, signal.SIGKILL)}
+_KILLED_NOTE = "left no exit code (it was killed)"
 _LOADER = "data_loader"
 _MOST_SILENT = 1000
 """Maximum number of ranks without any file that are listed: ``run.json`` may claim millions."""
@@ -165,13 +165,13 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
     node_lost = NODE_LOST in (run.state_file("verdict") or "")
     lost = "left no exit code, as a node was lost" if node_lost else ""
-    lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST else lost
+    lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST_NODE_PATTERNS else lost
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)
         # Without a node, nothing was left of its ranks.
         unknown = code is None and not (lost and rank in started)
-        return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNALLED, rank
+        return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNAL_BASE, rank
 
     other_ranks = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
@@ -193,7 +193,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return "left no exit code, as no space was left for it"
         if culprit is not None:
             return f"was ended with rank {culprit}"
-        return _KILLED
+        return _KILLED_NOTE
 
     explained = [
         *([first if first.exception else replace(first, how=ended_by(first.rank))] if first else []),
@@ -204,7 +204,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             for rank in other_ranks
         ),
     ]
-    if job_cause is not None and job_cause.name not in _LOST:
+    if job_cause is not None and job_cause.name not in _LOST_NODE_PATTERNS:
         explained = [_with_cause(failure, job_cause) for failure in explained]
     return _culprit_first(run, [*explained, *_failed_workers(run, explained)], lost)
 
@@ -246,7 +246,7 @@ def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
         rank for rank, code in codes if code == 0 and _time_written(run, f"rank{rank:05d}.exit") < moment
     ]
     sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
-    killed = failure.how == _KILLED or failure.exit_code in _KILLED_CODES
+    killed = failure.how == _KILLED_NOTE or failure.exit_code in _KILLED_CODES
     return replace(failure, before=sentence) if failure.noticed_another or killed else failure
 
 

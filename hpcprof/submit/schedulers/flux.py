@@ -52,7 +52,7 @@ _RESERVED_OPTIONS = {
 }
 """The options that hpcprof sets, each with the end of a sentence on what to do."""
 
-_LONG_OPTIONS = {
+_LONG_NAMES = {
     "-B": "--bank",
     "-N": "--nodes",
     "-c": "--cores-per-slot",
@@ -113,7 +113,7 @@ class FluxScheduler(BatchScheduler):
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option."""
         name = re.split(r"[= ]", directive)[0]
-        return frozenset({name if name.startswith("--") else _LONG_OPTIONS.get(name[:2], name[:2])})
+        return frozenset({name if name.startswith("--") else _LONG_NAMES.get(name[:2], name[:2])})
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
@@ -215,18 +215,18 @@ def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
         raise SchedulerError("the output of flux jobs is not as expected.") from None
 
 
-_WAITING = {"NEW": "", "DEPEND": "waits for another job to succeed", "PRIORITY": "", "SCHED": ""}
-_RUNNING = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
+_WAITING_STATES = {"NEW": "", "DEPEND": "waits for another job to succeed", "PRIORITY": "", "SCHED": ""}
+_RUNNING_STATES = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
 
 
 def _record(job: Mapping[str, Any], now: float) -> Record:
     state = job.get("state")
-    if state in _WAITING:
+    if state in _WAITING_STATES:
         is_held = job.get("urgency") == 0
-        words = "held: flux job urgency JOB default releases it" if is_held else _WAITING[state]
+        words = "held: flux job urgency JOB default releases it" if is_held else _WAITING_STATES[state]
         return Record(JobState.QUEUED, words)
-    if state in _RUNNING:
-        return Record(JobState.RUNNING, _RUNNING[state])
+    if state in _RUNNING_STATES:
+        return Record(JobState.RUNNING, _RUNNING_STATES[state])
     if state != "INACTIVE":
         return Record(JobState.UNKNOWN, f"Flux calls its state {state}")
     return _ended_record(job, now)

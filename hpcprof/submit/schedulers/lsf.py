@@ -154,8 +154,10 @@ class LsfScheduler(BatchScheduler):
 
 
 _SILENT = ("LSF is down", "not responding", "Failed in an LSF library call", "Connection refused")
-_NOT_FOUND = re.compile(r"(?:Job <[^>]*> is not found|No (?:unfinished )?job found|No matching job found)")
-_NOT_KILLED = re.compile(r"Job <[^>]*>: (?!Job has already finished|No matching job)(.*)")
+_NOT_FOUND_MESSAGE = re.compile(
+    r"(?:Job <[^>]*> is not found|No (?:unfinished )?job found|No matching job found)"
+)
+_NOT_KILLED_MESSAGE = re.compile(r"Job <[^>]*>: (?!Job has already finished|No matching job)(.*)")
 
 
 def parse_bsub(code: int, out: str, error: str) -> str:
@@ -175,13 +177,15 @@ def parse_bjobs(code: int, out: str, error: str) -> dict[str, Record]:
 
 def parse_bkill(code: int, text: str) -> None:
     """Check the result of bkill: a job that has ended or is unknown need not be ended."""
-    if code != 0 and ((refused := _NOT_KILLED.search(text)) or not re.search(r"^Job <", text, re.MULTILINE)):
+    if code != 0 and (
+        (refused := _NOT_KILLED_MESSAGE.search(text)) or not re.search(r"^Job <", text, re.MULTILINE)
+    ):
         reason = refused[1] if refused else text
         raise SchedulerError(f"bkill did not end the job: {complaint(reason)}.")
 
 
 def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
-    if code != 0 and not _NOT_FOUND.search(f"{out}\n{error}"):
+    if code != 0 and not _NOT_FOUND_MESSAGE.search(f"{out}\n{error}"):
         if any(words in error for words in _SILENT):
             raise Unreachable(f"LSF did not answer: {complaint(error)}.")
         raise SchedulerError(f"bjobs failed: {complaint(error or out)}.")

@@ -551,8 +551,8 @@ def _complaint(error: str) -> str:
     return re.sub(r"^(?:\S*/)?q(?:sub|stat|del|select): +", "", complaint(lines))
 
 
-_DELETED = "91"
-_FAILED = "93"
+_DELETED_SUBSTATE = "91"
+_FAILED_SUBSTATE = "93"
 _WALLTIME = -29
 _NODE_LOST = -20
 _BY_SIGTERM = 256 + signal.SIGTERM  # qdel ends a job by SIGTERM
@@ -624,7 +624,7 @@ def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:
     code = int(float(text))
     if code == _WALLTIME:
         return Record(JobState.TIMEOUT, "", None, ago)
-    if job.get("substate") == _DELETED or code == _BY_SIGTERM:
+    if job.get("substate") == _DELETED_SUBSTATE or code == _BY_SIGTERM:
         return Record(JobState.CANCELLED, _canceller(job), None, ago)
     if code < 0:
         unknown = f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}"
@@ -636,7 +636,7 @@ def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:
         return Record(JobState.FAILED, f"exit code {code} ({_signal_name(code - 128)})", code, ago)
     if code > 0:
         return Record(JobState.FAILED, "", code, ago)
-    if job.get("substate") == _FAILED:
+    if job.get("substate") == _FAILED_SUBSTATE:
         return Record(JobState.FAILED, "a job of the array failed", None, ago)
     unwritten = job.get("Stageout_status") == "0"
     return Record(JobState.COMPLETED, "PBS could not write its output files" if unwritten else "", 0, ago)
@@ -646,7 +646,7 @@ def _never_ran(job: Mapping[str, str]) -> str:
     _, _, why = job.get("comment", "").partition("Can Never Run:")
     if why:
         return f"deleted from the queue; it could never run: {why.removesuffix('and terminated').strip()}"
-    if job.get("substate") != _DELETED and job.get("depend"):
+    if job.get("substate") != _DELETED_SUBSTATE and job.get("depend"):
         return "removed by PBS: a job that it depended on did not succeed"
     return " ".join(filter(None, ("deleted", _canceller(job), "while it waited in the queue")))
 

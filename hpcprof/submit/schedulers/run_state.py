@@ -243,7 +243,7 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
 
 
 _FILE = "verdict"
-_FINISHED = "finished"
+_FINISHED_FILE = "finished"
 
 
 def read_verdict(run: Run) -> JobStatus | None:
@@ -296,7 +296,7 @@ def status_now(run: Run, answer: JobStatus) -> JobStatus:
 
 def status_by_finished_file(run: Run) -> JobStatus | None:
     """Return the status of a run by the exit code in its ``finished`` file; None if it has none."""
-    code = parsed_count(run.state_file(_FINISHED) or "")
+    code = parsed_count(run.state_file(_FINISHED_FILE) or "")
     if code is None:
         return None
     state, reason = (JobState.FAILED, f"exit code {code}") if code else (JobState.COMPLETED, "")

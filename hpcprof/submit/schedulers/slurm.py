@@ -51,7 +51,7 @@ from hpcprof.submit.schedulers.scheduler import (
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, NodeRequest, Queue, Required, Site, Vendor
 
-_SHORT = {
+_LONG_NAMES = {
     "-A": "--account",
     "-C": "--constraint",
     "-G": "--gpus",
@@ -101,7 +101,7 @@ _OWN_SETTINGS = {
 
 _MEMORY = "the memory"
 _CPUS = "the CPUs of a rank"
-_COMMON = {
+_EXCLUSIVE_OPTIONS = {
     "--mem": _MEMORY,
     "--mem-per-cpu": _MEMORY,
     "--mem-per-gpu": _MEMORY,
@@ -188,12 +188,12 @@ class SlurmScheduler(BatchScheduler):
         """Return an option's long name, which sbatch accepts in part, or what several set in common."""
         name = directive.replace(" ", "=").partition("=")[0]
         if not name.startswith("--"):
-            name = _SHORT.get(name[:2], name[:2])
-        elif name not in _COMMON and len(name) >= _SHORTEST_PREFIX:
+            name = _LONG_NAMES.get(name[:2], name[:2])
+        elif name not in _EXCLUSIVE_OPTIONS and len(name) >= _SHORTEST_PREFIX:
             name = next((setting for setting in _OWN_SETTINGS if setting.startswith(name)), name)
         if name == "--gres" and "gpu" in directive:
             name = GPUS
-        return frozenset({_COMMON.get(name, name)})
+        return frozenset({_EXCLUSIVE_OPTIONS.get(name, name)})
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives of the site and the user, and the one that requests a node's GPUs."""
@@ -427,7 +427,7 @@ SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
 # sbatch has not reached the controller, so that no job can have been accepted.
-_NOT_REACHED = "Unable to contact slurm controller (connect failure)"
+_NOT_REACHED_MESSAGE = "Unable to contact slurm controller (connect failure)"
 _SILENT = (
     "Unable to contact slurm controller",
     "Problem talking to database",
@@ -449,7 +449,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    refused = code != 0 and (_NOT_REACHED in error or not any(words in error for words in _SILENT))
+    refused = code != 0 and (_NOT_REACHED_MESSAGE in error or not any(words in error for words in _SILENT))
     raise submission_error("sbatch", reason, refused=refused)
 
 

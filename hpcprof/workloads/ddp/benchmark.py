@@ -35,8 +35,8 @@ from hpcprof.workloads.timing import MeasuredTimes, Timer, clock_for
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
-_CAPTURED, _FEWEST_CAPTURED, _LONGEST_CAPTURE_NS = 20, 3, 10_000_000_000
-_COMPARED = 4096
+_CAPTURE_LIMITS, _FEWEST_CAPTURED, _LONGEST_CAPTURE_NS = 20, 3, 10_000_000_000
+_MAX_COMPARED_VALUES = 4096
 _AGREE = 1e-6
 
 StepSpans = tuple[tuple[int, int], ...]
@@ -254,13 +254,13 @@ def middle_steps(count: int, first: int, end: int) -> StepSpans:
 
 def captured_by_default(step_ns: int) -> int:
     """Return the default number of steps to capture: 20, or the number in 10 s if less, but at least 3."""
-    return min(_CAPTURED, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
+    return min(_CAPTURE_LIMITS, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
 
 
 def _agreement(trainer: Trainer, world: World) -> Correctness:
     """Compare the parameters with rank 0's; they must be equal, since all ranks apply the same gradients."""
     flat = torch.cat([parameter.detach().flatten().double() for parameter in trainer.ddp.parameters()])
-    cpu = flat[:: max(1, len(flat) // _COMPARED)].cpu()
+    cpu = flat[:: max(1, len(flat) // _MAX_COMPARED_VALUES)].cpu()
     reference = torch.tensor(world.comm.bcast(cpu.tolist() if world.rank == 0 else None))
     error = float((cpu - reference).norm() / reference.norm())
     return Correctness(error <= _AGREE, error, _AGREE, len(cpu), "rank 0's parameters")

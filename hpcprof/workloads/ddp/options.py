@@ -18,7 +18,7 @@ COMM_HOOKS = ("allreduce", "builtin", "bf16", "noop")
 CAPTURES = ("step", "backward")
 PRECISIONS = ("fp32", "tf32", "bf16")
 # The longest sequences that the published models support.
-_LONGEST = {"bert": 512, "gpt2": 1024}
+_MAX_SEQUENCE_LENGTH = {"bert": 512, "gpt2": 1024}
 
 
 def _above_zero(text: str) -> float:
@@ -167,7 +167,7 @@ def parse(arguments: Sequence[str]) -> TrainingParameters:
         raise UsageError(
             f"--warmup-epochs {parameters.warmup} leaves none of the {parameters.epochs} epochs to measure."
         )
-    longest = _LONGEST.get(parameters.model)
+    longest = _MAX_SEQUENCE_LENGTH.get(parameters.model)
     if longest and parameters.sequence_length > longest:
         raise UsageError(
             f"--sequence-length {parameters.sequence_length}: {parameters.model} supports at most {longest}."
@@ -221,9 +221,13 @@ LOCAL, GLOBAL = "local_config.json", "global_config.json"
 _COUNTS = {"world_size": 1, "epochs": 1, "batchsize": 1, "warmup_epochs": 0}
 _PATHS = ("ncu_path", "nsys_path", "python_path")
 _TEXTS = ("cuda_visible_devices", "cuda_version_check", *_PATHS)
-_REQUIRED = ("cap_size", "epochs", "batchsize")
+_REQUIRED_SETTINGS = ("cap_size", "epochs", "batchsize")
 _KEYS = ("cap_size", *_COUNTS, *_TEXTS)
-_RENAMED = {"cap_size": "bucket_cap_mb", "batchsize": "batch_size", "cuda_version_check": "cuda_version"}
+_RENAMED_SETTINGS = {
+    "cap_size": "bucket_cap_mb",
+    "batchsize": "batch_size",
+    "cuda_version_check": "cuda_version",
+}
 """The names of settings in the options of the workload, where they differ."""
 
 
@@ -239,14 +243,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
                 raise unknown("key", key, _KEYS, f" in {path}")
             _check(path, key, value)
             values[key], source[key] = value, path
-    for key in _REQUIRED:
+    for key in _REQUIRED_SETTINGS:
         if key not in values:
             raise UsageError(f"the key {key} is missing: add it to {folder / LOCAL}.")
     for key in _PATHS:
         if key in values and not Path(values[key]).is_file():
             raise UsageError(f"{source[key]}: {key} is {values[key]}, which does not exist.")
     tools = {key.removesuffix("_path"): values.pop(key) for key in _PATHS if key in values}
-    parameters = {_RENAMED.get(key, key): value for key, value in values.items()}
+    parameters = {_RENAMED_SETTINGS.get(key, key): value for key, value in values.items()}
     return {"model": str((folder / MODEL_FILE).absolute()), "tools": tools, **parameters}
 
 

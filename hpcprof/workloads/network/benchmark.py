@@ -25,8 +25,8 @@ from hpcprof.workloads.network.options import OUTPUT, Parameters
 from hpcprof.workloads.rankenv import RankEnvironment
 
 _WARM_UP = 2
-_FEWEST, _MOST = 3, 1000
-_SLOWEST_S = 2.0
+_FEWEST, _MAX_REPEATS = 3, 1000
+_MAX_OPERATION_S = 2.0
 """Duration of one operation beyond which larger buffers are left out."""
 OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Send")
 Operation = Callable[[], object]
@@ -82,7 +82,7 @@ def _times(group: _Mpi, wanted: Parameters) -> Iterator[tuple[str, int, float]]:
             whole = max(size // (4 * group.size), 1) * 4 * group.size
             seconds = _time(group, group.operation(op, whole), wanted.budget_ms / 1000)
             yield op, whole, seconds / (2 if op == "Send" else 1)
-            if seconds > _SLOWEST_S:
+            if seconds > _MAX_OPERATION_S:
                 break
             size *= 2
 
@@ -99,7 +99,7 @@ def _time(group: _Mpi, operation: Operation, budget: float) -> float:
 
     mean(_WARM_UP)
     typical = mean(1)
-    return mean(int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MOST)))
+    return mean(int(np.clip(budget / max(typical, 1e-9), _FEWEST, _MAX_REPEATS)))
 
 
 class _Mpi:

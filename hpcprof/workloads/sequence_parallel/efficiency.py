@@ -19,9 +19,9 @@ DIRECTIONS = {"forward": cost_model.FORWARD_PHASES, "backward": cost_model.BACKW
 """The phases of each direction."""
 
 # A smaller share may be due to launches and marks: the extra marks of the serial mode cost up to 4 %.
-_SEEN_PCT = 10
+_VISIBLE_PCT = 10
 # If perfect overlap would save less than this part of a serial step, the result would be noise.
-_RELEVANT = 0.05
+_RELEVANT_SHARE = 0.05
 # The 95 % interval of the median of n steps reaches this times the square root of n steps to either side.
 _HALF_WIDTH = 0.98
 
@@ -134,9 +134,9 @@ def overlapped(
     cannot be known: a single rank does not communicate, a CPU uses the same cores for both, and if
     communication is only a small part of a step, the effect of overlap is within the noise.
     """
-    if interval is None or ranks == 1 or device == "cpu" or serial - bound < _RELEVANT * serial:
+    if interval is None or ranks == 1 or device == "cpu" or serial - bound < _RELEVANT_SHARE * serial:
         return None
-    return interval[0] > _SEEN_PCT
+    return interval[0] > _VISIBLE_PCT
 
 
 def no_overlap(mode: str, stats: Figures) -> str | None:

@@ -179,7 +179,7 @@ _REASONS = {
     0x100: "display clocks",
 }
 
-_MOVED = 0.05
+_MIN_CLOCK_CHANGE = 0.05
 """Minimum relative change of a clock that makes times incomparable."""
 
 
@@ -228,7 +228,7 @@ def state_change(before: GpuState | None, after: GpuState | None) -> str | None:
     changes = [
         f"its {name} changed from {first} to {last} MHz"
         for name, (first, last) in clocks.items()
-        if abs(last - first) > _MOVED * first
+        if abs(last - first) > _MIN_CLOCK_CHANGE * first
     ]
     new = [reason for reason in after.throttled_by if reason not in before.throttled_by]
     if new:

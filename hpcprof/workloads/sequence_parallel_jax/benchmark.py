@@ -30,7 +30,7 @@ from hpcprof.workloads.sequence_parallel_jax.options import Parameters
 _MODE = "shard_map"
 _AXIS = "ranks"
 _SAMPLED_ROWS = 64
-_SECOND = 1_000_000_000
+_SECOND_NS = 1_000_000_000
 # Bounds of the relative norm, as those of ``sequence-parallel``.
 _BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _REFERENCE = "float64 matmuls of sampled rows on each rank, with the weights of all ranks"
@@ -210,9 +210,9 @@ def _flops(parameters: Parameters) -> int:
 
 def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
     # JAX keeps 32 bits of a number.
-    parts = np.array([divmod(moment, _SECOND) for moment in times], np.int32)
+    parts = np.array([divmod(moment, _SECOND_NS) for moment in times], np.int32)
     everyone = np.asarray(multihost_utils.process_allgather(parts)).reshape(size, -1, 2)
-    return [[seconds * _SECOND + remainder for seconds, remainder in rank] for rank in everyone.tolist()]
+    return [[seconds * _SECOND_NS + remainder for seconds, remainder in rank] for rank in everyone.tolist()]
 
 
 def _text(result: RankResult, parameters: Parameters) -> str:

@@ -208,7 +208,7 @@ def test_files_from_before_a_table_was_added_are_read_without_it(
     events = save(tmp_path, timeline)
     monkeypatch.undo()
     assert_same(events.load(), timeline)
-    monkeypatch.setattr(timeline_parquet, "_ADDED", ())
+    monkeypatch.setattr(timeline_parquet, "_ADDED_TABLES", ())
     assert events.load() is None
 
 

@@ -32,7 +32,7 @@ _CAPTURE = "hpcprof.workloads.capture"
 _WARM_UP, _MOST_ALONE, _FEWEST_ALONE = 3, 40, 4
 """Steps before any that are timed alone, and the most and the fewest of these."""
 
-_KEPT = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
 """The environment variables of a program that `Nvtx.end` starts."""
 
 _ALL_THREADS = 0
@@ -56,7 +56,7 @@ class Nvtx:
         """Have Nsight Systems end a session, which has recorded from the program's start on."""
         self.pause()  # It takes over what CUDA has recorded so far.
         # It would otherwise be a program to trace.
-        environment = {name: value for name, value in os.environ.items() if name in _KEPT}
+        environment = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES}
         silent = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
         with suppress(OSError):
             command = ["nsys", "stop", f"--session={session}"]

@@ -32,14 +32,14 @@ from hpcprof.profiles.timeline import (
 
 _HEAD_BYTES = 1 << 16
 _ON_GPU = "kernel_gpu"
-_APART_NS = 1_000_000_000
+_PLACEHOLDER_NS = 1_000_000_000
 """The time between the ends of operations whose times are unknown."""
 
 _SHORTEST_LINE = 100
 """Bytes that each line with an operation has at least: the names of its fields."""
 
-_LONGEST_US = 1 << 43
-_LATEST_US = 1 << 52
+_MAX_DURATION_US = 1 << 43
+_MAX_STAMP_US = 1 << 52
 
 
 class _Header(msgspec.Struct):
@@ -103,7 +103,9 @@ class _Line(msgspec.Struct):
         if completed is None or operation(completed.name) is None or self.header.n_ranks < 1:
             return False
         stops = [event.kernel_stop_ts for event in (completed.event_trace_ts or _EventTrace()).kernel_events]
-        in_time = 0 <= completed.exec_time_us < _LONGEST_US and 0 <= max(stops, default=0) < _LATEST_US
+        in_time = (
+            0 <= completed.exec_time_us < _MAX_DURATION_US and 0 <= max(stops, default=0) < _MAX_STAMP_US
+        )
         return in_time and 0 <= completed.msg_size_bytes < 1 << 62
 
     @property
@@ -182,7 +184,7 @@ def _ends(lines: Sequence[_Line]) -> tuple[Ints, int]:
         counts: dict[str, int] = defaultdict(int)
         for row, line in enumerate(lines):
             counts[line.header.id] += 1
-            ends[row] = counts[line.header.id] * _APART_NS
+            ends[row] = counts[line.header.id] * _PLACEHOLDER_NS
     return ends, unknown
 
 

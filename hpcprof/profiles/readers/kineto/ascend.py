@@ -28,13 +28,13 @@ from hpcprof.profiles.timeline import Gpu, Timeline
 
 _DEVICE, _HOST, _PYTHON = "Ascend Hardware", "CANN", "Python"
 _COMMUNICATION = ("Communication", "HCCL")
-_REPEATED = "Overlap Analysis"
+_REPEATED_TRACK = "Overlap Analysis"
 _COPY = re.compile(r"MEMCPY_\w+|MEM_ASYNC|SDMA\w*|PCIE_DMA\w*")
 _NO_WORK = re.compile(
     r"(?:EVENT|NOTIFY|CAPTURE|MODEL|PROFILER|STREAM|LABEL)_\w+|WRITE_VALUE\w*|PLACE_HOLDER\w*|CALLBACK\w*"
 )
 """Types of tasks that wait, record or start others."""
-_NUMBERED = re.compile(r"(hcom_\w+?__\d+)(?:_\d+)+")
+_NUMBERED_NAME = re.compile(r"(hcom_\w+?__\d+)(?:_\d+)+")
 _RANK_OF_FILE = re.compile(r"profiler_info_(\d{1,9})\.json")
 _FIRST_STREAM = 1 << 20
 """The streams of HCCL's groups are numbered from here."""
@@ -181,7 +181,7 @@ class _Trace:
                 yield _plain_event(event, cat="cpu_op")
             elif event.cat in ("cpu_op", "python_function", "user_annotation"):
                 yield _plain_event(event, cat=self._python_category(event))
-        elif process != _REPEATED:
+        elif process != _REPEATED_TRACK:
             self.unread[process] += 1
 
     def _python_category(self, event: Event) -> str | None:
@@ -205,7 +205,7 @@ class _Trace:
 
     def _collective(self, event: Event) -> Event:
         """Return an operation of HCCL as a kernel, without its number in its group."""
-        numbered = _NUMBERED.fullmatch(event.name or "")
+        numbered = _NUMBERED_NAME.fullmatch(event.name or "")
         tid = bytes(event.tid)
         stream = _FIRST_STREAM + (int(tid) if tid.isdigit() else 0)
         arguments = msgspec.json.encode({"device": 0, "stream": stream})

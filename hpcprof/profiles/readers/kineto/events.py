@@ -83,7 +83,7 @@ def synchronizations(columns: IntColumns, calls: ApiCalls, strings: Sequence[str
 
 _INT64 = np.iinfo(np.int64)
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
-_QUOTED = re.compile(rb'"[0-9]{1,19}"')
+_QUOTED_NUMBER = re.compile(rb'"[0-9]{1,19}"')
 
 
 def column(arguments: Sequence[object], name: str, otherwise: int) -> Ints:
@@ -135,7 +135,7 @@ def _complete(values: Sequence[int | None]) -> Ints | None:
 
 def _spelled_integer(written: bytes) -> int | None:
     """Return the integer that a text spells: PyTorch up to 1.11 writes ``"tid": "25738"``."""
-    number = int(written[1:-1]) if _QUOTED.fullmatch(written) else labelled_process(written)
+    number = int(written[1:-1]) if _QUOTED_NUMBER.fullmatch(written) else labelled_process(written)
     return number if number is None or number <= _INT64.max else None
 
 
@@ -189,7 +189,7 @@ _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 _MODULE = "nn.Module: "
 """Modules are among the functions of Python, and their names begin so; here that is their category."""
 
-_OWN = "own function"
+_OWN_FUNCTION = "own function"
 """The category here of the functions of the user's own code; those of libraries are not read."""
 
 _FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)")
@@ -198,7 +198,7 @@ _FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)")
 _PYTHON = "python_function"
 """The category of functions of Python, of which a timeline holds some."""
 
-_NOT_READ = {
+_IGNORED_CATEGORIES = {
     _PYTHON,
     *("external_correlation", "collective_comm", "Trace"),
     *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
@@ -259,7 +259,7 @@ class TraceEvents:
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
             (FORWARD_BACKWARD, self.arrows, _arrows, Subject.ARROW),
             ((_MODULE,), self.modules, self._on_host, Subject.MODULE),
-            ((_OWN,), self.functions, self._on_host, Subject.FUNCTION),
+            ((_OWN_FUNCTION,), self.functions, self._on_host, Subject.FUNCTION),
         )
 
     @property
@@ -315,10 +315,10 @@ class TraceEvents:
             elif is_module(event):
                 by_category[_MODULE].append(event)
             elif is_own_function(event):
-                by_category[_OWN].append(event)
+                by_category[_OWN_FUNCTION].append(event)
             elif event.cat in ("overhead", "Overhead"):
                 self._overhead += (1, int(times([event.dur])[0][0]))
-            elif event.cat not in _NOT_READ:
+            elif event.cat not in _IGNORED_CATEGORIES:
                 self._other[event.cat or ""] += 1
 
     def _count(self, subject: Subject, checks: ValidRows) -> None:

@@ -32,7 +32,7 @@ from hpcprof.profiles.timeline import (
 _WORK = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 _CALL = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::(\w+)")
 _WAIT = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::wait::(?:\w+::)?(\w+)")
-_READ = frozenset({"gloo", "mpi", "ucc", "nccl", "ccl", "xccl", "fake", "undefined"})
+_KNOWN_BACKENDS = frozenset({"gloo", "mpi", "ucc", "nccl", "ccl", "xccl", "fake", "undefined"})
 # As in "cpu:gloo,cuda:nccl".
 _BACKEND = re.compile(r"\b(?:gloo|mpi|ucc|ccl)\b")
 
@@ -75,7 +75,7 @@ def works(name: Ints, distributed: Mapping[str, Any], strings: StringTable) -> t
         if isinstance(group, dict)
         for key in ("backend", "backend_config")
     )
-    backends = {part.rpartition(":")[2] for text in texts for part in text.split(",")} - _READ
+    backends = {part.rpartition(":")[2] for text in texts for part in text.split(",")} - _KNOWN_BACKENDS
     work, lost = np.isin(name, [*_operations(name, _WORK, strings)]), {}
     for backend in sorted(backends):
         unread = np.isin(name, [*_operations(name, re.compile(re.escape(backend) + r":(\w+)"), strings)])

@@ -17,21 +17,21 @@ _OF_KINETO = re.compile(
     rb'|"cat"\s*:\s*"(?:user_annotation|cuda_runtime|cuda_driver|hip_runtime|xpu_runtime|python_function|ac2g)"'
 )
 # Merged traces are looked at as far as this for the processes in them.
-_MERGED_BYTES = 4 << 20
+_MAX_MERGED_BYTES = 4 << 20
 _PID = rb'"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)'
 _CALL = rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
 _LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID)
 # Slow, as every event has a pid: looked for where no launch has the order of Kineto.
 _PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL)
-_LABELLED = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
+_LABELLED_PROCESS = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
 """A process as SGLang labels it where it merges traces: ``[TP01-DP00] 4711``."""
 _LABEL = re.compile(rb"([A-Z]+)(\d{1,9})")
-_DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
+_DISTRIBUTED_INFO = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
 def identify_rank(path: Path) -> int | None:
     """Return the rank in a trace, else in its name; None if neither has one."""
-    match = _DISTRIBUTED.search(content_of(path, _HEAD_BYTES))
+    match = _DISTRIBUTED_INFO.search(content_of(path, _HEAD_BYTES))
     return int(match[1]) if match else rank_from_name(path)
 
 
@@ -47,7 +47,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 def _launching_processes(path: Path) -> Iterator[int]:
     """Yield the processes of launches. SGLang merges whole traces one after another: all of them are read."""
     with open_packed(path) as file, reading_packed(path):
-        while text := file.read(_MERGED_BYTES):
+        while text := file.read(_MAX_MERGED_BYTES):
             for written in _LAUNCH.findall(text) or _PID_FIRST.findall(text):
                 process = int(written) if written.isdigit() else labelled_process(written)
                 if process is not None:
@@ -58,7 +58,7 @@ def _launching_processes(path: Path) -> Iterator[int]:
 
 def labelled_process(written: bytes) -> int | None:
     """Return a number of a labelled process, ascending with its DP, EP, PP and TP; None for another text."""
-    match = _LABELLED.fullmatch(written)
+    match = _LABELLED_PROCESS.fullmatch(written)
     if match is None:
         return None
     number = 0

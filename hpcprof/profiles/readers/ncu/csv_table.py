@@ -23,7 +23,7 @@ from hpcprof.submit.profilers.ncu import complaint
 # The program's own output and ncu's messages come before the table.
 _HEADER = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
 _HEAD_BYTES = 1 << 20
-_FIXED = ("ID", "Process ID", "Kernel Name")
+_FIXED_COLUMNS = ("ID", "Process ID", "Kernel Name")
 _UNIT_ROW = ("Process ID", "Kernel Name")
 _METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
@@ -165,7 +165,7 @@ def _read_raw_page(header: list[str], rows: Rows, path: Path) -> Printed:
 def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
-    last = max(at[name] for name in (*_FIXED, *_METRIC))
+    last = max(at[name] for name in (*_FIXED_COLUMNS, *_METRIC))
     kernel_rows = [row for row in rows if _is_kernel(row)]
     whole_rows = [row for row in kernel_rows if len(row) > last]
     rows.cut += len(kernel_rows) - len(whole_rows)
@@ -204,12 +204,12 @@ def _convert_unit(text: str, scale: float, decimal_comma: bool) -> float | None:
 # The base units of ``ncu --print-units base``. Prefixes are powers of 1000: 233,472 byte is printed as
 # 233.472 Kbyte. The long names are those of ncu before 2022.
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-_LONG = {"nsecond": "ns", "usecond": "us", "msecond": "ms", "second": "s"}
+_LONG_UNITS = {"nsecond": "ns", "usecond": "us", "msecond": "ms", "second": "s"}
 _PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_PREFIXED = re.compile(r"([KkMGTP]?)(byte|hz)", re.IGNORECASE)
+_PREFIXED_UNIT = re.compile(r"([KkMGTP]?)(byte|hz)", re.IGNORECASE)
 
 # Thin and no-break spaces and apostrophes: some languages group digits with them.
-_GROUPING = str.maketrans("", "", " \u00a0\u202f'\u2019")
+_GROUPING_CHARACTERS = str.maketrans("", "", " \u00a0\u202f'\u2019")
 _WITH_DECIMAL_COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d+),(\d{1,2}|\d{4,})")
 
 
@@ -218,12 +218,12 @@ def uses_decimal_comma(texts: Iterable[str]) -> bool:
 
     ``1,234`` may be either. A number that can be nothing else decides, such as ``0,030556``.
     """
-    return any(_WITH_DECIMAL_COMMA.fullmatch(text.translate(_GROUPING)) for text in texts)
+    return any(_WITH_DECIMAL_COMMA.fullmatch(text.translate(_GROUPING_CHARACTERS)) for text in texts)
 
 
 def number(text: str, decimal_comma: bool = False) -> float | None:
     """Return a value as a float; None for an empty cell, ``nan``, ``n/a``, ``no data`` and any text."""
-    plain = text.translate(_GROUPING)
+    plain = text.translate(_GROUPING_CHARACTERS)
     group, decimal = (".", ",") if decimal_comma else (",", ".")
     plain = plain.replace(group, "").replace(decimal, ".")
     if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", plain, re.IGNORECASE):
@@ -239,11 +239,11 @@ def factor(unit: str) -> float:
     ``%/Kbyte`` 1e-3. Units without a scale (``%``, ``cycle``, ``inst``) give 1.
     """
     above, _, below = unit.partition("/")
-    time = _TIMES.get(_LONG.get(below, below))
+    time = _TIMES.get(_LONG_UNITS.get(below, below))
     return _scale(above) / (time / 1e9 if time else _scale(below) if below else 1.0)
 
 
 def _scale(unit: str) -> float:
-    if match := _PREFIXED.fullmatch(unit):
+    if match := _PREFIXED_UNIT.fullmatch(unit):
         return _PREFIXES[match[1]]
-    return _TIMES.get(_LONG.get(unit, unit), 1.0)
+    return _TIMES.get(_LONG_UNITS.get(unit, unit), 1.0)

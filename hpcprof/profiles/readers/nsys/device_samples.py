@@ -16,7 +16,7 @@ _GPU_NUMBER = 0xFF
 """The bits of a type id that hold the number of the GPU, as the recipes of nsys read it."""
 
 _UNIT = re.compile(r"(?P<name>.*\S)\s*\[(?P<unit>[^\[\]]+)\]")
-_UNKNOWN = ("", "")
+_UNKNOWN_METRIC = ("", "")
 
 MetricNames = dict[tuple[int, ...], tuple[str, str]]
 """The name and the unit of each metric, by its ids."""
@@ -59,7 +59,7 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     read = table.read_bulk(columns).integers
     names = source.names(export)
     metrics, metric = numbered_rows(*(read[name] for name in source.metric))
-    names_and_units = [names.get(tuple(ids), _UNKNOWN) for ids in metrics.tolist()]
+    names_and_units = [names.get(tuple(ids), _UNKNOWN_METRIC) for ids in metrics.tolist()]
     named = np.array([bool(name) for name, _ in names_and_units], bool)[metric]
     valued = (read["value"] != MISSING) & (read["value"] != UNREADABLE)
     wrong = {source.metric[-1]: np.count_nonzero(~named), "value": np.count_nonzero(named & ~valued)}

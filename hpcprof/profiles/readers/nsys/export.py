@@ -54,7 +54,7 @@ _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
 _CHUNK = 900
 
-_DESCRIBING = (
+_METADATA_TABLES = (
     *("ANALYSIS_", "DIAGNOSTIC_", "ENUM_", "META_", "TARGET_INFO_"),
     *("MPI_COMMUNICATORS", "MPI_RANKS", "PROFILER_OVERHEAD"),
 )
@@ -263,7 +263,7 @@ class NsysExport(msgspec.Struct, frozen=True):
         """Return the tables of events that have rows and nobody asked for, sorted."""
         read = {table.name for table in self._found_tables.values() if table}
         unread_tables = (
-            self.table(name) for name in sorted(self.tables - read) if not name.startswith(_DESCRIBING)
+            self.table(name) for name in sorted(self.tables - read) if not name.startswith(_METADATA_TABLES)
         )
         return [
             table.name

@@ -39,7 +39,7 @@ _FRAME = np.dtype([("function", "<u8"), ("file", "<u8"), ("line", "<u4"), ("padd
 _MAIN = 1
 """The category of the samples of the main thread. Those of others do not name their threads."""
 
-_LONGEST = 2
+_MAX_SAMPLE_RATIO = 2
 """Maximum length of a sample, in median distances between the samples of its thread."""
 
 
@@ -114,8 +114,8 @@ def _ends_of_samples(start: Ints, process: Ints, thread: Ints) -> Ints:
     for _, rows in rows_by_key(process, thread):
         rows = rows[np.argsort(start[rows], kind="stable")]
         apart = np.diff(start[rows])
-        longest = _LONGEST * int(np.median(apart)) if len(apart) else 0
-        end[rows] += np.append(np.minimum(apart, longest), longest // _LONGEST)
+        longest = _MAX_SAMPLE_RATIO * int(np.median(apart)) if len(apart) else 0
+        end[rows] += np.append(np.minimum(apart, longest), longest // _MAX_SAMPLE_RATIO)
     return end
 
 

@@ -52,7 +52,7 @@ from hpcprof.profiles.timeline import (
 )
 
 _TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
-_MESSAGE, _COLLECTIVE, _COMPLETION, _OTHER = range(len(_TABLES))
+_MESSAGE, _COLLECTIVE, _COMPLETION, _OTHER_TABLE = range(len(_TABLES))
 _OBJECTS = "windows and files"
 """The communicator of functions of windows and files, which have none."""
 
@@ -72,7 +72,7 @@ _COLUMNS = {
     "recvSize": MISSING,
     "requestHandle": MISSING,
 }
-_NONE = MpiFunction("", nonblocking=False, persistent=False)
+_NO_FUNCTION = MpiFunction("", nonblocking=False, persistent=False)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
 def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _Functions:
     ids, number = numbered(rows.textId)
     called = [texts.get(i, "") for i in ids.tolist()]
-    functions = [mpi_function(name) or _NONE for name in called]
+    functions = [mpi_function(name) or _NO_FUNCTION for name in called]
     operation = np.array([strings.add(entry.operation or None) for entry in functions], np.int64)[number]
     return _Functions(
         np.where((rows.table <= _COLLECTIVE) | _is_on_objects(rows, functions, number), operation, NO_NAME),
@@ -171,13 +171,13 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
 
 def _is_on_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
     is_object_function = np.array([function.operation in OF_OBJECTS for function in functions])
-    result: Mask = (rows.table == _OTHER) & is_object_function[number]
+    result: Mask = (rows.table == _OTHER_TABLE) & is_object_function[number]
     return result
 
 
 def _with_second_rows(rows: _Rows, texts: Mapping[int, str]) -> _Rows:
     """Return the rows with two for each exchange; one with a single partner was recorded as one."""
-    names = [i for i, name in texts.items() if (mpi_function(name) or _NONE).operation == "SendRecv"]
+    names = [i for i, name in texts.items() if (mpi_function(name) or _NO_FUNCTION).operation == "SendRecv"]
     both = np.flatnonzero(np.isin(rows.textId, names))
     if not len(both):
         return rows
@@ -271,7 +271,7 @@ def _operations(
     start, has_end = rows.start[begun.row], begun.ended >= 0
     last = np.where(has_end, begun.ended, begun.row)
     described_rows, kind = rows.take(begun.described), operation[begun.described]
-    objects = described_rows.table == _OTHER
+    objects = described_rows.table == _OTHER_TABLE
     described = CommunicatorHandles(export)
     handle = np.where(objects, described.world(described_rows.process), described_rows.commHandle)
     communicators, number = described.at(described_rows.process, handle, described_rows.start)

@@ -188,7 +188,7 @@ def _with_domain(domain: Ints, name: Ints, strings: StringTable) -> Ints:
     return result
 
 
-_APPENDED = re.compile(r", (?:seq|op_id|sizes) = (?=[\d\[])")
+_APPENDED_FIELDS = re.compile(r", (?:seq|op_id|sizes) = (?=[\d\[])")
 _SEQUENCE = ", seq = "
 _SIZES = re.compile(r", sizes = (\[.*?\])(?=$|, input_op_ids = )", re.DOTALL)
 _OPERATOR = re.compile(r"[a-z_][\w.]*::.|\w+Backward\d*$|detach_?$", re.ASCII)
@@ -221,7 +221,7 @@ def parse_operator(text: str) -> Operator | None:
     thunk = _THUNK.match(text)
     if thunk is not None:
         return Operator(thunk[1], None)
-    appended = _APPENDED.search(text)
+    appended = _APPENDED_FIELDS.search(text)
     if appended is None:
         return None
     name, suffix = text[: appended.start()], text[appended.start() :]

@@ -24,10 +24,10 @@ _OPTION = re.compile(
     re.ASCII,
 )
 # Every export has at least one of these tables.
-_KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
+_KNOWN_TABLES = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 _OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
-_OFF = ("false", "0")
+_OFF_VALUES = ("false", "0")
 
 _INFORMATION, _WARNING, _ERROR = 1, 2, 3
 """Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 4 is more detail."""
@@ -85,7 +85,7 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
         gpus=gpus,
         facts=(
             *(Fact("environment", name, value) for name, value in sorted(variables.items())),
-            *(Fact("option", name, value) for name, value in _options(export) if value not in _OFF),
+            *(Fact("option", name, value) for name, value in _options(export) if value not in _OFF_VALUES),
             *_software_and_machine(export),
         ),
         losses=(*left_out, *_diagnostics(export, processes)),
@@ -97,7 +97,7 @@ def check_tables(export: NsysExport) -> None:
     """Raise `DamagedInput` for the database of another program, such as nvprof or DLProf."""
     if "StringTable" in export.tables and "StringIds" not in export.tables:
         raise DamagedInput(f"{export.path} is {foreign_kind(export.path.with_suffix('.nvprof'))}.")
-    if not any(table.startswith(_KNOWN) for table in export.tables):
+    if not any(table.startswith(_KNOWN_TABLES) for table in export.tables):
         raise DamagedInput(f"{export.path} is not an export of nsys: it has none of its tables.")
 
 

@@ -23,38 +23,38 @@ from hpcprof.profiles.waiting_calls import QUERY, UNKNOWN, kinds_by_call
 
 _WAITS, _RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
-_NONE = 0xFFFFFFFF
+_NO_VALUE = 0xFFFFFFFF
 """No stream or event (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _SYNC_ID = "eventSyncId"
 """Number of one record of an event: the same event is recorded repeatedly."""
 
-_WAIT = {
+_WAIT_COLUMNS = {
     "start": REQUIRED,
     "end": REQUIRED,
     "contextId": NO_ID,
-    "streamId": _NONE,
+    "streamId": _NO_VALUE,
     "correlationId": NO_CORRELATION,
     "globalPid": NO_ID,
     "syncType": 0,
-    "eventId": _NONE,
-    _SYNC_ID: _NONE,
+    "eventId": _NO_VALUE,
+    _SYNC_ID: _NO_VALUE,
 }
-_RECORD = {
+_RECORD_COLUMNS = {
     "streamId": NO_STREAM,
     "correlationId": NO_CORRELATION,
     "globalPid": NO_ID,
-    "eventId": _NONE,
-    _SYNC_ID: _NONE,
+    "eventId": _NO_VALUE,
+    _SYNC_ID: _NO_VALUE,
 }
-_CONTEXT = ("processId", "contextId", "deviceId")
+_CONTEXT_COLUMNS = ("processId", "contextId", "deviceId")
 _PID = 0xFFFFFF
 """The bits of a process that hold its number in the system, below those of the machine."""
 
 # By CUpti_ActivitySynchronizationType.
-_BY_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
+_KIND_OF_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
 
 
-BULK: dict[str, Mapping[str, int | None]] = {_WAITS: _WAIT, _RECORDS: _RECORD}
+BULK: dict[str, Mapping[str, int | None]] = {_WAITS: _WAIT_COLUMNS, _RECORDS: _RECORD_COLUMNS}
 """The columns of the large tables."""
 
 
@@ -69,7 +69,7 @@ def read_synchronizations(
     table = export.table(_WAITS)
     if table is None:
         return Synchronizations.empty(), []
-    columns, lost = read_operations(table, _WAIT, only_process, Subject.SYNCHRONIZATION)
+    columns, lost = read_operations(table, _WAIT_COLUMNS, only_process, Subject.SYNCHRONIZATION)
     kind = _by_type(columns["syncType"], columns["eventId"])
     kind_of_call = kinds_by_call(columns["process"], columns["correlationId"], calls, strings)
     kind = np.where(kind_of_call != UNKNOWN, kind_of_call, kind)
@@ -92,7 +92,7 @@ def read_synchronizations(
         kind=kind,
         correlation=columns["correlationId"],
         device=np.array(devices_of_contexts, np.int64)[row],
-        stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
+        stream=np.where(columns["streamId"] == _NO_VALUE, NO_STREAM, columns["streamId"]),
         # The index -1 selects the appended value for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
@@ -103,8 +103,8 @@ def read_synchronizations(
 def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
     """Return the device of each context, by the number of its process and its own."""
     table = export.table("TARGET_INFO_CUDA_CONTEXT_INFO")
-    if table is not None and table.columns >= {*_CONTEXT}:
-        rows = table.rows(_CONTEXT)
+    if table is not None and table.columns >= {*_CONTEXT_COLUMNS}:
+        rows = table.rows(_CONTEXT_COLUMNS)
     else:
         rows = _contexts_of_operations(export, only_process)
     valid = (row for row in rows if all(isinstance(value, int) for value in row))
@@ -123,17 +123,17 @@ def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[S
 
 def _by_type(kind: Ints, event: Ints) -> Ints:
     """Return the kinds by type; a stream wait without an event is a wait of the host for the stream."""
-    in_table = (kind > 0) & (kind < len(_BY_TYPE))
-    by_type: Ints = np.where(in_table, _BY_TYPE[np.where(in_table, kind, 0)], UNKNOWN)
-    by_type[(by_type == SyncKind.STREAM_WAIT) & (event == _NONE)] = SyncKind.STREAM
+    in_table = (kind > 0) & (kind < len(_KIND_OF_TYPE))
+    by_type: Ints = np.where(in_table, _KIND_OF_TYPE[np.where(in_table, kind, 0)], UNKNOWN)
+    by_type[(by_type == SyncKind.STREAM_WAIT) & (event == _NO_VALUE)] = SyncKind.STREAM
     return by_type
 
 
 def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:
     table = export.table(_RECORDS)
     if table is None:
-        return {name: np.empty(0, np.int64) for name in (*_RECORD, "process")}, []
-    columns, _, odd_counts = table.read_bulk(_RECORD)
+        return {name: np.empty(0, np.int64) for name in (*_RECORD_COLUMNS, "process")}, []
+    columns, _, odd_counts = table.read_bulk(_RECORD_COLUMNS)
     columns["process"] = process_of(table, columns["globalPid"], only_process)
     return columns, losses(LossKind.FIELD, Subject.SYNCHRONIZATION, odd_counts)
 

@@ -81,7 +81,7 @@ _CHUNK = 512
 
 _MOST_LEVELS = 64
 
-_LEAST_BYTES = 4
+_MIN_ROW_BYTES = 4
 """The least that a row takes of a page: its length, its rowid, its header and a value."""
 
 _LEAF, _INTERIOR = 13, 5
@@ -89,7 +89,7 @@ _LEAF_HEADER, _INTERIOR_HEADER = 8, 12
 
 # Serial types: 0 is NULL, 1 to 6 integers of 1, 2, 3, 4, 6 and 8 bytes, 7 a float, 8 and 9 the integers
 # 0 and 1, even numbers from 12 blobs, odd ones from 13 texts.
-_NULL, _FLOAT, _ZERO, _ONE, _BLOB = 0, 7, 8, 9, 12
+_NULL, _FLOAT, _ZERO, _ONE_BYTE_TYPES, _BLOB = 0, 7, 8, 9, 12
 _SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 128))])
 
 
@@ -170,7 +170,7 @@ class TablePages:
         ends = self._records(leaves[[0, -1]]).rowid
         rows = int(ends[-1] - ends[0] + 1) if len(ends) else 0
         # Where most were deleted, the places of all would take too much memory.
-        if rows > len(leaves) * self._size // _LEAST_BYTES:
+        if rows > len(leaves) * self._size // _MIN_ROW_BYTES:
             raise _Unusual
         return rows
 
@@ -306,7 +306,7 @@ class _Records:
         raw = (high << bit) | (low >> np.uint64(1) >> (np.uint64(63) - bit))
         values: Ints = raw.view(np.int64) >> (64 - 8 * size)
         if ((kind == _NULL) | (kind >= _FLOAT)).any():
-            if ((kind == _FLOAT) | (kind > _ONE)).any():
+            if ((kind == _FLOAT) | (kind > _ONE_BYTE_TYPES)).any():
                 raise _Unusual
             values = np.where(kind >= _ZERO, kind.astype(np.int64) - _ZERO, values)
             values = np.where(kind == _NULL, self.rowid if is_rowid else null, values)

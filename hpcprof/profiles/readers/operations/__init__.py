@@ -2,19 +2,19 @@
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader
 
-_OWN = (".operations.parquet", ".operations.csv")
-_SHARED = (".parquet", ".csv")
+_OWN_SUFFIXES = (".operations.parquet", ".operations.csv")
+_SHARED_SUFFIXES = (".parquet", ".csv")
 
 OPERATIONS = Reader(
     "operations",
-    suffixes=(*_OWN, *_SHARED, ".et"),
+    suffixes=(*_OWN_SUFFIXES, *_SHARED_SUFFIXES, ".et"),
     files="tables of operations (*.parquet or *.csv), *.et of Chakra",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.operations.reader:read",
     reads_parts=True,
     identify_rank="hpcprof.profiles.readers.operations.reader:identify_rank",
     several_ranks="hpcprof.profiles.readers.operations.reader:several_ranks",
-    shared_suffixes=_SHARED,
-    own_suffixes=_OWN,
+    shared_suffixes=_SHARED_SUFFIXES,
+    own_suffixes=_OWN_SUFFIXES,
     recognize="hpcprof.profiles.readers.operations.table:is_table",
 )

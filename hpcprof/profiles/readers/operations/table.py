@@ -51,7 +51,7 @@ _ALIASES = {
 }
 _SECONDS = ("start_ts", "duration")
 _TEXTS = ("name", "kind", "group")
-_OVERLAPPING = 0.5
+_MAX_STEP_RATIO = 0.5
 """Maximum time from step to step, over the length of a step, where times count from the step's start."""
 
 
@@ -193,7 +193,7 @@ def _one_after_another(rows: pd.DataFrame) -> pd.Series:
     first = rows.groupby("step")["start_ns"].min()
     last = end.groupby(rows["step"]).max()
     length = float((last - first).median())
-    if len(first) > 1 and float(first.diff().median()) < _OVERLAPPING * length:
+    if len(first) > 1 and float(first.diff().median()) < _MAX_STEP_RATIO * length:
         # The origin of each step is its beginning, not its first operation.
         begin = (last.cumsum() - last).to_dict()
         return rows["start_ns"] + rows["step"].map(begin).astype(np.int64)

@@ -80,7 +80,7 @@ class MpiEvents(Table):
 
 
 _VALUE_BYTES = 8
-_OFF = 2
+_MEASUREMENT_OFF = 2
 """Values of OTF2_MeasurementMode."""
 _WIDTH = len(MpiEvents.__match_args__)
 
@@ -269,7 +269,7 @@ class _Visited(msgspec.Struct):
         return function
 
     def _measurement(self, _: int, __: int, ___: int, ____: int, _____: int, mode: int) -> int:
-        self.unread[PAUSE] += mode == _OFF
+        self.unread[PAUSE] += mode == _MEASUREMENT_OFF
         return 0
 
     def _count(self, category: str) -> Callable[..., int]:

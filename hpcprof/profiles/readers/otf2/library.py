@@ -75,8 +75,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-_FREE = ctypes.CDLL(None).free
-_FREE.argtypes = [POINTER]
+_LIBC_FREE = ctypes.CDLL(None).free
+_LIBC_FREE.argtypes = [POINTER]
 _SILENT = ctypes.CFUNCTYPE(_INT, POINTER, TEXT, U64, TEXT, _INT, TEXT, POINTER)(
     lambda user, file, line, function, code, text, values: code
 )
@@ -93,7 +93,7 @@ class Handle(msgspec.Struct, frozen=True):
         pointer = POINTER()
         _call("OTF2_Reader_GetCreator", self._handle, ctypes.byref(pointer))
         text = ctypes.cast(pointer, TEXT).value or b""
-        _FREE(pointer)
+        _LIBC_FREE(pointer)
         return text.decode("utf-8", "replace")
 
     def read_definitions(self, callbacks: Callbacks) -> None:

@@ -65,15 +65,15 @@ _BEGIN_OF: dict[int, int] = {
     MpiKind.END_RECEIVE: MpiKind.BEGIN_RECEIVE,
     MpiKind.END_COLLECTIVE: MpiKind.BEGIN_COLLECTIVE,
 }
-_BLOCKING = (MpiKind.SEND, MpiKind.RECEIVE, MpiKind.COLLECTIVE)
+_BLOCKING_KINDS = (MpiKind.SEND, MpiKind.RECEIVE, MpiKind.COLLECTIVE)
 _SENDS = (MpiKind.SEND, MpiKind.BEGIN_SEND)
 _NO_RANKS = UNDEFINED - 2
 """The first of three values for no rank, and for the roots of communicators between two groups."""
 _MAX_BYTES = 1 << 40
 """Maximum size of a message in bytes; larger values are uninitialized."""
 _OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
-_UNUSED = (MpiKind.CALL_MESSAGE, MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
-_OF_CALLS = (*COMPLETING, *_UNUSED)
+_UNUSED_KINDS = (MpiKind.CALL_MESSAGE, MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
+_OF_CALLS = (*COMPLETING, *_UNUSED_KINDS)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _with_calls(
     )
     # Each call that begins a collective has a request of its own, which no program has.
     request = np.where(recorded, events.request, NO_NAME - np.arange(len(kind)))
-    return replace(events, kind=kind, request=request).take(~np.isin(kind, _UNUSED)), lost
+    return replace(events, kind=kind, request=request).take(~np.isin(kind, _UNUSED_KINDS)), lost
 
 
 def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:
@@ -334,7 +334,7 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     has_end = ~dropped & (sends | (end_of >= 0))
     unfinished = {"completion": np.count_nonzero(~dropped & ~has_end)}
     alone = ends[(at < 0) & (events.kind[ends] != MpiKind.END_SEND)]
-    whole = np.concatenate((np.flatnonzero(np.isin(events.kind, _BLOCKING)), alone))
+    whole = np.concatenate((np.flatnonzero(np.isin(events.kind, _BLOCKING_KINDS)), alone))
     lost = losses(LossKind.ROW, Subject.MPI_OPERATION, unfinished, len(whole) + len(begins))
     return np.concatenate((whole, begins[has_end])), np.concatenate((whole, end_of[has_end])), lost
 

@@ -39,7 +39,7 @@ from hpcprof.profiles.timeline import Columns, Floats, IntColumns, Ints, Origin,
 _CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
 _COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"
 _NUMBER = r"^[0-9]{1,18}$"
-_REAL = r"^[0-9]{1,30}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?$"
+_REAL_NUMBER = r"^[0-9]{1,30}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?$"
 _AGENT = re.compile(r"(?:(Agent|GPU|CPU)[ _-]?)?(\d{1,9})", re.IGNORECASE)
 _TIMES = ("Start_Timestamp", "End_Timestamp")
 
@@ -110,7 +110,7 @@ class _Table:
     def reals(self, name: str) -> Floats:
         """Return a column of numbers; NaN for other values."""
         texts = self._columns[name]
-        valid = pc.match_substring_regex(texts, _REAL)
+        valid = pc.match_substring_regex(texts, _REAL_NUMBER)
         column: Floats = pc.if_else(valid, texts, None).cast(pa.float64()).fill_null(np.nan).to_numpy()
         return column
 

@@ -43,25 +43,25 @@ from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
 
 WHAT = "a rocpd database"
-_NAMED = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
+_DATA_TABLE = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
 _EVENT_TABLES = ("kernel_dispatch", "memory_copy", "region")
 _DecodedT = TypeVar("_DecodedT")
 
 # The columns that schema 4 keeps in the table of tracks.
 _TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
-_PLACED: dict[str, int | None] = {"start": REQUIRED, "end": REQUIRED, "event_id": NO_ID}
+_PLACED_COLUMNS: dict[str, int | None] = {"start": REQUIRED, "end": REQUIRED, "event_id": NO_ID}
 _DISPATCH: dict[str, int | None] = {
-    **_PLACED,
+    **_PLACED_COLUMNS,
     **dict.fromkeys(("pid", "agent_id", "queue_id", "stream_id", "kernel_id", "dispatch_id"), NO_ID),
     **dict.fromkeys((*WORKGROUP, *GRID), 1),
 }
 _COPY: dict[str, int | None] = {
-    **_PLACED,
+    **_PLACED_COLUMNS,
     **dict.fromkeys(
         ("pid", "queue_id", "stream_id", "name_id", "dst_agent_id", "src_agent_id", "size"), NO_ID
     ),
 }
-_REGION: dict[str, int | None] = {**_PLACED, **dict.fromkeys(("pid", "tid", "name_id"), NO_ID)}
+_REGION: dict[str, int | None] = {**_PLACED_COLUMNS, **dict.fromkeys(("pid", "tid", "name_id"), NO_ID)}
 _EVENT: dict[str, int | None] = {"id": REQUIRED, "stack_id": NO_ID, "category_id": NO_ID}
 
 _PROCESS_SHIFT = 32
@@ -401,7 +401,7 @@ def _users(part: DatabasePart) -> set[int]:
 def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
     """Open a database for reading only."""
     with open_export(path, threads, WHAT) as export:
-        suffixes_of_tables = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
+        suffixes_of_tables = {match[2] for name in export.tables if (match := _DATA_TABLE.fullmatch(name))}
         # Without an identifier they are of all sets.
         suffixes = sorted(suffixes_of_tables - {""}) or sorted(suffixes_of_tables)
         if not suffixes and export.tables & {"HIP", "KERN", "HSA"}:

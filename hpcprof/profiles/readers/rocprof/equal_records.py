@@ -17,7 +17,7 @@ _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
 _COLON_TO_SPACE = bytes.maketrans(b":", b" ")
 _NO_NUMBERS = bytes({*range(256)} - {*_DIGITS, *b":,"})
 _LARGEST = (1 << 63) - 1
-_BETWEEN = b"},{"
+_SEPARATOR = b"},{"
 _BLOCK = 256 << 10
 """Maximum number of bytes that stay in the processor's cache."""
 
@@ -29,7 +29,7 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     """
     blocks = _blocks(memoryview(written))
     text = next(blocks, b"")
-    first = text[: text.find(_BETWEEN) + 1]
+    first = text[: text.find(_SEPARATOR) + 1]
     record = first.translate(None, _DIGITS)
     try:
         fields = [*_flat_fields(msgspec.json.decode(first))]
@@ -60,7 +60,7 @@ def _blocks(written: memoryview) -> Iterator[bytes]:
     while at < end:
         block = bytes(written[at : min(at + _BLOCK, end)])
         # The last record of a block that is not the last one can be cut off.
-        until = len(block) if at + len(block) == end else block.rfind(_BETWEEN) + 1
+        until = len(block) if at + len(block) == end else block.rfind(_SEPARATOR) + 1
         yield block[:until]
         at += max(until, 1) + 1
 

@@ -68,9 +68,9 @@ HOST_IN_NAME = re.compile(r"(?:(?<=HOST<)|(?<=DEVICE<))[^>]+")
 
 _OF_JOB = ".unitrace.json"
 _COUNTER_COLUMNS = "Kernel,GlobalInstanceId,SubDeviceId,"
-_AVERAGED = ("[%]", "Hz]")
+_AVERAGED_UNITS = ("[%]", "Hz]")
 _NO_COUNTER = re.compile(r"QueryBeginTime\[ns\]|ReportReason|ContextId\w*|SourceId|StreamMarker|")
-_READ = {("gpu_op", "X"), ("cpu_op", "X"), ("cpu_op", "B"), ("cpu_op", "E")}
+_EVENT_KINDS = {("gpu_op", "X"), ("cpu_op", "X"), ("cpu_op", "B"), ("cpu_op", "E")}
 _FLOW = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,18})_")
 
 # A copy reads and writes device memory, host memory of the driver (pinned), shared or any other (pageable).
@@ -80,7 +80,7 @@ _SIDES = {
     "S": ("Shared", HostMemory.MANAGED),
     "D": ("Device", HostMemory.NONE),
 }
-_SLOWEST = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.NONE)
+_MEMORY_BY_SPEED = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.NONE)
 
 
 class Arguments(msgspec.Struct):
@@ -206,7 +206,8 @@ def _kernel_counters(text: str) -> tuple[dict[tuple[int, str], float], int]:
             if not _NO_COUNTER.fullmatch(counter):
                 parts[int(instance), counter].append(value)
     return {
-        key: sum(values) / (len(values) if key[1].endswith(_AVERAGED) else 1) for key, values in parts.items()
+        key: sum(values) / (len(values) if key[1].endswith(_AVERAGED_UNITS) else 1)
+        for key, values in parts.items()
     }, damaged
 
 
@@ -418,7 +419,7 @@ def _operation(written: str) -> _Operation:
         size = int(memory[4]) if memory[4] else NO_BYTES
         if len(sides) == 2:
             kinds = {kind for _, kind in sides}
-            slowest = next(kind for kind in _SLOWEST if kind in kinds)
+            slowest = next(kind for kind in _MEMORY_BY_SPEED if kind in kinds)
             name = f"[L0 memcpy {sides[0][0]}-to-{sides[1][0]}]"
             return _Operation(name, tile, kind=_Kind.MEMORY, size=size, host_memory=slowest)
         return _Operation(memory[1], tile, kind=_Kind.MEMORY, size=size)
@@ -434,7 +435,7 @@ def is_read(event: Event) -> bool:
         return event.name == "process_name"
     if event.ph == "s":
         return _FLOW.match(event.cat or "") is not None
-    return (event.cat, event.ph) in _READ
+    return (event.cat, event.ph) in _EVENT_KINDS
 
 
 def known_arguments(event: Event) -> Arguments:

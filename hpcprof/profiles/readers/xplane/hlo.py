@@ -60,7 +60,7 @@ _TYPES = {
 }
 _PRODUCT = re.compile(r"__cublas\$")
 _CONVOLUTION = "__cudnn$convForward"
-_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\s*\[([\d",\s]*)\]')
+_CONTRACTED_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\s*\[([\d",\s]*)\]')
 _TUPLE = 13
 _LARGEST = 1 << 62
 
@@ -211,7 +211,7 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
         groups=[_numbers(data, part, 1) for part in parts.get(49, ())],
     )
     # A call of cuBLAS or hipBLASLt has the axes in its configuration.
-    if not made.contracted and (configured := _CONTRACTED.search(text.get(43, ""))):
+    if not made.contracted and (configured := _CONTRACTED_DIMENSIONS.search(text.get(43, ""))):
         made.contracted = [int(axis) for axis in re.findall(r"\d{1,3}", configured[1])]
     made.groups += [group for part in parts.get(87, ()) for group in _device_groups(data, part)]
     for field in parts.get(16, ()):

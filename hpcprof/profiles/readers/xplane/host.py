@@ -42,7 +42,7 @@ from hpcprof.profiles.timeline import (
 _XLA_THREAD = re.compile(r"tf_|py_xla|Host Threads/|pjrt|xla", re.IGNORECASE)
 _RUNTIME_THREAD = "Host Threads/"
 _API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
-_JITTED = "PjitFunction("
+_JITTED_FUNCTION = "PjitFunction("
 _MODULE = ":XLA GPU module"
 _STEP = "StepMarker"
 # Ranges that JAX and XLA mark on the threads of Python; names of Python functions begin with a dollar sign.
@@ -54,7 +54,7 @@ _INTERNAL = re.compile(
 )
 _LARGEST_THREAD = 1 << 31
 _LARGEST_RUN_ID = (1 << 32) - 1
-_UNKNOWN = HloOperation()
+_UNKNOWN_OPERATION = HloOperation()
 
 
 class OnHost(msgspec.Struct, frozen=True):
@@ -228,7 +228,7 @@ class _Threads:
         module = plane.matching(lambda name: name.endswith(_MODULE))
         inner = plane.matching(_INTERNAL.match) | plane.has("_src")
         # Calls of jitted functions have two events, and contain what JAX does for them, as programs do.
-        calls = module | plane.matching(lambda name: name.startswith(_JITTED))
+        calls = module | plane.matching(lambda name: name.startswith(_JITTED_FUNCTION))
         jitted = np.flatnonzero(calls)
         for _, group in rows_by_key(plane.line[jitted]) if len(jitted) else ():
             rows = jitted[group]
@@ -275,7 +275,7 @@ class _Threads:
         first, last = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), np.iinfo(np.int64).min)
         np.minimum.at(first, key, start)
         np.maximum.at(last, key, end)
-        jitted = plane.line[plane.matching(lambda name: name.startswith(_JITTED))]
+        jitted = plane.line[plane.matching(lambda name: name.startswith(_JITTED_FUNCTION))]
         line = int(np.bincount(jitted).argmax()) if len(jitted) else None
         order = np.argsort(first, kind="stable")
         columns = {
@@ -361,13 +361,15 @@ class _Threads:
         operations = []
         for program, op in keys.tolist():
             module, name = self._programs.get(program), self._op_texts[op]
-            operation = module.operations.get(name, _UNKNOWN) if module else _UNKNOWN
+            operation = module.operations.get(name, _UNKNOWN_OPERATION) if module else _UNKNOWN_OPERATION
             operations.append(_Found(name, operation, module))
         order = by_time(columns["start"], columns["end"])
         return _Executed(columns, operations, number, device).take(order)
 
     def _operators(self, executed: _Executed) -> Operators:
-        items = [(name, item if item is not _UNKNOWN else None) for name, item, _ in executed.operations]
+        items = [
+            (name, item if item is not _UNKNOWN_OPERATION else None) for name, item, _ in executed.operations
+        ]
         texts = [
             (
                 self._strings.add(name or None),

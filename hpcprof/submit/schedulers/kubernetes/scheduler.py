@@ -62,7 +62,7 @@ _RESOURCES = {
 _SPECIAL = re.compile(r"[^\x20-\x7e]")
 # Characters that a YAML literal block carries as they are: no controls, and none that YAML 1.1 takes for a
 # line break (U+0085, U+2028, U+2029) or drops (U+FEFF).
-_PLAIN = re.compile(
+_PLAIN_TEXT = re.compile(
     "[\n\t\x20-\x7e\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010fffd]{2,}"
 )
 
@@ -81,7 +81,7 @@ def pod_argument(text: str) -> str:
 def yaml_text(text: str) -> str:
     """Return a script as a YAML literal block under a key indented by two; quoted if a block would differ."""
     # A block would lose white space at the ends, or read it as indentation.
-    if not _PLAIN.fullmatch(text) or f"{text.strip()}\n" != text:
+    if not _PLAIN_TEXT.fullmatch(text) or f"{text.strip()}\n" != text:
         return yaml_value(text)
     return "|\n" + "\n".join(f"    {line}" if line else "" for line in text[:-1].split("\n"))
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from hpcprof.workloads.ddp.options import TrainingParameters
 
-_FEATURES, _HIDDEN, _OUT = 128, 256, 128
+_FEATURES, _HIDDEN_SIZE, _OUTPUT_SIZE = 128, 256, 128
 _HEADS = 1
 _NEGATIVES = 512
 _NEIGHBOURS = 10
@@ -53,8 +53,8 @@ class GraphAttention(nn.Module):
 class _Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first = GraphAttention(_FEATURES, _HIDDEN)
-        self.second = GraphAttention(_HIDDEN * _HEADS, _OUT)
+        self.first = GraphAttention(_FEATURES, _HIDDEN_SIZE)
+        self.second = GraphAttention(_HIDDEN_SIZE * _HEADS, _OUTPUT_SIZE)
         self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, nodes: Any, edges: Any) -> Any:

@@ -14,7 +14,7 @@ from hpcprof.workloads.timing import clock_for
 # The first trials of each do not count.
 _TRIALS = (3, 8, 24)
 _WARM = (1, 2, 4)
-_KEPT = 3
+_KEPT_VARIANTS = 3
 # At the power cap, medians of trials that differ by less are in another order the next time.
 _NOISE = 0.01
 
@@ -32,7 +32,9 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     for trials, warm in zip(_TRIALS, _WARM, strict=True):
         if len(candidates) > 1:
             times = _slowest(world, run, candidates, trials, warm)
-            allowed = max(sorted(times)[math.ceil(len(candidates) / _KEPT) - 1], (1 + _NOISE) * min(times))
+            allowed = max(
+                sorted(times)[math.ceil(len(candidates) / _KEPT_VARIANTS) - 1], (1 + _NOISE) * min(times)
+            )
             close = [which for which, time in enumerate(times) if time <= allowed]
             candidates, times = [candidates[which] for which in close], [times[which] for which in close]
     limit = (1 + _NOISE) * min(times)

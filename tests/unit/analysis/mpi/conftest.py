@@ -9,4 +9,4 @@ from hpcprof.analysis.mpi import efficiencies
 
 @pytest.fixture(autouse=True)
 def short_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(efficiencies, "_AT_ONCE_NS", 0)
+    monkeypatch.setattr(efficiencies, "_MAX_OVERHEAD_NS", 0)

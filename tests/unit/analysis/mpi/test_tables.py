@@ -244,7 +244,7 @@ def test_efficiencies_multiply_and_are_those_of_the_program(mixed: Program) -> N
 
 
 def test_what_lies_between_calls_that_follow_at_once_is_not_useful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(efficiencies, "_AT_ONCE_NS", 1_000)
+    monkeypatch.setattr(efficiencies, "_MAX_OVERHEAD_NS", 1_000)
     program = Program(2)
     for rank, work in enumerate((100_000, 50_000)):
         program.call(rank, "MPI_Init", 0, 10)

@@ -128,7 +128,7 @@ def test_a_program_that_catches_the_error_waits_once(
 
 def test_a_large_snapshot_loses_its_oldest_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Allocator(events=2000)
-    monkeypatch.setattr(memory_history, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(memory_history, "_MAX_NOTES_BYTES", 20_000)
     history = MemoryHistory(gpu, tmp_path, 0, {0}, 1)
     history.start()
     history._began = 0.0

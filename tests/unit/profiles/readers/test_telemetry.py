@@ -77,7 +77,7 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
 def test_a_file_of_countless_damaged_lines_is_read_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_DAMAGED", 100)
+    monkeypatch.setattr(telemetry, "_MAX_DAMAGED_LINES", 100)
     (written(tmp_path, []) / "telemetry/n1.jsonl").write_bytes(b"{}\n" * 1000)
     (node,) = read_telemetry(tmp_path)
     assert node.damaged == 100

@@ -28,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         line = {"time": time.time(), "step": 40 + rank, "steps": 9, "wall_ns": 10**9, "max_ns": 10**9}
         (steps / f"rank{rank:05d}.jsonl").write_text(json.dumps(line) + "\n")
     answer_state(monkeypatch, JobState.RUNNING)
-    monkeypatch.setattr(captures, "_LOOK_S", 0.01)
+    monkeypatch.setattr(captures, "_LOCAL_PERIOD_S", 0.01)
     return made
 
 

@@ -66,7 +66,7 @@ def test_the_size_of_the_pieces_does_not_matter(
 @pytest.mark.parametrize("trace", TRACES)
 def test_parsing_event_by_event_gives_the_same(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(read(DATA / trace))
-    monkeypatch.setattr(json_stream.TraceStream, "_decoded", lambda *_: [])
+    monkeypatch.setattr(json_stream.TraceStream, "_decode_events", lambda *_: [])
     assert content(read(DATA / trace)) == expected
 
 

@@ -55,7 +55,7 @@ def contents(timeline: Timeline) -> dict[str, Any]:
 def same_both_ways(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return what is read of a trace, and check that it is the same event by event."""
     found = contents(reader.read(path))
-    monkeypatch.setattr(json_stream.TraceStream, "_decoded", lambda *_: [])
+    monkeypatch.setattr(json_stream.TraceStream, "_decode_events", lambda *_: [])
     assert contents(reader.read(path)) == found
     return found
 
