@@ -174,8 +174,8 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
         "text": f"hpcprof: {run}: {verdict_sentence(compared)}",
     }
     failed = send_at_once(targets, lambda name: send(targets[name], document))
-    for name, why in failed.items():
-        echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
+    for name, reason in failed.items():
+        echo(f"hpcprof: warning: {name} was not told: {reason}.", err=True)
 
 
 def _write(form: str, compared: Comparison, store: Store) -> None:

@@ -111,11 +111,11 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
         with writing(page):
             page.parent.mkdir(parents=True, exist_ok=True)
     collected = find_collected_run(name, store, runs_dir, partial(collect_first, store=store))
-    made = report_of_run(collected, store, explain_first(collected, store), html=page)
+    contents = report_of_run(collected, store, explain_first(collected, store), html=page)
     if page is not None and open_page(page):
         echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
     else:
-        show_report(made)
+        show_report(contents)
 
 
 _GRAPHICAL_BROWSERS = (

@@ -110,11 +110,11 @@ def command(
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect)
     unexplained = explain_first(run, store) if chosen is None or html is not None else ""
-    made = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
+    contents = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
         write_analysis(form, chosen, *_of_run(chosen, made))
     else:
-        _show(made, form, everything)
+        _show(contents, form, everything)
     if html is not None:
         echo(f"wrote {html}", err=form != "table")
 
@@ -230,8 +230,8 @@ def collect_first(run: Run, store: Store) -> None:
     from hpcprof.results.store.analysis_table import earlier_version
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
-    why = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
-    echo(f"hpcprof: {why}: collecting it first", err=True)
+    reason = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
+    echo(f"hpcprof: {reason}: collecting it first", err=True)
     store.prepare()
     collect_and_tell(run, store, aside=True)
 

@@ -82,5 +82,5 @@ def _detail(run: Run, status: JobStatus) -> str:
         return reason or describe_live_steps(run)
     from hpcprof.results.collect.run_memory import growing_memory
 
-    steps, grows = describe_live_steps(run, time.time()), growing_memory(run)
-    return f"{steps.rstrip('.')}. {grows}" if steps and grows else steps or grows
+    steps, growth = describe_live_steps(run, time.time()), growing_memory(run)
+    return f"{steps.rstrip('.')}. {growth}" if steps and growth else steps or growth

@@ -255,19 +255,19 @@ def tell(job: ReportedJob, event: str, folder: str, names: List[str]) -> None:
 
 def send_at_once(names: Iterable[str], send_to: Callable[[str], str]) -> Dict[str, str]:
     """Send to all targets at the same time; return why some were not told within `SECONDS`, by name."""
-    why = dict.fromkeys(names, "it took more than %d s" % SECONDS)
+    reason_text = dict.fromkeys(names, "it took more than %d s" % SECONDS)
 
     def note(name: str) -> None:
-        why[name] = send_to(name)
+        reason_text[name] = send_to(name)
 
-    threads = [threading.Thread(target=note, args=(name,), daemon=True) for name in why]
+    threads = [threading.Thread(target=note, args=(name,), daemon=True) for name in reason_text]
     for thread in threads:
         thread.start()
     # A server that sends a byte now and then keeps a connection for ever.
     deadline = time.monotonic() + SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: reason for name, reason in list(why.items()) if reason}
+    return {name: reason for name, reason in list(reason_text.items()) if reason}
 
 
 if __name__ == "__main__":

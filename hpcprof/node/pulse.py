@@ -279,7 +279,7 @@ def flight_record() -> dict[str, Any] | None:
 
 
 def watch_optimizers(
-    torch: Any, stepped: Callable[[Any], None], made: Callable[[], None] | None = None
+    torch: Any, stepped: Callable[[Any], None], on_creation: Callable[[], None] | None = None
 ) -> None:
     """Have the optimizers tell of the program's steps, and of themselves when they are made.
 
@@ -324,14 +324,14 @@ def watch_optimizers(
         return counted
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
-    if made is None:
+    if on_creation is None:
         return
     make = optimizer.__init__
 
     @functools.wraps(make)
     def make_and_tell(*args: Any, **kwargs: Any) -> None:
         make(*args, **kwargs)
-        made()
+        on_creation()
 
     optimizer.__init__ = make_and_tell
 

@@ -43,7 +43,8 @@ _NUMBER = re.compile(r"\b(?:0x[0-9a-fA-F]+|\d+)\b")
 def logged_warnings(profile: Path, kind: str, rank: int) -> list[Loss]:
     """Return the warnings in the log of a rank, counted by text without its numbers.
 
-    ``profile`` is one of a reader ``kind`` in the folder ``profiles`` of a run, which has ``logs`` beside it.
+    ``profile`` is a file of the reader ``kind`` in the folder ``profiles`` of a run; the logs are in ``logs``
+    beside it.
     """
     log = profile.parent.parent / "logs" / f"rank{rank:05d}.err"
     if kind not in _WARNINGS or profile.parent.name != "profiles":

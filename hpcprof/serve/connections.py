@@ -60,17 +60,17 @@ class Connections:
         self._open: dict[str, dict[TimedProtocol, None]] = {}
         self._looking = False
 
-    def add(self, made: TimedProtocol) -> None:
+    def add(self, connection: TimedProtocol) -> None:
         """Add a connection; another one may be closed for it, or itself."""
-        same_address = self._open.setdefault(made.address, {})
-        same_address[made] = None
-        if len(same_address) > self._limit_of(made.address):
-            self._make_room(same_address, made)
+        same_address = self._open.setdefault(connection.address, {})
+        same_address[connection] = None
+        if len(same_address) > self._limit_of(connection.address):
+            self._make_room(same_address, connection)
         elif sum(map(len, self._open.values())) > self.most:
-            self._make_room(max(self._open.values(), key=len), made)
+            self._make_room(max(self._open.values(), key=len), connection)
         if not self._looking:
             self._looking = True
-            made.loop.call_later(_LOOK_S, self._look, made.loop)
+            connection.loop.call_later(_LOOK_S, self._look, connection.loop)
 
     def remove(self, lost: TimedProtocol) -> None:
         """Remove a connection that has ended."""
@@ -99,8 +99,12 @@ class Connections:
         local = address in ("", "::1") or address.startswith("127.")
         return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
-    def _make_room(self, among: dict[TimedProtocol, None], made: TimedProtocol) -> None:
-        self._close(next((client for client in among if client.awaits_client and client is not made), made))
+    def _make_room(self, among: dict[TimedProtocol, None], connection: TimedProtocol) -> None:
+        self._close(
+            next(
+                (client for client in among if client.awaits_client and client is not connection), connection
+            )
+        )
 
     def _close(self, lost: TimedProtocol) -> None:
         self.remove(lost)

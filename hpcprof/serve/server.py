@@ -102,12 +102,12 @@ def _listening_socket(serving: Serving) -> Iterator[socket.socket]:
             yield listening
         return
     with listen_on_file(serving.unix) as listening:
-        made = serving.unix.stat().st_ino
+        inode = serving.unix.stat().st_ino
         try:
             yield listening
         finally:
             with suppress(OSError):
-                if serving.unix.stat().st_ino == made:
+                if serving.unix.stat().st_ino == inode:
                     serving.unix.unlink()
 
 
@@ -125,8 +125,8 @@ def listen_on_file(path: Path) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        why = error.strerror or "the path is too long"
-        raise UsageError(f"--unix {path}: cannot listen there: {why}.") from None
+        reason = error.strerror or "the path is too long"
+        raise UsageError(f"--unix {path}: cannot listen there: {reason}.") from None
     except UsageError:
         listening.close()
         raise
@@ -142,8 +142,8 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not a name"
-        raise UsageError(f"--host {host}: {why}; give a name or an address of this machine.") from None
+        reason = getattr(error, "strerror", None) or "it is not a name"
+        raise UsageError(f"--host {host}: {reason}; give a name or an address of this machine.") from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

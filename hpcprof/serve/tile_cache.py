@@ -37,14 +37,14 @@ class TileCache:
         path = self.folder(key) / name
         with suppress(OSError, zlib.error):
             return zlib.decompress(path.read_bytes())
-        made = make()
-        packed = zlib.compress(made, _LEVEL)
+        content = make()
+        packed = zlib.compress(content, _LEVEL)
         with suppress(OSError):
             self._make_folder(path.parent)
             with replacing(path) as temporary:
                 temporary.write_bytes(packed)
             self._bound_size(len(packed))
-        return made
+        return content
 
     def folder(self, key: str) -> Path:
         """Return the folder of a run, which need not exist; what else is written into it counts as well."""

@@ -282,8 +282,8 @@ class Tiles:
 
     def _key(self, run: Run) -> str:
         """Return the key of a run's tiles; a browser asks for several at once, so it is kept for a moment."""
-        key, made = self._keys.get(run.id, ("", -math.inf))
-        if time.monotonic() - made < _FRESH_SECONDS:
+        key, made_at = self._keys.get(run.id, ("", -math.inf))
+        if time.monotonic() - made_at < _FRESH_SECONDS:
             return key
         profiles = self._store.profiles(run.id) if self._store.exists() else {}
         if not profiles:

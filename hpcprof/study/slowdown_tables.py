@@ -84,12 +84,12 @@ class SlowdownTables:
 def slowdown_tables(
     name: str,
     keys: tuple[str, ...],
-    made: Sequence[PlannedRun],
+    planned_runs: Sequence[PlannedRun],
     comparisons: Sequence[PointComparison],
     store: Store,
 ) -> SlowdownTables:
     """Put the tables of a study together from its runs and the comparisons of their arms."""
-    rows = by_point(store, made)
+    rows = by_point(store, planned_runs)
     return SlowdownTables(
         name=name,
         keys=keys,
@@ -100,7 +100,7 @@ def slowdown_tables(
     )
 
 
-def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
+def by_point(store: Store, planned_runs: Sequence[PlannedRun]) -> list[Row]:
     """Return one row per point: its parameters and `COLUMNS`.
 
     Each figure is the median over the runs of the communicating arm; ``alone_step_p50_ns`` is that of the
@@ -110,7 +110,7 @@ def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
     has is None.
     """
     rows: list[Row] = []
-    for point, runs in _points(made):
+    for point, runs in _points(planned_runs):
         ids = {arm: [planned.run for planned in runs if planned.arm is arm] for arm in Arm}
         runs_of_arm = ids[Arm.COMMUNICATING]
         steps = [value for run in runs_of_arm if (value := _step(store, run)) is not None]
@@ -133,10 +133,10 @@ def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
     return rows
 
 
-def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> list[PointComparison]:
+def compare_arms(planned_runs: Sequence[PlannedRun], store: Store, runs_dir: Path) -> list[PointComparison]:
     """Compare the runs with communication with those without, at each point."""
     comparisons = []
-    for point, runs in _points(made):
+    for point, runs in _points(planned_runs):
         communicating, alone = (
             [find_run(planned.run, runs_dir) for planned in runs if planned.arm is arm]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
@@ -145,10 +145,10 @@ def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> li
     return comparisons
 
 
-def _points(made: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
+def _points(planned_runs: Sequence[PlannedRun]) -> list[tuple[Point, list[PlannedRun]]]:
     """Return each point with its runs: in ascending order if all values are numbers, else as given."""
     groups: dict[str, list[PlannedRun]] = {}
-    for planned in made:
+    for planned in planned_runs:
         groups.setdefault(json.dumps(planned.point), []).append(planned)
     points = [(runs[0].point, runs) for runs in groups.values()]
     try:

@@ -114,6 +114,8 @@ def _public_database(database: URL) -> str:
     if database.get_backend_name() == "sqlite":
         return str(Path(database.database or "").absolute())
     if database.password is not None or "password" in database.query:
-        why = "which would be written to the job's script"
-        raise UsageError(f"--submit: --db holds a password, {why}: leave it out, and put it into ~/.pgpass.")
+        reason = "which would be written to the job's script"
+        raise UsageError(
+            f"--submit: --db holds a password, {reason}: leave it out, and put it into ~/.pgpass."
+        )
     return database.render_as_string()

@@ -26,6 +26,24 @@ _NO_NOUN = re.compile(r"found|one|own|known|some|told|what|asked|there|of_\w+")
 _NO_NOUN_EITHER = re.compile(r"said|kept|mine|shown|seen|given|rest|others|done")
 """Further ones, outside the rooms of `_LATER`."""
 
+_ADJECTIVES = re.compile(
+    r"_(?:(?:"
+    r"aligned|alike|allowed|alone|annotated|apart|around|assembled|balanced|before|begun|beside|best|"
+    r"between|bound|built|captured|changed|chosen|cleaned|common|compared|computed|counted|covered|"
+    r"damaged|decoded|described|different|distinct|drawn|during|each|earlier|earliest|empty|encoded|"
+    r"ended|entered|every|exact|explained|exposed|few|first|fixed|flat|found|free|full|given|gone|grown|"
+    r"held|here|hidden|idle|inside|joined|judged|kept|known|labelled|largest|last|late|later|latest|"
+    r"least|left|listed|long|longest|looked|lost|lower|made|marked|matched|measured|merged|missing|more|"
+    r"most|named|near|nearest|needed|next|none|noted|numbered|odd|old|on|one|open|other|others|outer|"
+    r"outside|over|own|paired|parsed|placed|plain|possible|present|private|quick|raw|reached|recorded|"
+    r"reduced|repeated|right|said|same|scaled|seen|sent|several|shared|shifted|short|shown|silent|slow|"
+    r"slowest|small|spent|split|stored|taken|timed|told|together|typical|unique|unknown|unmatched|"
+    r"unnamed|used|usual|wanted|whole|with|within|without|written|wrong"
+    r")(?:_|$))+",
+    re.IGNORECASE,
+)
+"""Names of functions and constants that have adjectives, participles and prepositions alone."""
+
 _LATER = ("analysis/explain/", "report/", "results/")
 
 _OLD_NAMES = {
@@ -105,6 +123,36 @@ def variables(path: Path) -> Iterator[Text]:
 def module_name(path: Path) -> str:
     """Return the path of a module within the package."""
     return path.relative_to(ROOT / "hpcprof").as_posix()
+
+
+def adjectives(path: Path) -> Iterator[Text]:
+    """Yield the private functions and constants of a module whose names have no noun and no verb."""
+    tree = ast.parse(path.read_text())
+    names = [
+        (node.lineno, node.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.decorator_list
+        and not (isinstance(node.returns, ast.Name) and node.returns.id in ("bool", "Mask"))
+    ]
+    for line in tree.body:
+        if isinstance(line, ast.Assign | ast.AnnAssign):
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            names += [
+                (item.lineno, item.id) for item in ast.walk(ast.Tuple(targets)) if isinstance(item, ast.Name)
+            ]
+    for line, name in names:
+        if _ADJECTIVES.fullmatch(name):
+            yield line, name
+
+
+def test_functions_and_constants_have_a_noun_or_a_verb() -> None:
+    assert not [
+        f"{module_name(path)}:{line}: {name}"
+        for path in SOURCES
+        if not module_name(path).startswith(_LATER)
+        for line, name in adjectives(path)
+    ]
 
 
 def test_variables_are_nouns_of_the_domain() -> None:

@@ -186,7 +186,7 @@ class Unmatched:
                 " (their communicator is unknown or has ranks without a profile)",
             ),
         ]
-        return [f"{noun} without a match: {number:,}{why}" for number, noun, why in counts if number]
+        return [f"{noun} without a match: {number:,}{reason}" for number, noun, reason in counts if number]
 
 
 @dataclass(frozen=True)

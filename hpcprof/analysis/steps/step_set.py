@@ -45,8 +45,8 @@ class StepSet(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the set in words, equal for equal sets: ``5 of 6 steps (without 1 that took long once)``."""
-        why = " and ".join(f"{number:,} {rule.value}" for rule, number in self.left_out)
-        return f"{self.short} (without {why})" if why else self.short
+        reason = " and ".join(f"{number:,} {rule.value}" for rule, number in self.left_out)
+        return f"{self.short} (without {reason})" if reason else self.short
 
 
 def step_set(

@@ -111,12 +111,14 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
         "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)]
         + [*run.profiled],
     }
-    why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
+    reason_text = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
     if run.nodes and not any(node.ranks for node in run.nodes):
         reasons = {text for node in run.nodes for kind, text in node.missing.items() if "ranks" in kind}
-        why |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(reasons)]))
+        reason_text |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(reasons)]))
     tables = {
-        name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
+        name: Outcome(columns_of(rows), reason)
+        if rows
+        else no_rows(reason or reason_text.get(name, NO_SAMPLES))
         for name, rows in by_table.items()
     }
     if run.profiled_loss:

@@ -163,9 +163,11 @@ class Reader:
     def made_from(self, path: Path) -> list[Path]:
         """Return the files and folders beside a profile that are made from it, or from the same recording."""
         endings = self.reports.get(path.suffix.lower(), ())
-        made = [path.with_name(f"{path.stem}{ending}") for ending in endings]
+        paths = [path.with_name(f"{path.stem}{ending}") for ending in endings]
         suffix = next((ending for ending in self.suffixes if path.name.lower().endswith(ending)), "")
-        return made + [path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms]
+        return paths + [
+            path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms
+        ]
 
 
 REPLACED = "which rocprofv3 has replaced: record it with rocprofv3 --sys-trace"

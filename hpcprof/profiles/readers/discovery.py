@@ -212,8 +212,8 @@ def find_profiles(folder: Path) -> list[Path]:
             path for reader in BUILT_IN if reader.place_in_run for path in place.glob(reader.place_in_run)
         ]
     readers = {path: reader for path in files if (reader := _reader_of_profile(path))}
-    made = {made_from for path, reader in readers.items() for made_from in reader.made_from(path)}
-    return sorted(readers.keys() - made)
+    derived = {made_from for path, reader in readers.items() for made_from in reader.made_from(path)}
+    return sorted(readers.keys() - derived)
 
 
 def is_profile_folder(path: Path) -> bool:

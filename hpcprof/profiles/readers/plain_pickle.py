@@ -73,13 +73,13 @@ def _refuse_deep_tuples(data: bytes) -> None:
                 taken.append(depth)
             count = before.index(pickletools.markobject)
         taken += [stack.pop() for _ in range(count)]
-        made: int | None = 0
+        depth_made: int | None = 0
         if name in _TUPLES:
-            made = 1 + max((depth or 0 for depth in taken), default=0)
-            if made > _DEEPEST:
+            depth_made = 1 + max((depth or 0 for depth in taken), default=0)
+            if depth_made > _DEEPEST:
                 raise ValueError("it nests too deeply")
         elif name == "MARK":
-            made = None
+            depth_made = None
         elif name.endswith("GET"):
-            made = memo[int(argument or 0)]
-        stack += [made] * len(instruction.stack_after)
+            depth_made = memo[int(argument or 0)]
+        stack += [depth_made] * len(instruction.stack_after)

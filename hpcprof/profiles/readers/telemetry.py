@@ -178,7 +178,7 @@ class _Reading:
         self._fast = [_parse_metric(name) for name in header["fast"]]
         self._slow = [_parse_metric(name) for name in header["slow"]]
         self._gpus = tuple(str(name) for name in header["gpus"])
-        self._missing |= {str(kind): str(why) for kind, why in header["missing"].items()}
+        self._missing |= {str(kind): str(reason) for kind, reason in header["missing"].items()}
         self._limits = {str(name): float(value) for name, value in header["limits"].items() if value}
         for number, place in header["ranks"].items():
             rank, before = int(number), self._ranks.get(int(number), RankPlace())

@@ -133,8 +133,8 @@ def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
     # The readers look strings up by their ids.
     keys = [name for name, kind, place in rows if place and kind == "INTEGER"]
     one_key = keys[0] if sum(bool(place) for _, _, place in rows) == len(keys) == 1 else None
-    made = (f'"{n}" {kind}{" PRIMARY KEY" if n == one_key else ""}' for n, kind in columns.items())
-    copy.execute(f'CREATE TABLE main."{table}" ({", ".join(made)})')
+    definitions = (f'"{n}" {kind}{" PRIMARY KEY" if n == one_key else ""}' for n, kind in columns.items())
+    copy.execute(f'CREATE TABLE main."{table}" ({", ".join(definitions)})')
     return columns
 
 
@@ -142,8 +142,10 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
     text = f'cleaned(CAST("{column}" AS BLOB))'
     number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if table == "NVTX_EVENTS" and column in ("text", "textId"):
-        named = f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
-        return f"CASE WHEN {named} THEN {text if column == 'text' else number} END"
+        is_named = (
+            f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
+        )
+        return f"CASE WHEN {is_named} THEN {text if column == 'text' else number} END"
     if table == "NVTX_EVENTS" and column == "binaryData" and columns.keys() >= _PAYLOAD_COLUMNS:
         # A domain's id is unique within a process.
         domain = f"domainId, globalTid >> {PROCESS_SHIFT}"
@@ -157,10 +159,10 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
         return "nccl_entry(CAST(name AS BLOB))"
     if table == "MPI_COMMUNICATORS" and column == "members":
         return f'CASE WHEN "{column}" NOT GLOB \'*[^0-9, ]*\' THEN "{column}" END'
-    listed = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())
+    copied_columns = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())
     return (
         f"CASE WHEN typeof(\"{column}\") = 'text' THEN {text} ELSE {number} END"
-        if column in listed
+        if column in copied_columns
         else number
     )
 

@@ -86,8 +86,8 @@ def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:
             continue
         rows = copy.execute("SELECT name, type, pk FROM pragma_table_info(?, 'source')", (table,)).fetchall()
         columns = [(name, key) for name, _, key in rows if _COLUMN.fullmatch(name)]
-        made = ", ".join(f'"{name}"{" INTEGER PRIMARY KEY" if key else ""}' for name, key in columns)
-        copy.execute(f'CREATE TABLE main."rocpd_{base}{renamed}" ({made})')
+        definitions = ", ".join(f'"{name}"{" INTEGER PRIMARY KEY" if key else ""}' for name, key in columns)
+        copy.execute(f'CREATE TABLE main."rocpd_{base}{renamed}" ({definitions})')
         cells = ", ".join(_cell(base, name) for name, _ in columns)
         source = f'source."{table}" {_rows(base, suffix)}'
         copy.execute(f'INSERT INTO main."rocpd_{base}{renamed}" SELECT {cells} FROM {source}')

@@ -71,7 +71,7 @@ def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:
             }
             for rank, place in header["ranks"].items()
         },
-        "missing": {names.cleaned(key): names.cleaned(why) for key, why in header["missing"].items()},
+        "missing": {names.cleaned(key): names.cleaned(reason) for key, reason in header["missing"].items()},
         "fast": [device(name) for name in header["fast"]],
         "slow": [device(name) for name in header["slow"]],
     }

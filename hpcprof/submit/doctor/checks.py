@@ -139,8 +139,8 @@ def scheduler(machine: Inspected) -> CheckResult:
     question = site_scheduler.question(machine.site)
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
-        why = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
-        observation = f"{' '.join(question)} failed: {why or answer.why}."
+        reason = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
+        observation = f"{' '.join(question)} failed: {reason or answer.why}."
         return broken(observation, site_scheduler.silence_remedy)
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:

@@ -128,7 +128,7 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
             lines = sorted(
                 re.findall(r"rank \d+ of \d+", "".join(file.read_text(errors="replace") for file in files))
             )
-            why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
+            reason = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
     except HpcprofError as error:
         remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."
         return warning(f"No ranks were started: {error}", remedy)
@@ -138,7 +138,7 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
     if lines == ["rank 0 of 1", "rank 0 of 1"]:
         observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
         return broken(observation, remedy)
-    return broken(f"Jobs run {launcher}, which fails: {why}.", remedy)
+    return broken(f"Jobs run {launcher}, which fails: {reason}.", remedy)
 
 
 def _without_mpi4py(machine: Inspected) -> CheckResult:

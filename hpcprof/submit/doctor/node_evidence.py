@@ -96,8 +96,8 @@ def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
     lost = "MPI programs that hang while they poll are not found"
     if refused := facts.get("refused"):
         scope = (facts.get("scope") or [""])[0]
-        why = f" (ptrace_scope is {scope})" if scope else ""
-        observation = f"{' and '.join(refused)} may not look into processes on {node}{why}: {lost}."
+        reason = f" (ptrace_scope is {scope})" if scope else ""
+        observation = f"{' and '.join(refused)} may not look into processes on {node}{reason}: {lost}."
         remedy = "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes."
         return warning(observation, remedy)
     observation = f"{node} has none of eu-stack, gdb and py-spy: {lost}."

@@ -318,7 +318,7 @@ def _queue_problem(name: str, job: Job, site: Site, scheduler: Scheduler) -> str
         return f"queue {name} of {site.name} takes {wrong}."
     behind = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
     if behind and all(behind.values()):
-        each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
+        each = "; ".join(f"{route} takes {reason}" for route, reason in behind.items())
         return (
             f"no queue behind {name} of {site.name} would run this job, though the scheduler may accept it "
             f"and lose it: {each}."
@@ -335,9 +335,9 @@ def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
     if queue.chunks and chunks not in queue.chunks:
         suffix = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
         return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{suffix}"
-    longest, why = _longest_walltime(job, queue)
+    longest, reason = _longest_walltime(job, queue)
     if longest and job.walltime > parse_walltime(longest):
-        return f"at most {longest}{why}, not {format_walltime(job.walltime)}"
+        return f"at most {longest}{reason}, not {format_walltime(job.walltime)}"
     if queue.max_node_time and job.nodes * job.walltime > parse_walltime(queue.max_node_time):
         share = format_walltime(parse_walltime(queue.max_node_time) // job.nodes // 60 * 60)
         nodes = f"{job.nodes} nodes" if job.nodes > 1 else "a node"

@@ -251,8 +251,8 @@ def no_trace(text: str) -> str:
 def check_one_archive(target: Target, title: str, advice: str) -> None:
     """Check that the profiler ``title``, with one archive for all, runs on all ranks and the whole time."""
     if target.profiled not in (0, target.ranks):
-        why = f"{title} records all ranks into one archive"
-        sentence = f"--profile-ranks: {why}: leave --profile-ranks out, or give all."
+        reason = f"{title} records all ranks into one archive"
+        sentence = f"--profile-ranks: {reason}: leave --profile-ranks out, or give all."
         raise UsageError(sentence, "profiler", "profile_ranks")
     if target.captures:
         raise UsageError(f"--capture-steps: {title} records the whole program; {advice}.", "capture_steps")

@@ -60,15 +60,17 @@ def _check(target: Target, settings: Settings) -> None:
         raise UsageError(sentence, "profiler_options.communicator", "profile_ranks", "nodes")
     if settings["communicator"] or target.ranks == 1:
         return
-    why = "replaying a communication kernel hangs a job of several ranks"
+    reason = "replaying a communication kernel hangs a job of several ranks"
     if not settings["kernel"]:
-        raise UsageError(f"ncu needs --profiler-option kernel=REGEX: {why}, so name the kernels to measure.")
+        raise UsageError(
+            f"ncu needs --profiler-option kernel=REGEX: {reason}, so name the kernels to measure."
+        )
     if not settings["launch-count"]:
         raise UsageError("ncu needs --profiler-option launch-count=N: without it every launch is replayed.")
     hit = next((name for name in _COMMUNICATION if pattern.search(name)), None)
     if hit:
         raise UsageError(
-            f"--profiler-option kernel={settings['kernel']} also matches {hit}: {why}; make it narrower.",
+            f"--profiler-option kernel={settings['kernel']} also matches {hit}: {reason}; make it narrower.",
             "profiler_options.kernel",
         )
 

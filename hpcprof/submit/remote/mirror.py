@@ -18,10 +18,10 @@ _OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
 """State files that are written here, whatever the host has under their names."""
 
 _MAX_FILE_BYTES = 64 << 20
-"""The largest file that is fetched of a run that is followed."""
+"""Maximum bytes of a file that is fetched of a watched run."""
 
 _MIN_FREE_BYTES = 1 << 30
-"""Space that a transfer of profiles leaves free on the disk."""
+"""Minimum bytes that a transfer of profiles leaves free on the disk."""
 
 
 def host_of(run: Run) -> Host | None:
@@ -42,7 +42,7 @@ def connect(runs: Sequence[Run]) -> list[str]:
 
 
 def refresh(run: Run) -> list[str]:
-    """Update the copy of a run on a host; return a sentence for each file left there, or why it is older."""
+    """Update the copy of a run on a host; return a sentence for each file left there, or on the failure."""
     host = host_of(run)
     if host is None:
         return []
@@ -54,7 +54,7 @@ def refresh(run: Run) -> list[str]:
 
 
 def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
-    """Fetch what is new of a run but its profiles, in ``seconds``; remove state files that are gone there."""
+    """Fetch the new files of a run, without profiles, in ``seconds``; remove state files gone on the host."""
     files = list_files(host, host.folder(run.id), _FOLDERS, seconds)
     local = {f"state/{name}" for name in _OWN_STATE_FILES}
     files = {name: file for name, file in files.items() if name not in local}
@@ -70,7 +70,7 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
 
 
 def bring_profiles(run: Run) -> list[str]:
-    """Fetch all that is new of a run on a host, its profiles too; return sentences as `refresh` does."""
+    """Fetch all new files of a run on a host, with its profiles; return sentences as `refresh` does."""
     sentences = refresh(run)
     host = host_of(run)
     if host is not None and not sentences:

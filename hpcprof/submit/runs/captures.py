@@ -113,8 +113,8 @@ def await_capture(run: Run, request: Request, ranks: list[int]) -> dict[int, Cap
     failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
     silent = [rank for rank in ranks if rank not in answers or answers[rank].state == "accepted"]
     if silent and not failed:
-        why = "its job has ended" if has_ended else "it takes no steps"
-        raise HpcprofError(f"{named_ranks(silent)} of {run.id} recorded nothing: {why}.")
+        reason_text = "its job has ended" if has_ended else "it takes no steps"
+        raise HpcprofError(f"{named_ranks(silent)} of {run.id} recorded nothing: {reason_text}.")
     if failed:
         reasons = "; ".join(
             f"{named_ranks([rank for rank in failed if failed[rank] == reason])}: {reason}"

@@ -98,8 +98,8 @@ def check_whole_minutes(job: Job, title: str) -> None:
     if job.walltime % 60:
         longer = job.walltime + 60 - job.walltime % 60
         nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
-        why = f"{title} counts in minutes and would round it up"
-        raise UsageError(f"walltime {format_walltime(job.walltime)}: {why}; write {nearest}.", "walltime")
+        reason = f"{title} counts in minutes and would round it up"
+        raise UsageError(f"walltime {format_walltime(job.walltime)}: {reason}; write {nearest}.", "walltime")
 
 
 class BatchClient(SchedulerClient):

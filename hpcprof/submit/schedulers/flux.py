@@ -89,21 +89,23 @@ class FluxScheduler(BatchScheduler):
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return all directives but those for the logs."""
-        whole = self.keys_of(site).exclusive and job.cpus_per_rank is None
-        gpus = gpus_per_node(job) if whole else job.gpus_per_rank
+        takes_nodes = self.keys_of(site).exclusive and job.cpus_per_rank is None
+        gpus = gpus_per_node(job) if takes_nodes else job.gpus_per_rank
         values = {
             "job-name": self.job_name(job.name),
             "bank": job.account,
             "queue": job.queue,
             "time-limit": f"{job.walltime}s",
             "nodes": str(job.nodes),
-            "nslots": "" if whole and job.gpus_per_rank is None else str(job.nodes if whole else job.ranks),
-            "cores-per-slot": "" if whole else str(job.cpus_per_rank or 1),
+            "nslots": ""
+            if takes_nodes and job.gpus_per_rank is None
+            else str(job.nodes if takes_nodes else job.ranks),
+            "cores-per-slot": "" if takes_nodes else str(job.cpus_per_rank or 1),
             "gpus-per-slot": str(gpus) if gpus and job.gpus_per_rank is not None else "",
             "requires": job.constraint,
         }
         lines = [f"--{option}={directive_value(value)}" for option, value in values.items() if value]
-        return [*lines, *(["--exclusive"] if whole else []), *super().directives(site, job)]
+        return [*lines, *(["--exclusive"] if takes_nodes else []), *super().directives(site, job)]
 
     def allocated_nodes(self, environment: Mapping[str, str]) -> int:
         """Return the size of the instance, which has a broker on each node."""
@@ -140,7 +142,7 @@ class FluxScheduler(BatchScheduler):
             parse_cancel(exit_code, errors)
 
     def submitted_from(self, script: Path, owner: str) -> str:
-        """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""
+        """Return the id of the user's job whose script, which Flux keeps, names the run's folder."""
         listing = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
         for job in _jobs(*listing.answer):
             jobspec = run_scheduler_command(["flux", "job", "info", _ascii_id(job["jobid"]), "jobspec"])

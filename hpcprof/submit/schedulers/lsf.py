@@ -247,10 +247,10 @@ def _record(job: Mapping[str, Any]) -> Record:
         return Record(state, lost if word == "UNKWN" else f"LSF calls its state {word}")
     if state is JobState.COMPLETED:
         return Record(state, "", 0)
-    why = str(job.get("PEND_REASON") or "") if state is JobState.QUEUED else ""
-    if _NEVER in why:
+    reason = str(job.get("PEND_REASON") or "") if state is JobState.QUEUED else ""
+    if _NEVER in reason:
         return Record(state, f"it can never run: a job that it depends on did not succeed ({_NEVER})")
-    return Record(state, _WORDS.get(word) or why.rstrip("; "))
+    return Record(state, _WORDS.get(word) or reason.rstrip("; "))
 
 
 def _failed_record(job: Mapping[str, Any]) -> Record:

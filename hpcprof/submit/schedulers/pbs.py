@@ -174,7 +174,7 @@ class PbsScheduler(BatchScheduler):
         return lines if placed or job.nodes == 1 else [*lines, _SCATTER]
 
     def revised(self, script: str) -> str:
-        """Return the script without our ``place`` if it has no ``select``, since PBS refuses that."""
+        """Return the script without hpcprof's ``place`` if it has no ``select``: PBS refuses that."""
         has_select = re.search(r"^#PBS\b.*-l\s*(\S+,)?select=", script, re.MULTILINE)
         return script if has_select else script.replace(f"#PBS {_SCATTER}\n", "")
 
@@ -200,9 +200,9 @@ class PbsScheduler(BatchScheduler):
         """Refuse to wait for members of arrays."""
         arrays = [job_id for job_id in job_ids if "[" in job_id]
         if arrays:
-            why = "is a member of an array, and PBS cannot wait for the success of a member"
+            reason = "is a member of an array, and PBS cannot wait for the success of a member"
             advice = "submit this job when it has ended, or the sweep without --array"
-            raise SchedulerError(f"job {arrays[0]}, which this one must wait for, {why}: {advice}.")
+            raise SchedulerError(f"job {arrays[0]}, which this one must wait for, {reason}: {advice}.")
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
@@ -217,7 +217,7 @@ class PbsScheduler(BatchScheduler):
         return ["-o", str(out), "-e", str(err)]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask for each job or array by itself, for a while: of several ids ``qstat`` prints one."""
+        """Ask for each job or array separately, up to `ALL_SECONDS`: of several ids ``qstat`` prints one."""
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
             groups.setdefault(array_of(job_id), []).append(job_id)
@@ -306,13 +306,13 @@ def _counts_gpus(site: Site, job: Job) -> bool:
 def _chunk(site: Site, job: Job, select: str) -> list[str]:
     """Return the resources of a chunk, the site's ``select`` first, with an ``mpiprocs`` for each rank."""
     extra = _asked_resources(job)
-    whole: dict[str, int | None] = {}
+    node_counts: dict[str, int | None] = {}
     if _counts_gpus(site, job):
         extra.pop("ngpus", None)
     elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or extra):
-        whole = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
+        node_counts = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
     resources = dict(_pair(part) for part in select.split(":") if part)
-    node = {key: str(count) for key, count in whole.items() if count}
+    node = {key: str(count) for key, count in node_counts.items() if count}
     return [
         f"{key}={value}" if value else key
         for key, value in {**resources, **node, **resources, **extra}.items()
@@ -596,9 +596,9 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
 
 
 def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
-    _, _, why = comment.partition("Can Never Run:")
-    if why:
-        return f"it can never run: {why.strip()}"
+    _, _, reason = comment.partition("Can Never Run:")
+    if reason:
+        return f"it can never run: {reason.strip()}"
     if state == "H":
         if "s" in job.get("Hold_Types", "") and job.get("depend"):
             return f"waits for another job to succeed ({job['depend']})"
@@ -608,7 +608,7 @@ def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
 
 
 def _seconds_since(when: str, asked_at: float | None) -> float | None:
-    """Return how long before ``asked_at`` a time was that qstat printed in UTC; None if one is not known."""
+    """Return the seconds from a time that qstat printed in UTC to ``asked_at``; None if one is unknown."""
     with suppress(ValueError):
         moment = datetime.strptime(f"{when} Z", "%a %b %d %H:%M:%S %Y %z")
         return None if asked_at is None else asked_at - moment.timestamp()
@@ -617,35 +617,37 @@ def _seconds_since(when: str, asked_at: float | None) -> float | None:
 
 def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:
     when = job.get("history_timestamp", "")
-    ago = asked_at - float(when) if asked_at is not None and when.isdigit() else None
+    ended_seconds = asked_at - float(when) if asked_at is not None and when.isdigit() else None
     text = job.get("Exit_status")
     if text is None:
-        return Record(JobState.CANCELLED, _never_ran(job), None, ago)
+        return Record(JobState.CANCELLED, _never_ran(job), None, ended_seconds)
     code = int(float(text))
     if code == _WALLTIME:
-        return Record(JobState.TIMEOUT, "", None, ago)
+        return Record(JobState.TIMEOUT, "", None, ended_seconds)
     if job.get("substate") == _DELETED_SUBSTATE or code == _BY_SIGTERM:
-        return Record(JobState.CANCELLED, _canceller(job), None, ago)
+        return Record(JobState.CANCELLED, _canceller(job), None, ended_seconds)
     if code < 0:
         unknown = f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}"
         words = NODE_LOST if code == _NODE_LOST else meanings().killed.get(code, unknown)
-        return Record(JobState.FAILED, words, None, ago)
+        return Record(JobState.FAILED, words, None, ended_seconds)
     if code > 256:
-        return Record(JobState.FAILED, f"ended by {_signal_name(code - 256)}", 256 - code, ago)
+        return Record(JobState.FAILED, f"ended by {_signal_name(code - 256)}", 256 - code, ended_seconds)
     if 128 < code < 128 + signal.NSIG:
-        return Record(JobState.FAILED, f"exit code {code} ({_signal_name(code - 128)})", code, ago)
+        return Record(JobState.FAILED, f"exit code {code} ({_signal_name(code - 128)})", code, ended_seconds)
     if code > 0:
-        return Record(JobState.FAILED, "", code, ago)
+        return Record(JobState.FAILED, "", code, ended_seconds)
     if job.get("substate") == _FAILED_SUBSTATE:
-        return Record(JobState.FAILED, "a job of the array failed", None, ago)
+        return Record(JobState.FAILED, "a job of the array failed", None, ended_seconds)
     unwritten = job.get("Stageout_status") == "0"
-    return Record(JobState.COMPLETED, "PBS could not write its output files" if unwritten else "", 0, ago)
+    return Record(
+        JobState.COMPLETED, "PBS could not write its output files" if unwritten else "", 0, ended_seconds
+    )
 
 
 def _never_ran(job: Mapping[str, str]) -> str:
-    _, _, why = job.get("comment", "").partition("Can Never Run:")
-    if why:
-        return f"deleted from the queue; it could never run: {why.removesuffix('and terminated').strip()}"
+    _, _, reason = job.get("comment", "").partition("Can Never Run:")
+    if reason:
+        return f"deleted from the queue; it could never run: {reason.removesuffix('and terminated').strip()}"
     if job.get("substate") != _DELETED_SUBSTATE and job.get("depend"):
         return "removed by PBS: a job that it depended on did not succeed"
     return " ".join(filter(None, ("deleted", _canceller(job), "while it waited in the queue")))

@@ -65,13 +65,13 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
             result = run_scheduler_command(question)
     except Unreachable as error:
         _silent[name] = time.monotonic(), str(error)
-        why = str(error).rstrip(".")
+        reason = str(error).rstrip(".")
     else:
         if result.exit_code == 0:
             return
         output = masked(result.stderr.strip() or result.stdout.partition("\n")[0])
-        why = f"{scheduler.title} did not answer: {complaint(output)}"
-    raise Unreachable(f"{why}; {otherwise}.")
+        reason = f"{scheduler.title} did not answer: {complaint(output)}"
+    raise Unreachable(f"{reason}; {otherwise}.")
 
 
 def _check_silence(scheduler: str) -> None:

@@ -92,8 +92,10 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.CANCELLED, record.reason or canceller or "", record.exit_code)
     if record.state is not JobState.UNKNOWN and canceller is not None:
         return JobStatus(record.state, "being cancelled")
-    if record.state is JobState.QUEUED and (why := _requeued_because(run, record)):
-        return JobStatus(record.state, f"queued again after {why}; {record.reason}".removesuffix("; "))
+    if record.state is JobState.QUEUED and (reason_text := _requeued_because(run, record)):
+        return JobStatus(
+            record.state, f"queued again after {reason_text}; {record.reason}".removesuffix("; ")
+        )
     return JobStatus(record.state, record.reason, record.exit_code)
 
 
@@ -187,9 +189,9 @@ def _without_trace(run: Run) -> JobStatus:
     return unknown_result("the scheduler no longer lists it")
 
 
-def unknown_result(why: str) -> JobStatus:
+def unknown_result(reason_text: str) -> JobStatus:
     """Return the status of a job that has ended in a way that nothing shows."""
-    reason = f"result unknown: {why}, and its script records no exit code"
+    reason = f"result unknown: {reason_text}, and its script records no exit code"
     return JobStatus(JobState.ENDED, reason, provisional=True)
 
 

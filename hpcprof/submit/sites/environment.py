@@ -48,8 +48,8 @@ def staged_environment(site: Site, job: Job) -> str:
     if not job.stage_env:
         return ""
     if job.arguments and PurePath(job.arguments[0]).name in _RUNNERS and job.workload is None:
-        why = f"{job.arguments[0]} starts the environment where it is"
-        raise UsageError(f"--stage-env: {why}: leave its words out of the command.", "stage_env")
+        reason = f"{job.arguments[0]} starts the environment where it is"
+        raise UsageError(f"--stage-env: {reason}: leave its words out of the command.", "stage_env")
     if site.host and job.stage_env == ACTIVE:
         raise UsageError(f"--stage-env: name the environment's folder on {site.host}.", "stage_env")
     if site.host:

@@ -117,8 +117,8 @@ def read_darshan_log(path: Path) -> DarshanLog:
         raise DamagedInput(f"{path} cannot be read: {error}") from None
     if result.exit_code != 0:
         crashed = result.exit_code != dump_script.NO_LOG
-        why = f": its reader ended with exit code {result.exit_code}" if crashed else ""
-        raise DamagedInput(f"{path} is not a log of Darshan that can be read{why}.")
+        reason = f": its reader ended with exit code {result.exit_code}" if crashed else ""
+        raise DamagedInput(f"{path} is not a log of Darshan that can be read{reason}.")
     try:
         log = msgspec.json.decode(result.stdout, type=DarshanLog)
     except msgspec.MsgspecError as error:

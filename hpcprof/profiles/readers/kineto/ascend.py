@@ -158,7 +158,11 @@ class _Trace:
 
     def translated(self, batch: Batch) -> Batch:
         """Return the events of a batch as Kineto would have written them, without those that are not read."""
-        return [event if event is None else made for event in batch for made in self._kineto_events(event)]
+        return [
+            event if event is None else converted
+            for event in batch
+            for converted in self._kineto_events(event)
+        ]
 
     def _kineto_events(self, event: Event | None) -> Iterator[Event | None]:
         if event is None or event.ph in ("s", "f"):

@@ -65,8 +65,8 @@ def _timeline(export: NsysExport) -> Timeline:
     mpi_calls, mpi_operations, lost_mpi = read_mpi(export, strings)
     os_calls, lost_system = read_os_calls(export, strings)
     samples, lost_samples = read_device_samples(export, strings)
-    texts, made = strings.array(), api_calls(calls, called)
-    waits, lost_waits = read_synchronizations(export, made, texts, process)
+    texts, all_calls = strings.array(), api_calls(calls, called)
+    waits, lost_waits = read_synchronizations(export, all_calls, texts, process)
     unnamed = [*_name_losses(names, Subject.KERNEL), *_name_losses(called, Subject.CALL)]
     lost = [*lost_kernels, *lost_memory, *lost_graphs, *lost_calls, *lost_ranges, *lost_waits, *lost_mpi]
     lost += [*lost_system, *lost_samples, *unnamed]
@@ -79,7 +79,7 @@ def _timeline(export: NsysExport) -> Timeline:
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,
-        calls=made,
+        calls=all_calls,
         ranges=table,
         operators=operators,
         graphs=graphs,

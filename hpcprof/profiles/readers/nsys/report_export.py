@@ -50,12 +50,12 @@ def _why_unusable(report: Path, export: Path) -> str:
     return "" if whole else unfinished
 
 
-def _make(report: Path, export: Path, why: str) -> None:
+def _make(report: Path, export: Path, reason: str) -> None:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise DamagedInput(
-            f"{report} cannot be read: {why}, and nsys, which makes it, is not on the PATH; where nsys is, "
-            f"run nsys export --type sqlite --include-blobs=true --force-overwrite=true {report.name}."
+            f"{report} cannot be read: {reason}, and nsys, which makes it, is not on the PATH; where nsys "
+            f"is, run nsys export --type sqlite --include-blobs=true --force-overwrite=true {report.name}."
         )
     try:
         with replacing(export) as temporary:

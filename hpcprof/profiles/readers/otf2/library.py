@@ -21,7 +21,7 @@ U8, U32, U64, POINTER = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes
 I64 = ctypes.c_int64
 _INT, TEXT = ctypes.c_int, ctypes.c_char_p
 _OF_EVENT = (U64, U64, U64, POINTER, POINTER)
-"""Each event has a location, a time, a position, data of the user and attributes."""
+"""Types of the leading fields of each event: location, time, position, user data and attributes."""
 
 Callbacks = Mapping[str, tuple[Sequence[Any], Callable[..., int]]]
 """For each kind of record the types of its fields and the function to call, which returns 0."""
@@ -149,20 +149,20 @@ def open_handle(path: Path) -> Iterator[Handle]:
 
 @contextmanager
 def _register_callbacks(
-    kind: str, handle: int, reader: int | None, callbacks: Callbacks, first: Sequence[Any]
+    kind: str, handle: int, reader: int | None, callbacks: Callbacks, leading_types: Sequence[Any]
 ) -> Iterator[None]:
     library = _library()
     if not reader:
         raise LibraryError("there is no such part in the archive")
-    made = getattr(library, f"OTF2_{kind}ReaderCallbacks_New")()
+    callback_set = getattr(library, f"OTF2_{kind}ReaderCallbacks_New")()
     functions = []
     for name, (types, function) in callbacks.items():
-        functions.append(ctypes.CFUNCTYPE(_INT, *first, *types)(function))
+        functions.append(ctypes.CFUNCTYPE(_INT, *leading_types, *types)(function))
         setter = getattr(library, f"OTF2_{kind}ReaderCallbacks_Set{name}Callback")
         setter.restype, setter.argtypes = _INT, [POINTER, POINTER]
-        _check(setter(made, functions[-1]))
-    _call(f"OTF2_Reader_Register{kind}Callbacks", handle, reader, made, None)
-    getattr(library, f"OTF2_{kind}ReaderCallbacks_Delete")(made)
+        _check(setter(callback_set, functions[-1]))
+    _call(f"OTF2_Reader_Register{kind}Callbacks", handle, reader, callback_set, None)
+    getattr(library, f"OTF2_{kind}ReaderCallbacks_Delete")(callback_set)
     yield
 
 

@@ -54,19 +54,21 @@ def read_tables(path: Path) -> Timeline:
     calls = [_calls(folder, suffix, strings) for suffix in _CALLS]
     records.calls = {key: np.concatenate([part[key] for part in calls]) for key in CALL}
     process = distinct(records.calls["process"])
-    only = int(process[0]) if len(process) == 1 else 0
+    only_process = int(process[0]) if len(process) == 1 else 0
     kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
     kernels = kernels if is_kernels else kernels.once("Dispatch_Id")
-    records.dispatches = _dispatches(folder, kernels, strings, only)
+    records.dispatches = _dispatches(folder, kernels, strings, only_process)
     counters = folder.beside(
         COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value", *_TIMES)
     )
     if counters is not None:
         # Kernel replay repeats a dispatch for each group of counters, under the same number.
-        records.counters = _counters(folder, counters.once("Dispatch_Id", "Counter_Name"), strings, only)
+        records.counters = _counters(
+            folder, counters.once("Dispatch_Id", "Counter_Name"), strings, only_process
+        )
     copies = folder.beside(_COPIES, Subject.COPY, ("Direction", *_TIMES))
     if copies is not None:
-        records.copies = _copies(folder, copies, strings, only)
+        records.copies = _copies(folder, copies, strings, only_process)
     gpus = gpus_of(folder.agents)
     origin = Origin(path=path, kind=ROCPROFV3.name, rank=rank_from_name(path), gpus=gpus)
     return timeline(origin, records, strings)
@@ -84,7 +86,7 @@ class _Table:
         return name in self._columns.column_names
 
     def once(self, *names: str) -> _Table:
-        """Return the first row of each combination of values of columns, or all if one is absent."""
+        """Return the first row of each combination of values of columns, or all if a column is absent."""
         if not all(map(self.has, names)):
             return self
         _, number = numbered_rows(*(self.distinct(name)[1] for name in names))
@@ -94,7 +96,7 @@ class _Table:
     def numbers(self, name: str, otherwise: int, required: int | None = None) -> Ints:
         """Return a column of whole numbers; ``otherwise`` where the table has none, and for other values.
 
-        These are counted, unless ``required`` is the value that leaves their rows out.
+        Other values are counted as losses; with ``required`` they become this value, which drops their rows.
         """
         if not self.has(name):
             return np.full(len(self), otherwise)
@@ -115,7 +117,7 @@ class _Table:
         return column
 
     def distinct(self, name: str) -> tuple[list[str], Ints]:
-        """Return the distinct texts of a column, and the number of each row's; one empty text without it."""
+        """Return the distinct texts of a column, and each row's index into them; one empty text if absent."""
         if not self.has(name):
             return [""], np.zeros(len(self), np.int64)
         encoded = self._columns[name].combine_chunks().dictionary_encode()
@@ -130,7 +132,7 @@ class _Folder:
         self.agents = self._read_agents()
 
     def beside(self, suffix: str, subject: Subject, required: Sequence[str]) -> _Table | None:
-        """Return another table of the set, None if it is not there."""
+        """Return another table of the set, None if its file does not exist."""
         path = self._folder / f"{self._prefix}{suffix}"
         return self.table(path, subject, required) if path.is_file() else None
 
@@ -139,42 +141,42 @@ class _Folder:
 
         The last line of a table that was cut may end inside a number.
         """
-        cut: list[str] = []
+        damaged: list[str] = []
 
         def skip(row: csv.InvalidRow) -> str:
-            cut.append(row.text or "")
+            damaged.append(row.text or "")
             return "skip"
 
         try:
             options = csv.ParseOptions(invalid_row_handler=skip)
             written = path.read_bytes()
             expect_cells(written)
-            whole, _, last = written.rpartition(b"\n")
+            complete, _, incomplete = written.rpartition(b"\n")
             content = pa.py_buffer(
-                (whole + b"\n" if last and whole else written).decode("utf-8", "replace").encode()
+                (complete + b"\n" if incomplete and complete else written).decode("utf-8", "replace").encode()
             )
             with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
                 names = stream.schema.names
             if twice := first_repeated_name(names):
                 raise DamagedInput(f"{path} has the column {twice} twice.")
-            cut.clear()
+            damaged.clear()
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
             columns = csv.read_csv(pa.BufferReader(content), parse_options=options, convert_options=as_text)
         except OSError as error:
             raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is not a table'}.") from None
         except pa.ArrowException as error:
             raise DamagedInput(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from None
-        cut += [last.decode("utf-8", "replace")] if last and whole else []
+        damaged += [incomplete.decode("utf-8", "replace")] if incomplete and complete else []
         absent = [name for name in required if name not in columns.column_names]
         if absent:
             raise DamagedInput(f"{path} is not a table of rocprofv3: it has no column {' or '.join(absent)}.")
         self.lost += losses(
-            LossKind.ROW, subject, {"number of values": len(cut)}, columns.num_rows + len(cut)
+            LossKind.ROW, subject, {"number of values": len(damaged)}, columns.num_rows + len(damaged)
         )
         return _Table(columns, subject, self.lost)
 
     def devices(self, table: _Table, name: str) -> tuple[Ints, Ints]:
-        """Return the device of each row, and whether its agent is a GPU, as far as is known."""
+        """Return the device of each row, and a mask of the rows whose agent is a GPU, as far as is known."""
         texts, row = table.distinct(name)
         devices = [self._device(text) for text in texts]
         return (
@@ -183,7 +185,7 @@ class _Folder:
         )
 
     def _device(self, text: str) -> tuple[int, bool]:
-        """Return the device of an agent, counted among all or among its type, and whether it is a GPU."""
+        """Return the device of an agent, counted among all or among its type, and True for a GPU."""
         match = _AGENT.fullmatch(text.strip())
         if match is None:
             return 0, False

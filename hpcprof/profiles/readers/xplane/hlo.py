@@ -200,7 +200,7 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
         ]
         for number in (36, 38)
     }
-    made = HloOperation(
+    operation = HloOperation(
         name=text.get(1, ""),
         opcode=text.get(2, ""),
         target=text.get(28, ""),
@@ -211,13 +211,13 @@ def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
         groups=[_numbers(data, part, 1) for part in parts.get(49, ())],
     )
     # A call of cuBLAS or hipBLASLt has the axes in its configuration.
-    if not made.contracted and (configured := _CONTRACTED_DIMENSIONS.search(text.get(43, ""))):
-        made.contracted = [int(axis) for axis in re.findall(r"\d{1,3}", configured[1])]
-    made.groups += [group for part in parts.get(87, ()) for group in _device_groups(data, part)]
+    if not operation.contracted and (configured := _CONTRACTED_DIMENSIONS.search(text.get(43, ""))):
+        operation.contracted = [int(axis) for axis in re.findall(r"\d{1,3}", configured[1])]
+    operation.groups += [group for part in parts.get(87, ()) for group in _device_groups(data, part)]
     for field in parts.get(16, ()):
         axes = {axis.number: axis.value for axis in fields_of(data, field.value, field.end)}
-        made.kernel_features = axes.get(4, 0)
-    return numbers[35][-1].value if 35 in numbers else 0, made
+        operation.kernel_features = axes.get(4, 0)
+    return numbers[35][-1].value if 35 in numbers else 0, operation
 
 
 def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, int, tuple[int, ...]]]:

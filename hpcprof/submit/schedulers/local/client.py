@@ -124,8 +124,10 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     if not records(run, "finished"):
         return unknown_result("its supervisor has disappeared")
-    why = "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
-    reason = f"its process has disappeared without a finished file: {why}"
+    reason_text = (
+        "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
+    )
+    reason = f"its process has disappeared without a finished file: {reason_text}"
     return JobStatus(JobState.FAILED, reason, provisional=True)
 
 

@@ -104,8 +104,8 @@ class CublasMp(Mode):
         kind = _CUDA_TYPES[buffers.output.dtype]
 
         def matrix(size: tuple[int, int], block: tuple[int, int], grid: int) -> int:
-            made: int = library.matrix_descriptor_create(*size, *block, 0, 0, block[0], kind, grid)
-            return made
+            descriptor: int = library.matrix_descriptor_create(*size, *block, 0, 0, block[0], kind, grid)
+            return descriptor
 
         weight_1 = matrix((inner, hidden), (middle, hidden), by_rows)
         weight_2 = matrix((hidden, inner), (hidden, middle), by_columns)
@@ -117,8 +117,8 @@ class CublasMp(Mode):
         def variants(shape: tuple[int, int, int], matrices: tuple[int, int, int]) -> list[_Matmul]:
             matmuls = []
             for name in _ALGORITHMS:
-                made = library.matmul_descriptor_create(compute)
-                matmul = _Matmul(library, self._handle, made, name, shape, matrices)
+                descriptor = library.matmul_descriptor_create(compute)
+                matmul = _Matmul(library, self._handle, descriptor, name, shape, matrices)
                 matmul.set("ALGO_TYPE", library.MatmulAlgoType[name])
                 matmul.set("COMMUNICATION_TYPE", kind)
                 matmuls.append(matmul)
