@@ -130,15 +130,17 @@ def _slack(document: Document) -> Document:
 
 
 def _teams(document: Document) -> Document:
-    facts = [{"title": key, "value": _plain(value)} for key, value in _facts(document) if key != "event"]
-    text = {"type": "TextBlock", "text": _plain(document["text"]), "wrap": True}
+    facts = [
+        {"title": key, "value": _escape_markdown(value)} for key, value in _facts(document) if key != "event"
+    ]
+    text = {"type": "TextBlock", "text": _escape_markdown(document["text"]), "wrap": True}
     body = [text, {"type": "FactSet", "facts": facts}]
     card = {"type": "AdaptiveCard", "version": "1.4", "body": body}
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Return a text that a card of Teams shows as it is: names in it may be Markdown, such as links."""
     text = re.sub(r"([\\`*_\[\](){}~|<>#!])", r"\\\1", _line(text))
     return re.sub(r"^(\s*)(?:(\d+)([.])|([-+]))", r"\1\2\\\3\4", text)

@@ -31,7 +31,7 @@ _NEVER = sys.maxsize
 _RECENT, _FEWEST = 20, 40
 """The number of steps that are compared with those before, and the fewest of all."""
 
-_MOST_WALLS, _EXACT = 4096, 1024
+_MOST_WALLS, _EXACT_STEPS = 4096, 1024
 """The most steps that are remembered; then every second one of the earlier times is dropped."""
 
 _SLOW_STEPS, _SLOW_REQUESTS = 5, 2
@@ -252,7 +252,7 @@ class OnRequest:
             self._walls.append(now - self._mark)
         self._mark = now
         if len(self._walls) > _MOST_WALLS:
-            self._walls = [*self._walls[:-_EXACT:2], *self._walls[-_EXACT:]]
+            self._walls = [*self._walls[:-_EXACT_STEPS:2], *self._walls[-_EXACT_STEPS:]]
 
     def _judge(self) -> None:
         """Request a recording if the last steps took much longer than those before."""

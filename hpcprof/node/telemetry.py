@@ -77,24 +77,24 @@ def _read(path: str) -> str:
     return read(path).decode("ascii", "replace")
 
 
-_kept: Dict[str, int] = {}
+_open_files: Dict[str, int] = {}
 _MAX_OPEN_FILES, _MAX_READ_BYTES = 256, 1 << 16
 """Maximum number of files that stay open, and maximum bytes that are read of each."""
 
 
 def _read_again(path: str) -> str:
     """Return the text of a file as `_read` does; it stays open: to open it takes longer than to read it."""
-    file = _kept.get(path)
+    file = _open_files.get(path)
     try:
         if file is None:
-            if len(_kept) >= _MAX_OPEN_FILES:
+            if len(_open_files) >= _MAX_OPEN_FILES:
                 return _read(path)
-            file = _kept[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = _open_files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(file, _MAX_READ_BYTES, 0).decode("ascii", "replace")
     except OSError:
         if file is not None:
             # Its process or its device is gone.
-            os.close(_kept.pop(path))
+            os.close(_open_files.pop(path))
         return ""
 
 
@@ -127,7 +127,7 @@ Counters = Dict[str, List[Tuple[str, List[str], float]]]
 """Metrics by device: the name of each, the files that are added up, and their unit in that of the metric."""
 
 
-def _counted(devices: Counters) -> Named:
+def _device_counters(devices: Counters) -> Named:
     """Yield the metrics of devices, as far as their files can be read."""
     for device, metrics in devices.items():
         for metric, paths, factor in metrics:
@@ -381,7 +381,7 @@ class Network:
 
     def slow(self) -> Named:
         """Yield bytes and errors of each interface."""
-        return _counted(self._files)
+        return _device_counters(self._files)
 
 
 class FileSystems:
@@ -597,7 +597,7 @@ class DrmGpus:
 
     def fast(self) -> Named:
         """Yield the values of each GPU."""
-        return _counted(self._files)
+        return _device_counters(self._files)
 
 
 class SampledSource:

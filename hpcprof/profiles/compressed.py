@@ -92,7 +92,7 @@ def _unpack(file: Path, target: Path) -> None:
     with source:
         target.parent.mkdir()
         with target.open("xb") as output:
-            while chunk := _next(file, source):
+            while chunk := _read_block(file, source):
                 if output.tell() + len(chunk) > most:
                     raise bomb(file)
                 try:
@@ -114,7 +114,7 @@ def _open_file(file: Path) -> IO[bytes] | Any:
     return pa.CompressedInputStream(pa.OSFile(str(file)), "zstd")
 
 
-def _next(file: Path, source: IO[bytes] | Any) -> bytes:
+def _read_block(file: Path, source: IO[bytes] | Any) -> bytes:
     try:
         return bytes(source.read(_CHUNK))
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

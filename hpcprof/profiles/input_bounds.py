@@ -50,7 +50,7 @@ _PAGES = Path("/proc/self/statm")
 _lock = threading.Lock()
 _bounds: dict[int, int] = {}
 """Bound in bytes of each thread that reads a file, by the thread's identity."""
-_outside = (0, resource.RLIM_INFINITY)
+_outside_bytes = (0, resource.RLIM_INFINITY)
 """Memory of this process before the first of them began, and the limit that held then."""
 
 
@@ -66,14 +66,14 @@ def bounded(path: Path, most: int) -> Iterator[None]:
     The block then raises `DamagedInput`. Blocks of several threads share the sum of their bounds; the time is
     that of the main thread.
     """
-    global _outside
+    global _outside_bytes
     thread = threading.get_ident()
     if thread in _bounds:
         yield
         return
     with _lock:
         if not _bounds:
-            _outside = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
+            _outside_bytes = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
         _bounds[thread] = most + _RESERVED_PER_THREAD * min(MOST_THREADS, os.cpu_count() or 1)
         _limit_memory()
     seconds = most / _MEMORY_PER_SECOND
@@ -127,7 +127,7 @@ def expect_cells(table: bytes) -> None:
     Arrow ends the process where it gets no memory for them.
     """
     with _lock:
-        free_bytes = _outside[0] + sum(_bounds.values()) - _private_memory()
+        free_bytes = _outside_bytes[0] + sum(_bounds.values()) - _private_memory()
     if _bounds and _CELL_BYTES * (table.count(b",") + table.count(b"\n")) + 3 * len(table) > free_bytes:
         raise MemoryError
 
@@ -153,7 +153,7 @@ def _ratio(path: Path) -> int:
 
 
 def _limit_memory() -> None:
-    (before, most), hard = _outside, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    (before, most), hard = _outside_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]
     if _bounds:
         limits = [limit for limit in (most, hard) if limit != resource.RLIM_INFINITY]
         most = min([before + sum(_bounds.values()), *limits])

@@ -73,7 +73,7 @@ def read_table(request: Request) -> Response:
 def timeline(request: Request) -> Response:
     """Return which ranks, steps and levels of tiles the timeline of a run has."""
     context = served(request)
-    return _encoded(context.tiles.of(context.catalogue.find(request.path_params["run"])).overview())
+    return _json_response(context.tiles.of(context.catalogue.find(request.path_params["run"])).overview())
 
 
 def timeline_tiles(request: Request) -> Response:
@@ -86,7 +86,7 @@ def timeline_tiles(request: Request) -> Response:
     level, index = map(int, place)
     tiles = context.tiles.of(run)
     ranks = chosen_ranks(request.query_params.get("ranks", ""))
-    return _encoded(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
+    return _json_response(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
 
 
 # Starlette's own numbers have no end, and Python converts at most 4,300 digits.
@@ -132,10 +132,10 @@ async def ask_sql(request: Request) -> Response:
     reply = await context.desk.ask(query.sql, runs or None, reader_of(request))
     if request.query_params.get("format") == "csv":
         return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)
-    return _encoded(msgspec.json.encode(reply))
+    return _json_response(msgspec.json.encode(reply))
 
 
-def _encoded(json: bytes) -> Response:
+def _json_response(json: bytes) -> Response:
     return Response(json, media_type="application/json")
 
 

@@ -411,7 +411,7 @@ class Uploads:
     def progress(self, digest: str, grant: Grant) -> UploadProgress:
         """Return how far the package of a SHA-256 is."""
         path = self._part(digest, grant)
-        run = self._kept(digest)
+        run = self._kept_run(digest)
         return UploadProgress(0, run) if run else UploadProgress(_size(path))
 
     def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> UploadProgress:
@@ -424,7 +424,7 @@ class Uploads:
         path = self._part(digest, grant)
         with self._hold_lock(path):
             with self._lock:
-                if run := self._kept(digest):
+                if run := self._kept_run(digest):
                     return UploadProgress(length, run)
                 self._parts.mkdir(mode=0o700, exist_ok=True)
                 self._forget_old()
@@ -492,7 +492,7 @@ class Uploads:
                     keep_package(package, self._store, self._folder, row)
                 except HpcprofError:
                     # On a full disk, what was written so far must not stay.
-                    if not self._kept(digest):
+                    if not self._kept_run(digest):
                         shutil.rmtree(self._folder / PUSHED / digest, ignore_errors=True)
                     raise
                 return run
@@ -501,7 +501,7 @@ class Uploads:
         except DamagedInput as error:
             raise PushRefused(400, f"{error}.") from None
 
-    def _kept(self, digest: str) -> str:
+    def _kept_run(self, digest: str) -> str:
         return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
 
     def _room(self, grant: Grant, path: Path, length: int) -> int:

@@ -48,7 +48,7 @@ def test_a_machine_of_many_cores_adds_little_to_the_bound(
     pa.set_cpu_count(64)
     try:
         with reading_profile(tmp_path):
-            added = resource.getrlimit(resource.RLIMIT_DATA)[0] - input_bounds._outside[0]
+            added = resource.getrlimit(resource.RLIMIT_DATA)[0] - input_bounds._outside_bytes[0]
             assert (added, pa.cpu_count()) == (input_bounds.LEAST_MEMORY + (128 << 20), 8)
         assert pa.cpu_count() == 64
     finally:

@@ -71,7 +71,7 @@ def by_us(site: str) -> str:
 @pytest.fixture(autouse=True)
 def _no_silence_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the clusters of other tests, which may have been silent a short while ago."""
-    monkeypatch.setattr(polling, "_silent", {})
+    monkeypatch.setattr(polling, "_silent_schedulers", {})
 
 
 @pytest.fixture(scope="session")

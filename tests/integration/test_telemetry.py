@@ -59,14 +59,14 @@ def test_the_sampler_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
 def test_a_file_that_stays_open_says_what_is_now_and_nothing_once_its_process_is_gone(tmp_path: Path) -> None:
     program = subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE)
     stat, file = f"/proc/{program.pid}/stat", tmp_path / "file"
-    assert telemetry._read_again(stat) and stat in telemetry._kept
+    assert telemetry._read_again(stat) and stat in telemetry._open_files
     program.communicate(b"\n")
-    assert telemetry._read_again(stat) == "" and stat not in telemetry._kept
+    assert telemetry._read_again(stat) == "" and stat not in telemetry._open_files
     file.write_text("1")
     assert telemetry._read_again(str(file)) == "1"
     file.write_text("22")
     assert telemetry._read_again(str(file)) == "22"
-    os.close(telemetry._kept.pop(str(file)))
+    os.close(telemetry._open_files.pop(str(file)))
 
 
 def test_a_run_without_a_profiler_has_tables_of_its_nodes(

@@ -105,7 +105,7 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
         row = _row(a.pop(pair.before), b.pop(pair.after)) | {"change": RENAMED}
         rows.append(_row_fields(row, pair.after) | {"was": pair.before[0], "similarity_pct": pair.score_pct})
     rows += [_row_fields(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
-    return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
+    return Outcome(_order_by_size(rows), "" if per_step else WHOLE_CAPTURES)
 
 
 def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -133,7 +133,7 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
         more = round(exposed[1][kind]) - round(exposed[0][kind])
         row |= {"op": kind[0], "ranks": kind[1], "exposed_difference_ns": more}
         rows.append(row | {"size_effect_ns": row["shape_effect_ns"]})
-    return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
+    return Outcome(_order_by_size(rows), "" if per_step else WHOLE_CAPTURES)
 
 
 def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -148,7 +148,7 @@ def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
         rows.append({**values, "a_ns": time_a, "b_ns": time_b, "difference_ns": time_b - time_a})
     if not rows:
         return no_rows("no idle time inside steps on either side")
-    return Outcome(_largest_first(rows))
+    return Outcome(_order_by_size(rows))
 
 
 _Kind = tuple[Any, Any]
@@ -263,7 +263,7 @@ def _row_fields(row: dict[str, Any], kind: _Kind) -> dict[str, Any]:
     return {"name": kind[0], "class": kind[1], "was": None, "similarity_pct": None, **row}
 
 
-def _largest_first(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _order_by_size(rows: list[dict[str, Any]]) -> pd.DataFrame:
     ordered = sorted(rows, key=lambda row: -abs(row["difference_ns"]))
     typed: pd.DataFrame = pd.DataFrame(ordered, dtype=object)
     return typed

@@ -519,14 +519,12 @@ def dominance_thresholds(ranks: Sequence[int], parts: Sequence[Sequence[float]])
         .tolist()
     )
     return [
-        Dominance(start, _first_within(min(start, below)), _first_within(max(start, above)))
-        if start
-        else None
+        Dominance(start, _find_within(min(start, below)), _find_within(max(start, above))) if start else None
         for start, below, above in zip(starts, low, high, strict=True)
     ]
 
 
-def _first_within(ranks: int) -> int | None:
+def _find_within(ranks: int) -> int | None:
     return ranks if ranks <= MOST_RANKS else None
 
 

@@ -210,7 +210,7 @@ class RunMpi:
             on_rank = self.calls.rank == rank
             if rank in clocks:
                 start[on_rank] = clocks[rank].to_common(start[on_rank])
-        return replace(self, calls=replace(self.calls, start=start))._without_others()
+        return replace(self, calls=replace(self.calls, start=start))._drop_foreign_matches()
 
     def waits_for_all(self, op: int, rows: Ints) -> bool:
         """Return whether no rank ends collectives before all have begun: by MPI's rules, or as it happened.
@@ -227,7 +227,7 @@ class RunMpi:
         first = calls.end[ops.completes[rows]].min(axis=1)
         return int(np.count_nonzero(first + NEAR_NS < last)) <= RARELY * len(rows)
 
-    def _without_others(self) -> RunMpi:
+    def _drop_foreign_matches(self) -> RunMpi:
         """Return the same without matches of functions of windows and files that have other ranks in common.
 
         On the common clock, some rank often ends them before another one begins.

@@ -105,7 +105,7 @@ _STRIDE_PADDING_DILATION = {
 _MAY_BE_TRANSPOSED = {"aten::convolution": 6, "aten::_convolution": 6, _BACKWARD: 7}
 """The position of the input that says whether the convolution is transposed."""
 _OUTPUT_MASK = 10
-_LARGEST = 1 << 48
+_MAX_DIMENSION = 1 << 48
 
 
 class _Inputs(msgspec.Struct, frozen=True):
@@ -181,7 +181,7 @@ def _per_dimension(value: Any, size: int) -> list[int]:
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < _MAX_DIMENSION for n in value)
 
 
 def _parsed_value(written: object) -> Any:

@@ -315,13 +315,13 @@ class _Building:
         lanes: dict[bool, list[int]] = {True: [], False: []}
         for row in rows[~np.isin(self._kind[rows], MESSAGES)].tolist():
             talks = self._kind[row] == "collective"
-            same, other = (self._last_ended(lanes[lane], row) for lane in (talks, not talks))
+            same, other = (self._find_last_ended(lanes[lane], row) for lane in (talks, not talks))
             before[row] |= _known_rows(same)
             if other is not None and (talks or same is None or self._last[other] > self._last[same]):
                 before[row].add(other)
             lanes[talks].append(row)
 
-    def _last_ended(self, rows: Sequence[int], row: int) -> int | None:
+    def _find_last_ended(self, rows: Sequence[int], row: int) -> int | None:
         """Return the last of some operations that has ended when another one begins; None without one."""
         first, tolerance = self._first[row], self._tolerance
         ended = (
@@ -336,11 +336,11 @@ class _Building:
         previous: dict[str, list[int]] = {}
         for row in self._select(rows, *MESSAGES):
             name = self._name[row]
-            before[row] |= _known_rows(self._last_ended(previous.get(name, []), row))
+            before[row] |= _known_rows(self._find_last_ended(previous.get(name, []), row))
             previous.setdefault(name, []).append(row)
             partner = self._partner.get(row)
             if self._kind[row] == "send":
-                sender = self._last_ended(computing, row) if partner is None else partner
+                sender = self._find_last_ended(computing, row) if partner is None else partner
                 before[row] |= _known_rows(sender)
                 continue
             limit = self._last[row] - self._tolerance[row]
@@ -349,7 +349,7 @@ class _Building:
                 if partner is None
                 else partner
             )
-            if needing is not None and needing != self._last_ended(computing, row):
+            if needing is not None and needing != self._find_last_ended(computing, row):
                 before[needing].add(row)
             before[row] |= _known_rows(self._post_predecessor(computing, needing, row))
 
@@ -358,7 +358,7 @@ class _Building:
         same_direction = [
             work for work in computing if needing is not None and self._word[work] == self._word[needing]
         ]
-        return self._last_ended(same_direction, row)
+        return self._find_last_ended(same_direction, row)
 
 
 def _known_rows(row: int | None) -> set[int]:

@@ -36,7 +36,7 @@ _MESSAGE = re.compile(r"(?P<kind>send|recv)\s+(?P<own>\d+)\s*(?:->|<-)\s*(?P<oth
 
 _LOST_STATES = (ProcessState.DEAD, ProcessState.UNREACHABLE)
 
-_Numbered = tuple[str, int]
+_NumberedCollective = tuple[str, int]
 """A collective: the name of its group, and its number there."""
 
 
@@ -66,8 +66,8 @@ class _Operations:
         self._ranks = ranks
         self._records = {rank: facts.record for rank, facts in ranks.items() if facts.record is not None}
         self.members = _members(self._records)
-        self.unfinished: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
-        self._entered: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
+        self.unfinished: dict[_NumberedCollective, dict[int, Entered]] = defaultdict(dict)
+        self._entered: dict[_NumberedCollective, dict[int, Entered]] = defaultdict(dict)
         self.messages: list[tuple[int, Entered, int]] = []
         inside = {group: {*ranks_of} for group, ranks_of in self.members.items()}
         for rank, record in self._records.items():
@@ -120,7 +120,7 @@ class _Operations:
             return False
         return rank_state.record is None or rank_state.record.damaged > 0
 
-    def missing(self, number: _Numbered) -> set[int]:
+    def missing(self, number: _NumberedCollective) -> set[int]:
         """Return the members of a group that have not entered a collective, as far as could be read."""
         group, place_in_group = number
         members = set()
@@ -134,7 +134,7 @@ class _Operations:
                 members.add(rank)
         return members
 
-    def _unread_in(self, number: _Numbered) -> bool:
+    def _unread_in(self, number: _NumberedCollective) -> bool:
         """Return whether a rank may, or may not, have entered a collective."""
         entered = self._entered[number]
         return any(self.unread(rank) and rank not in entered for rank in self.members.get(number[0], ()))

@@ -47,7 +47,7 @@ def lower_bound(
     correlation of all series, and to that of a single one. The bounds have shape (..., series).
     """
     count, n = series.shape[-2:]
-    split = _best_split(split_by)
+    split = _split_at_change(split_by)
     _, apart = _around_levels(split_by, split)
     square = np.sum(apart * apart, axis=-1)
     inside = np.arange(1, n) != split[..., None]
@@ -66,7 +66,7 @@ def lower_bound(
     return bound
 
 
-def _best_split(series: Floats) -> Ints:
+def _split_at_change(series: Floats) -> Ints:
     """Return the length of the first of the two segments whose means explain a series best."""
     n = series.shape[-1]
     least = max(_MIN_SEGMENT, n // _MIN_SEGMENT_SHARE)

@@ -40,7 +40,7 @@ _PERMUTATIONS = 1999
 _FEWEST_BLOCKS, _FEWEST_OF_LEVELS = 8, 16
 _MATERIAL, _MATERIAL_OF_FEW = 0.03, 0.05
 _MOST_ROWS, _MOST_SERIES = 100, 4000
-_FEWEST_OTHERS, _APART = 3, 5.0
+_FEWEST_OTHERS, _APART_LIMITS = 3, 5.0
 _MIN_REACH = 4
 _OF_GAP, _MAX_BETWEEN_SHARE, _MIN_BETWEEN_S = 0.35, 0.3, 0.1
 """Time between long steps: maximum share that counts, position of its middle, minimum in seconds."""
@@ -624,7 +624,9 @@ def _ranks_short_of_cores(
 def _is_apart(value: float, other_values: Floats) -> bool:
     """Return whether a value is farther from the others than these are from each other."""
     middle = float(np.median(other_values))
-    return abs(value - middle) > _APART * MAD_TO_DEVIATION * float(np.median(np.abs(other_values - middle)))
+    return abs(value - middle) > _APART_LIMITS * MAD_TO_DEVIATION * float(
+        np.median(np.abs(other_values - middle))
+    )
 
 
 def _beyond_noise(differences: Floats) -> float:

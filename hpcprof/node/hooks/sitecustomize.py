@@ -16,8 +16,8 @@ if __name__ == "sitecustomize":
         _loaded = set(sys.modules)
         _start = __import__("hpcprof_start")
         # Before 3.10, a second import of atexit would forget the handlers.
-        _kept = {"atexit"} if sys.version_info < (3, 10) else set()
-        for _name in set(sys.modules) - _loaded - _kept:
+        _kept_modules = {"atexit"} if sys.version_info < (3, 10) else set()
+        for _name in set(sys.modules) - _loaded - _kept_modules:
             del sys.modules[_name]
     sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _folder]
     sys.path_importer_cache.pop(_folder, None)

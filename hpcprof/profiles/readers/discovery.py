@@ -99,7 +99,7 @@ def read_profile(
         return _with_used_gpus(timeline if part is None or itself else take_part(timeline, part))
 
 
-_UNNAMED = "unnamed GPU"
+_UNNAMED_GPU = "unnamed GPU"
 
 
 def _with_used_gpus(timeline: Timeline) -> Timeline:
@@ -111,7 +111,7 @@ def _with_used_gpus(timeline: Timeline) -> Timeline:
     busy = distinct(device).tolist()
     if names and names.keys().isdisjoint(busy):  # numbered otherwise than operations
         return timeline
-    used = tuple(names.get(number) or _UNNAMED for number in busy)
+    used = tuple(names.get(number) or _UNNAMED_GPU for number in busy)
     return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
 
 

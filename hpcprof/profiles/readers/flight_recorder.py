@@ -173,7 +173,7 @@ def parse_flight_record(data: bytes) -> FlightRecord:
         descriptions.setdefault(operation.group, operation.process_group[1])
         operations.append(operation)
     operations.sort(key=lambda operation: operation.record_id)
-    entered = _last_entered(operations, values.get("pg_status"))
+    entered = _last_numbers(operations, values.get("pg_status"))
     version = str(values.get("version", ""))
     return FlightRecord(version, groups, descriptions, tuple(operations), entered, damaged)
 
@@ -214,7 +214,7 @@ def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     return groups, descriptions
 
 
-def _last_entered(operations: list[Entered], status: Any) -> dict[str, int]:
+def _last_numbers(operations: list[Entered], status: Any) -> dict[str, int]:
     """Return the last number in each group, by its operations and, where it is known, by the group's status.
 
     The status has its own numbers of groups, which the operations translate.

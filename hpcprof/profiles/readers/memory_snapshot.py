@@ -28,7 +28,7 @@ _MOST_ITEMS = 4_000_000
 _MOST_FRAMES = 200
 _PYTHON = re.compile(r"\.pyx?$|^<")
 """Files of Python. PyTorch records the frames of C++ between and below them unless told stacks="python"."""
-_LARGEST = 1 << 62
+_MAX_NUMBER = 1 << 62
 _HEAD_BYTES = 4096
 _ACTIVE = "active"
 """The states of blocks that nobody else can use begin with it."""
@@ -218,6 +218,6 @@ class _Reading:
 
 def _number(value: Any) -> int:
     """Return a number that is none of a damaged file: whole, not negative and not too large."""
-    if type(value) is not int or not 0 <= value < _LARGEST:
+    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
         raise ValueError(f"it has {value!r} where a size or an address should be")
     return value

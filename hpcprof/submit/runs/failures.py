@@ -65,7 +65,7 @@ _JOB_ERRORS = 200
 _KILLED_CODES = {_SIGNAL_BASE + number for number in (signal.SIGTERM, signal.SIGKILL)}
 _KILLED_NOTE = "left no exit code (it was killed)"
 _LOADER = "data_loader"
-_MOST_SILENT = 1000
+_MAX_SILENT_RANKS = 1000
 """Maximum number of ranks without any file that are listed: ``run.json`` may claim millions."""
 _ABORT_HINT = re.compile("MPI_Abort|MPI_ABORT")
 
@@ -157,7 +157,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     ranks = run.manifest.job.ranks
     started = _started_ranks(run)
     noted = started | _ranks_of_files(run.path / "state")
-    silent = islice((rank for rank in range(ranks) if rank not in noted), _MOST_SILENT)
+    silent = islice((rank for rank in range(ranks) if rank not in noted), _MAX_SILENT_RANKS)
     failed = sorted(rank for rank in (*noted, *silent) if rank < ranks and codes.get(rank) != 0)
     job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
     logged = [rank for rank in failed if rank in started]

@@ -153,7 +153,7 @@ class LsfScheduler(BatchScheduler):
         return Machine({name: Queue() for name in re.findall(r"^(\S+) +Open:Active", answer, re.MULTILINE)})
 
 
-_SILENT = ("LSF is down", "not responding", "Failed in an LSF library call", "Connection refused")
+_NO_ANSWER = ("LSF is down", "not responding", "Failed in an LSF library call", "Connection refused")
 _NOT_FOUND_MESSAGE = re.compile(
     r"(?:Job <[^>]*> is not found|No (?:unfinished )?job found|No matching job found)"
 )
@@ -165,7 +165,7 @@ def parse_bsub(code: int, out: str, error: str) -> str:
     answer = re.search(r"^Job <(\d+)> is submitted", out, re.MULTILINE)
     if code == 0 and answer:
         return answer[1]
-    refused = code != 0 and not any(words in error for words in _SILENT)
+    refused = code != 0 and not any(words in error for words in _NO_ANSWER)
     reason = complaint(error or out).removesuffix(". Job not submitted")
     raise submission_error("bsub", reason, refused=refused)
 
@@ -186,7 +186,7 @@ def parse_bkill(code: int, text: str) -> None:
 
 def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
     if code != 0 and not _NOT_FOUND_MESSAGE.search(f"{out}\n{error}"):
-        if any(words in error for words in _SILENT):
+        if any(words in error for words in _NO_ANSWER):
             raise Unreachable(f"LSF did not answer: {complaint(error)}.")
         raise SchedulerError(f"bjobs failed: {complaint(error or out)}.")
     try:

@@ -377,7 +377,7 @@ _FINISHED_MEMBER = 55  # of an array
 _USAGE = 2
 
 _JOB_ID = re.compile(r"\d+(\[\d*\])?(\.\S+)?")
-_SILENT = ("cannot connect", "Connection refused", "Unknown Host", "Connection timed out")
+_NO_ANSWER = ("cannot connect", "Connection refused", "Unknown Host", "Connection timed out")
 
 
 def parse_qsub(code: int, out: str, error: str) -> str:
@@ -541,7 +541,7 @@ def _check(code: int, out: str, error: str, command: str = "qstat") -> None:
     if code == 0:
         return
     reason = _complaint(error or out)
-    if any(words in error for words in _SILENT):
+    if any(words in error for words in _NO_ANSWER):
         raise Unreachable(f"PBS did not answer: {reason}.")
     raise SchedulerError(f"{command} failed with exit code {code}: {reason}.")
 

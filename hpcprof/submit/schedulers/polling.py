@@ -48,7 +48,7 @@ _SILENT_SECONDS = 5.0
 _TRANSFER_SECONDS = 3600.0
 """The most seconds for the files of a run on a host that have changed since the last look."""
 
-_silent: dict[str, tuple[float, str]] = {}
+_silent_schedulers: dict[str, tuple[float, str]] = {}
 """The times at which schedulers did not answer, and the sentences about that."""
 
 
@@ -64,7 +64,7 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
         with all_answers_within(LISTING_SECONDS):
             result = run_scheduler_command(question)
     except Unreachable as error:
-        _silent[name] = time.monotonic(), str(error)
+        _silent_schedulers[name] = time.monotonic(), str(error)
         reason = str(error).rstrip(".")
     else:
         if result.exit_code == 0:
@@ -76,7 +76,7 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
 
 def _check_silence(scheduler: str) -> None:
     """Raise `Unreachable` if a scheduler has let the time for all answers pass a short while ago."""
-    when, words = _silent.get(scheduler, (-math.inf, ""))
+    when, words = _silent_schedulers.get(scheduler, (-math.inf, ""))
     if time.monotonic() - when < _SILENT_SECONDS:
         raise Unreachable(words)
 
@@ -125,7 +125,7 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
         return answers
     first = answers[group[0].id]
     if first.state is JobState.UNKNOWN and time.monotonic() - began > 0.9 * seconds:
-        _silent[name] = time.monotonic(), first.reason
+        _silent_schedulers[name] = time.monotonic(), first.reason
     return answers
 
 

@@ -138,7 +138,7 @@ def _completed_status(run: Run, record: Record) -> JobStatus:
 
 def _unseen_folder(run: Run) -> str:
     """Return the question that a job raises of which nothing is in its run's folder; empty for any other."""
-    began = any(run.state_file(name) is not None for name in ("attempt", "started", _FINISHED))
+    began = any(run.state_file(name) is not None for name in ("attempt", "started", _FINISHED_FILE))
     if began or any((run.path / "logs").glob("*")) or not records(run, "started"):
         return ""
     return f"; nothing of it is in {run.path}: do the nodes share it?"

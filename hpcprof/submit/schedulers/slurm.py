@@ -428,7 +428,7 @@ _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
 # sbatch has not reached the controller, so that no job can have been accepted.
 _NOT_REACHED_MESSAGE = "Unable to contact slurm controller (connect failure)"
-_SILENT = (
+_NO_ANSWER = (
     "Unable to contact slurm controller",
     "Problem talking to database",
     "Problem talking to the database",
@@ -449,7 +449,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    refused = code != 0 and (_NOT_REACHED_MESSAGE in error or not any(words in error for words in _SILENT))
+    refused = code != 0 and (_NOT_REACHED_MESSAGE in error or not any(words in error for words in _NO_ANSWER))
     raise submission_error("sbatch", reason, refused=refused)
 
 
@@ -565,7 +565,7 @@ def _seconds_since(end: str, now: float) -> float | None:
 
 def _check(command: str, code: int, error: str) -> None:
     # With --clusters squeue exits with 0 all the same (OSC/ood_core#149).
-    if any(words in error for words in _SILENT):
+    if any(words in error for words in _NO_ANSWER):
         raise Unreachable(f"Slurm did not answer: {_complaint(error)}.")
     if code != 0:
         raise SchedulerError(f"{command} failed: {_complaint(error)}.")

@@ -108,17 +108,17 @@ class _Benchmark:
     def run(self) -> str | None:
         """Train, write and print the results; return the first error in them, None if they are correct."""
         # Steps that do not exist are refused before the warm-up.
-        self._captured()
-        captured = self._captured(self._warm_up())
+        self._select_capture()
+        captured = self._select_capture(self._warm_up())
         result = self._result(self._measure(captured), captured)
-        wrong = _wrong(result, self._world)
+        wrong = _find_error(result, self._world)
         schema.write(result, self._environment.results_dir)
         if self._world.rank == 0:
             print(result_table(result, self._world.nodes))
             print(f"results: {self._environment.results_dir}", flush=True)
         return wrong
 
-    def _captured(self, step_ns: int = 0) -> StepSpans:
+    def _select_capture(self, step_ns: int = 0) -> StepSpans:
         """Select the measured steps to capture, unless the job did; ``step_ns`` is the time of one."""
         parameters, environment, steps = self._parameters, self._environment, self._steps
         measured = steps * (parameters.epochs - parameters.warmup)
@@ -266,7 +266,7 @@ def _agreement(trainer: Trainer, world: World) -> Correctness:
     return Correctness(error <= _AGREE, error, _AGREE, len(cpu), "rank 0's parameters")
 
 
-def _wrong(result: RankResult, world: World) -> str | None:
+def _find_error(result: RankResult, world: World) -> str | None:
     """Return a message on the first rank whose loss is not finite or whose parameters differ."""
     training, check = result.training, result.correctness
     assert training is not None

@@ -90,7 +90,7 @@ def make_trainer(
             model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
     sums = None
     if parameters.comm_hook != "builtin":
-        sums = LateSums(_annotated(_HOOKS[parameters.comm_hook]))
+        sums = LateSums(_annotate_hook(_HOOKS[parameters.comm_hook]))
         model.register_comm_hook(None, _as_hook(sums))
     optimizer = program.get_optimizer(model.parameters())
     arithmetic = Arithmetic(parameters.precision, device)
@@ -106,7 +106,7 @@ def make_trainer(
     )
 
 
-def _annotated(hook: Hook) -> Hook:
+def _annotate_hook(hook: Hook) -> Hook:
     """Return the hook with a profiler range around the launch of the communication of each bucket."""
 
     def annotated(state: Any, bucket: Any) -> Any:

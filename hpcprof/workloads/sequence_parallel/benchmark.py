@@ -131,7 +131,7 @@ def _make(
     if copies > 1:
         notes.append(f"the steps rotate through {copies} copies of the weights, more than the cache holds.")
     for name in parameters.modes:
-        mode_buffers = buffers if parameters.forward or not steps else _apart(buffers, parameters)
+        mode_buffers = buffers if parameters.forward or not steps else _separate_buffers(buffers, parameters)
         try:
             mode = MODES[name](parameters, world, mode_buffers)
         except Unavailable as why:
@@ -150,7 +150,7 @@ def _make(
     return steps, modes, notes
 
 
-def _apart(buffers: Buffers, parameters: PointParameters) -> Buffers:
+def _separate_buffers(buffers: Buffers, parameters: PointParameters) -> Buffers:
     """Return buffers that keep the results of one forward apart from those of other modes."""
     gathered = torch.empty_like(buffers.gathered) if parameters.keep_gathered else buffers.gathered
     return dataclasses.replace(buffers, inner=torch.empty_like(buffers.inner), gathered=gathered)
@@ -202,7 +202,7 @@ def _result(
     }
     parts = _parts(world, measured)
     alone = efficiency.alone_bound_ns(parts) if parts and len(measured.times) > 1 else None
-    bound = None if alone is None else _bound(parameters, world, measured, alone, parts)
+    bound = None if alone is None else _find_bound(parameters, world, measured, alone, parts)
     modes = {}
     for name, times in measured.times.items():
         check, peak = checks[name]
@@ -267,7 +267,7 @@ def _unseen(modes: dict[str, ModeResult]) -> list[str]:
     return [note for note in notes if note]
 
 
-def _bound(
+def _find_bound(
     parameters: PointParameters, world: World, measured: Measured, alone: int, parts: dict[str, int]
 ) -> efficiency.Bound:
     """Return the time that no mode can beat; in a profiled run, it is estimated from the serial mode."""

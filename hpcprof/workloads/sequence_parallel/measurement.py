@@ -107,7 +107,7 @@ class Measurement:
             start = clock.mark()
             for _ in range(steps):
                 with timer.step() if marked else annotate("iteration"):
-                    step(self._next(), timer if marked else UntimedPhases())
+                    step(self._next_index(), timer if marked else UntimedPhases())
             blocks[marked].append((start, clock.mark()))
         synchronize()
         with_marks, without = (
@@ -138,10 +138,10 @@ class Measurement:
         turns = [(step, timer) for name, step in parts.items() for timer in timers[name]]
         for step, timer in reversed(turns) if self._rounds % 2 else turns:
             with timer.step():
-                step(self._next(), timer)
+                step(self._next_index(), timer)
         self._rounds += 1
 
-    def _next(self) -> int:
+    def _next_index(self) -> int:
         """Return the index of the next step; consecutive steps of any modes read different memory."""
         self._index += 1
         return self._index - 1

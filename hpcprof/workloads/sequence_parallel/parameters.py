@@ -114,14 +114,15 @@ class PointParameters(BlockParameters):
             raise UsageError(f"--chunks {self.chunks} does not divide the {shard} rows of a rank.")
         for name, value in (("--sequence-length", self.sequence_length), ("--ffn-size", self.ffn_size or 0)):
             if value % world_size:
-                nearest = _nearest(value, world_size)
+                nearest = _nearest_multiples(value, world_size)
                 raise UsageError(f"{name} {value} is not divisible by {world_size} ranks: use {nearest}.")
         if self.inner_size % world_size:
             # h * multiplier is divisible by N exactly when h is by N / gcd(N, multiplier).
             unit = world_size // math.gcd(world_size, self.ffn_multiplier)
             raise UsageError(
                 f"--hidden-size {self.hidden_size} times --ffn-multiplier {self.ffn_multiplier} is not "
-                f"divisible by {world_size} ranks: use --hidden-size {_nearest(self.hidden_size, unit)}."
+                f"divisible by {world_size} ranks: use --hidden-size "
+                f"{_nearest_multiples(self.hidden_size, unit)}."
             )
 
     def _validate_float8(self, world_size: int) -> None:
@@ -184,7 +185,7 @@ def at_point(name: str, sentence: str) -> str:
     return f"at {name}: {sentence}" if name else sentence
 
 
-def _nearest(value: int, unit: int) -> str:
+def _nearest_multiples(value: int, unit: int) -> str:
     """Return the nearest multiples of ``unit`` below and above ``value``, as text."""
     below = value // unit * unit
     return f"{below} or {below + unit}" if below else str(unit)

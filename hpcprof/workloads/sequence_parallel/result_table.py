@@ -109,17 +109,17 @@ def _bounds(result: RankResult, modes: dict[str, Figures]) -> list[str]:
         shares = {name: figures.of_alone_pct for name, figures in modes.items() if figures.of_alone_pct}
         lines.append(
             f"of {result.alone_bound_ns / 1e6:.3f} ms, the larger of the serial mode's matmuls and "
-            f"collectives, %: {_listed(shares, 1)}"
+            f"collectives, %: {_list_text(shares, 1)}"
         )
     return lines
 
 
-def _listed(values: dict[str, float], digits: int) -> str:
+def _list_text(values: dict[str, float], digits: int) -> str:
     return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
 
 
 def _times(parts: dict[str, int]) -> str:
-    return _listed({name: time / 1e6 for name, time in parts.items()}, 3)
+    return _list_text({name: time / 1e6 for name, time in parts.items()}, 3)
 
 
 def _ranks(result: RankResult, nodes: int) -> str:
@@ -181,17 +181,17 @@ def _conditions(result: RankResult, modes: dict[str, Figures]) -> list[str]:
     skew = {name: figures.skew_p50_ns / 1e3 for name, figures in modes.items()}
     marks = {name: figures.marks_pct for name, figures in modes.items()}
     lines += [
-        f"spread (standard deviation), % of the mean: {_listed(spread, 1)}",
-        f"skew (slowest minus fastest rank), us, p50: {_listed(skew, 0)}",
-        f"cost of the time marks, % of a step: {_listed(marks, 2)}",
+        f"spread (standard deviation), % of the mean: {_list_text(spread, 1)}",
+        f"skew (slowest minus fastest rank), us, p50: {_list_text(skew, 0)}",
+        f"cost of the time marks, % of a step: {_list_text(marks, 2)}",
     ]
     peaks = {name: figures.of_peak_pct for name, figures in modes.items() if figures.of_peak_pct is not None}
     if peaks:
-        lines.append(f"of the peak in the data sheet, %: {_listed(peaks, 1)}")
+        lines.append(f"of the peak in the data sheet, %: {_list_text(peaks, 1)}")
     counts = {name: mode.peak_bytes for name, mode in result.modes.items()}
     memory = {name: count / 2**30 for name, count in counts.items() if count is not None}
     if memory:
-        each = _listed(memory, 2)
+        each = _list_text(memory, 2)
         lines.append(f"peak memory, GiB, rank {result.rank}, without symmetric memory: {each}")
     for when, state in (("before", result.gpu_before), ("after", result.gpu_after)):
         if state is not None:

@@ -43,7 +43,7 @@ device tmpfs mounted on /run with fstype tmpfs
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(telemetry, "_ROOT", str(tmp_path / "tree"))
-    monkeypatch.setattr(telemetry, "_kept", kept := dict[str, int]())
+    monkeypatch.setattr(telemetry, "_open_files", kept := dict[str, int]())
     yield tmp_path / "tree"
     for file in kept.values():
         os.close(file)

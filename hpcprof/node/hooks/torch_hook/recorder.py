@@ -177,15 +177,15 @@ class Recorder(Window):
         if self._cycles or _CAPTURE in sys.modules:
             return
         if self._window_said:
-            say(self._window_said.format(steps=self._counted()))
+            say(self._window_said.format(steps=self._count_text()))
         elif self._stands_back:
             say("no trace: the program runs the PyTorch profiler itself.")
         elif self._no_windows and not self._steps and not self._profile.exists():
             say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
         elif self._steps and self._span:
             say(
-                f"no trace: the program took {self._counted()}, and recording begins after {self._span[0]}: "
-                f"give --capture-steps 0-{self._steps - 1}."
+                f"no trace: the program took {self._count_text()}, and recording begins after "
+                f"{self._span[0]}: give --capture-steps 0-{self._steps - 1}."
             )
 
     def _stop_ahead_of_walltime(self) -> None:
@@ -287,7 +287,7 @@ class Recorder(Window):
             "it took {steps}."
         )
 
-    def _counted(self) -> str:
+    def _count_text(self) -> str:
         steps = f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
         return steps if self._steps else "no optimizer step"
 

@@ -29,7 +29,7 @@ QUIET_S = 5.0
 
 _CAPTURE = "hpcprof.workloads.capture"
 
-_WARM_UP, _MOST_ALONE, _FEWEST_ALONE = 3, 40, 4
+_WARM_UP, _MAX_ALONE_STEPS, _FEWEST_ALONE = 3, 40, 4
 """Steps before any that are timed alone, and the most and the fewest of these."""
 
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
@@ -225,7 +225,7 @@ class SessionWindow:
                 # Other ranks may need longer, and this one waits for them.
                 self._settled = 2 * time.monotonic() - self._ended
         elif self._path is not None and time.monotonic() >= self._settled:
-            bounds = [steps + 1 + more for more in (0, 4, 8, 20, _MOST_ALONE)]
+            bounds = [steps + 1 + more for more in (0, 4, 8, 20, _MAX_ALONE_STEPS)]
             self._alone = StepsAlone(bounds, self._synchronize, self._path)
 
 
@@ -265,7 +265,7 @@ class StepWindows:
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
             first = min(self._spans)[0]
-            begin = max(_WARM_UP, first - _MOST_ALONE)
+            begin = max(_WARM_UP, first - _MAX_ALONE_STEPS)
             if first - begin >= _FEWEST_ALONE:
                 self._alone = StepsAlone((begin, (begin + first) // 2, first), self._synchronize, alone)
         self._window: SessionWindow | None = None
@@ -299,21 +299,24 @@ class StepWindows:
             return
         self._recorded_since, self._records = None, False
         self._switch.pause()
-        say(f"{self._unknown()}: {LONGEST_S:.0f} s of it are recorded.")
+        say(f"{self._unknown_reason()}: {LONGEST_S:.0f} s of it are recorded.")
 
     def close(self) -> None:
         """Say why nothing was recorded, when the program ends."""
         if not self._spans or not self._is_program():
             return
         if self._recorded_since is not None and not self._has_optimizer:
-            say(f"{self._unknown()}: its last {time.monotonic() - self._recorded_since:.2g} s are recorded.")
+            say(
+                f"{self._unknown_reason()}: its last {time.monotonic() - self._recorded_since:.2g} s "
+                "are recorded."
+            )
         elif not self._has_recorded and self._steps:
             chosen = f"recording begins after {self._spans[0][0]}: give --capture-steps 0-{self._steps - 1}"
             say(f"no profile: the program took {self._steps} steps of an optimizer, and {chosen}.")
         elif not self._has_recorded:
             say("no profile: the program took no step of an optimizer: leave --capture-steps out.")
 
-    def _unknown(self) -> str:
+    def _unknown_reason(self) -> str:
         return "--capture-steps counts steps of optimizers, and the program has taken none"
 
     def optimizer_made(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 _CHUNK = 8 << 20
-_LARGEST = 64 << 20
+_MAX_EVENT_BYTES = 64 << 20
 """The most bytes before the events and in one event: with more, a file is not a trace."""
 
 _MOST_OTHER_VALUES = 100_000
@@ -80,14 +80,14 @@ class TraceStream:
         tail: bytes | None = self._begin()
         first = True
         while tail is not None:
-            events, tail = self._next(tail, first)
+            events, tail = self._read_batches(tail, first)
             first = False
             yield from events
 
     def _begin(self) -> bytes:
         """Read up to the list of events and return the part of the list that was read."""
         text = b""
-        while len(text) < _LARGEST:
+        while len(text) < _MAX_EVENT_BYTES:
             more = self._file.read(max(_CHUNK, len(text)))
             text += more
             if self._bare and text.lstrip().startswith(b"["):
@@ -105,7 +105,7 @@ class TraceStream:
                 break
         raise NotATrace("is not a PyTorch profiler trace: it has no list of traceEvents.")
 
-    def _next(self, text: bytes, first: bool) -> tuple[list[Batch], bytes | None]:
+    def _read_batches(self, text: bytes, first: bool) -> tuple[list[Batch], bytes | None]:
         """Return the whole events in ``text`` and the next piece of the file, and the text after them.
 
         The text is None if the list has ended. ``first`` is true for the first piece of the list.
@@ -128,8 +128,8 @@ class TraceStream:
                 return events, None
             if any(events):
                 return events, tail
-            if len(text) > _LARGEST:
-                size = f"{_LARGEST >> 20} MiB"
+            if len(text) > _MAX_EVENT_BYTES:
+                size = f"{_MAX_EVENT_BYTES >> 20} MiB"
                 raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")
 
     def _decode_events(self, text: bytes) -> list[Batch]:
@@ -141,7 +141,7 @@ class TraceStream:
 
     def _finish(self, tail: bytes) -> None:
         """Read the properties around the events; ``tail`` is the text after the list read so far."""
-        while len(tail) < _LARGEST and (more := self._file.read(_CHUNK)):
+        while len(tail) < _MAX_EVENT_BYTES and (more := self._file.read(_CHUNK)):
             tail += more
         self.properties = _parse_text(self._head + b'"traceEvents":[]' + tail + self._foot)
 

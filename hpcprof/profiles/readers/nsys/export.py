@@ -146,7 +146,7 @@ class ExportTable(msgspec.Struct, frozen=True):
         odd_counts: dict[str, int] = {}
         if not columns:
             query = self._query(integers, texts, blobs, lenient=True)
-            columns, odd_counts = self._by_python(query), self._odd(query.integers)
+            columns, odd_counts = self._by_python(query), self._odd_counts(query.integers)
         return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], columns), odd_counts)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
@@ -194,7 +194,7 @@ class ExportTable(msgspec.Struct, frozen=True):
             tuple(contents),
         )
 
-    def _odd(self, names: Sequence[str]) -> dict[str, int]:
+    def _odd_counts(self, names: Sequence[str]) -> dict[str, int]:
         sums = [f"sum(NOT ({_is_integer(quoted(name))}))" for name in names]
         counts = next(self.rows(sums))
         return {name: int(count) for name, count in zip(names, counts, strict=True) if count}

@@ -73,7 +73,7 @@ def _timeline(export: NsysExport) -> Timeline:
     unread = export.unread()
     lost += losses(LossKind.TABLE, Subject.CAPTURE, {", ".join(unread): len(unread)})
     # Without kernels, the processes that called the GPU's API are those of the rank.
-    users = distinct(gpu["process"] if len(gpu["process"]) else made.process).tolist()
+    users = distinct(gpu["process"] if len(gpu["process"]) else all_calls.process).tolist()
     return Timeline(
         origin=origin(export, lost, set(users)),
         strings=texts,

@@ -106,7 +106,7 @@ def _sort_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
+def _read(path: Path, _modified_ns: int, _size: int) -> tuple[pd.DataFrame, int]:
     with reading(path):
         if path.suffix.lower() == chakra.SUFFIX:
             return _check_rows(path, chakra.read_rows(path))

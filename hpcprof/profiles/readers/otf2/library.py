@@ -71,13 +71,13 @@ def _library() -> ctypes.CDLL:
         function.restype, function.argtypes = result, arguments
     library.OTF2_Error_RegisterCallback.argtypes = [POINTER, POINTER]
     library.OTF2_Error_RegisterCallback.restype = POINTER
-    library.OTF2_Error_RegisterCallback(_SILENT, None)
+    library.OTF2_Error_RegisterCallback(_SILENT_CALLBACK, None)
     return library
 
 
 _LIBC_FREE = ctypes.CDLL(None).free
 _LIBC_FREE.argtypes = [POINTER]
-_SILENT = ctypes.CFUNCTYPE(_INT, POINTER, TEXT, U64, TEXT, _INT, TEXT, POINTER)(
+_SILENT_CALLBACK = ctypes.CFUNCTYPE(_INT, POINTER, TEXT, U64, TEXT, _INT, TEXT, POINTER)(
     lambda user, file, line, function, code, text, values: code
 )
 

@@ -16,7 +16,7 @@ _DIGITS = b"0123456789"
 _ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
 _COLON_TO_SPACE = bytes.maketrans(b":", b" ")
 _NO_NUMBERS = bytes({*range(256)} - {*_DIGITS, *b":,"})
-_LARGEST = (1 << 63) - 1
+_MAX_NUMBER = (1 << 63) - 1
 _SEPARATOR = b"},{"
 _BLOCK = 256 << 10
 """Maximum number of bytes that stay in the processor's cache."""
@@ -47,7 +47,7 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
         if remainder or not repeated.startswith(without) or b"0 " in numbers.translate(_ZEROS):
             return None
         columns_of_fields.append(np.fromstring(numbers, np.int64, sep=","))
-        if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _LARGEST:
+        if len(columns_of_fields[-1]) != count * len(fields) or columns_of_fields[-1].max() == _MAX_NUMBER:
             return None
         text = next(blocks, b"")
     columns = np.concatenate(columns_of_fields).reshape(-1, len(fields)).T

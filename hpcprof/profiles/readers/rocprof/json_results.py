@@ -42,8 +42,8 @@ from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
 
 KEY = "rocprofiler-sdk-tool"
-_LARGEST = (1 << 63) - 1
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_MAX_NUMBER = (1 << 63) - 1
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
 _CALLS = ("hip_api", "hsa_api", "marker_api", "rccl_api")
 _SHORTEST_RECORD = len('{"start_timestamp":0,"end_timestamp":0}')
 _GPU = 2

@@ -62,7 +62,7 @@ _PRODUCT = re.compile(r"__cublas\$")
 _CONVOLUTION = "__cudnn$convForward"
 _CONTRACTED_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\s*\[([\d",\s]*)\]')
 _TUPLE = 13
-_LARGEST = 1 << 62
+_MAX_NUMBER = 1 << 62
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Shape(msgspec.Struct, frozen=True):
     @property
     def bytes(self) -> int:
         """The size of all arrays."""
-        return min(sum(prod(sizes) * bits for _, bits, sizes in self.arrays) // 8, _LARGEST)
+        return min(sum(prod(sizes) * bits for _, bits, sizes in self.arrays) // 8, _MAX_NUMBER)
 
 
 class HloOperation(msgspec.Struct):
@@ -104,7 +104,7 @@ class HloOperation(msgspec.Struct):
     @property
     def bytes(self) -> int:
         """The bytes that it reads and writes."""
-        return min(self.shape.bytes + sum(shape.bytes for shape in self.inputs), _LARGEST)
+        return min(self.shape.bytes + sum(shape.bytes for shape in self.inputs), _MAX_NUMBER)
 
     @property
     def dims(self) -> str:
@@ -164,7 +164,7 @@ def _program(data: bytes) -> HloProgram:
     costs: dict[int, int] = {}
     for operations in computations.values():
         for operation in operations.values():
-            operation.flops = min(_flops(operation, computations, costs), _LARGEST)
+            operation.flops = min(_flops(operation, computations, costs), _MAX_NUMBER)
     named = {operation.name: operation for members in computations.values() for operation in members.values()}
     return HloProgram(name, named, devices)
 
@@ -233,7 +233,7 @@ def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, 
     if kind == _TUPLE and depth < 8:
         for part in parts:
             yield from _arrays(data, part, depth + 1)
-    elif kind in _TYPES and all(size < _LARGEST for size in sizes):
+    elif kind in _TYPES and all(size < _MAX_NUMBER for size in sizes):
         yield (*_TYPES[kind], tuple(sizes))
 
 

@@ -31,7 +31,7 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     times = [0.0] * len(candidates)
     for trials, warm in zip(_TRIALS, _WARM, strict=True):
         if len(candidates) > 1:
-            times = _slowest(world, run, candidates, trials, warm)
+            times = _slowest_medians(world, run, candidates, trials, warm)
             allowed = max(
                 sorted(times)[math.ceil(len(candidates) / _KEPT_VARIANTS) - 1], (1 + _NOISE) * min(times)
             )
@@ -41,7 +41,7 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
     return next(candidate for candidate, time in zip(candidates, times, strict=True) if time <= limit)
 
 
-def _slowest(
+def _slowest_medians(
     world: World, run: Callable[[int, Variant], object], variants: list[Variant], trials: int, warm: int
 ) -> list[float]:
     """Return the median time of each variant on its slowest rank."""

@@ -51,7 +51,7 @@ class StandIn:
         for module in ("command", "kubernetes.client"):
             monkeypatch.setattr(f"hpcprof.submit.schedulers.{module}.run_command", self.run)
         monkeypatch.setattr("hpcprof.submit.schedulers.command._PAUSES", (0.0, 0.0, 0.0))
-        monkeypatch.setattr(polling, "_silent", {})
+        monkeypatch.setattr(polling, "_silent_schedulers", {})
 
     def run(self, arguments: Sequence[str], text_input: str = "", **options: object) -> Completed:
         """Answer a command."""

@@ -239,7 +239,7 @@ def test_one_event_that_would_fill_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_stream, "_CHUNK", 1 << 10)
-    monkeypatch.setattr(json_stream, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(json_stream, "_MAX_EVENT_BYTES", 1 << 16)
     with pytest.raises(DamagedInput, match="has an event of more than 0 MiB"):
         read(write(tmp_path, json.dumps({"traceEvents": [event("x" * (1 << 18))]})))
     with pytest.raises(DamagedInput, match="has no list of traceEvents"):
