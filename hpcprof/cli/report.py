@@ -112,7 +112,7 @@ def command(
     unexplained = explain_first(run, store) if chosen is None or html is not None else ""
     contents = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
-        write_analysis(form, chosen, *_of_run(chosen, made))
+        write_analysis(form, chosen, *_of_run(chosen, contents))
     else:
         _show(contents, form, everything)
     if html is not None:
