@@ -46,7 +46,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
 from hpcprof.analysis.explain.on_host import explain_on_host
-from hpcprof.analysis.explain.profiler_share import call_costs, profiler_share
+from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
 from hpcprof.analysis.explain.replayable import NO_GPU, Replayable, Timelines, replayable
 from hpcprof.analysis.explain.scene import Scene
@@ -172,9 +172,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = [finding for finding in findings if finding not in rare]
     unknown = {Trait.LIKE_WAITING} if inputs.coverage or built.loose_ranks else set()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if is_mpi else sys.maxsize)
-    call_cost = cost if replay.recorded is None else call_costs(replay, share.less_ns)
     judged = [candidate for candidate in scene.candidates() if not candidate.has(*unknown)]
-    search = Search(replay, judged, call_cost, weights)
+    cost = cost if replay.recorded is None else 0
+    search = Search(replay, judged, cost, weights, share.slower, share.faster)
     causes, hidden, slow = search.findings()
     causes += [item for item in slow if item.candidate.slower >= SURELY_SLOW]
     recorded_elapsed = elapsed or round(search.wall)

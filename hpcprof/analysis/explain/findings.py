@@ -69,16 +69,19 @@ class Judged:
 class Search:
     """Judges the candidates of a run.
 
-    ``call_cost_ns`` is `hpcprof.analysis.explain.intervals.CALL_COST_NS` or another; ``weights``, of shape
-    (steps,), say how many steps of the run each replayed one stands for, by default as many.
+    For ``call_cost_ns``, ``slower`` and ``faster`` see `hpcprof.analysis.explain.intervals.Uncertainty`;
+    ``weights``, of shape (steps,), say how many steps of the run each replayed one stands for, by default as
+    many.
     """
 
     def __init__(
         self,
         replay: Replay,
         candidates: Sequence[Candidate],
-        call_cost_ns: int | Ints,
+        call_cost_ns: int,
         weights: Floats | None = None,
+        slower: Ints | None = None,
+        faster: Ints | None = None,
     ) -> None:
         self.replay = replay
         self._weights = np.ones(replay.graph.steps) if weights is None else weights
@@ -91,7 +94,7 @@ class Search:
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """The distance of the unchanged replay's median from the measured one, in ns."""
         self._uncertainty = Uncertainty(
-            replay, self._mean, self.error, LEAST_PCT / 100 * self.wall, call_cost_ns
+            replay, self._mean, self.error, LEAST_PCT / 100 * self.wall, call_cost_ns, slower, faster
         )
 
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
@@ -290,6 +293,12 @@ class Search:
 
     def _bounded(self, judged: Judged, times: Times) -> Judged:
         remove, ranks = judged.candidate.remove, judged.ranks
+        if judged.candidate.has(Trait.BROAD):
+            # A host that is quick enough on another machine is no cause.
+            times = self._uncertainty.on_quick_host(times)
+            saving = min(judged.saving, self._mean(times) - self._mean(remove(times, ranks)))
+            by_step = judged.by_step * (saving / judged.saving) if judged.saving else judged.by_step
+            judged = replace(judged, saving=saving, by_step=by_step)
         interval = self._uncertainty.of_saving(
             times, lambda those: remove(those, ranks), judged.saving, judged.by_step
         )

@@ -68,8 +68,11 @@ class Uncertainty(msgspec.Struct, frozen=True):
     """The distance of the median of the unchanged replay from the measured one, in ns."""
     least: float = 0.0
     """The lower end of an interval that is shown, in ns."""
-    call_cost_ns: int | Ints = 0
-    """See `CALL_COST_NS`; 0 for the steps as they are when profiled. One time, or one for each call."""
+    call_cost_ns: int = 0
+    """See `CALL_COST_NS`; 0 for the steps as they are when profiled."""
+    slower: Ints | None = None
+    faster: Ints | None = None
+    """See `hpcprof.analysis.explain.profiler_share.ProfilerShare`."""
 
     def of_saving(
         self, times: Times, change: Callable[[Times], Times], saving: float, by_step: Floats
@@ -81,8 +84,7 @@ class Uncertainty(msgspec.Struct, frozen=True):
         alone = replace(times, contended=False)
         without = self._saving(alone, change)
         contention = without - saving if change(times).contended else 0.0
-        quicker = Removals(self.replay).quicker_calls(alone, self.call_cost_ns)
-        profiler = self._saving(quicker, change) - without if np.any(self.call_cost_ns) else 0.0
+        profiler = self._saving(self._at_other_cost(alone), change) - without
         steps = half_width(by_step)
         model = float(np.hypot(contention, MODEL_SHARE * saving))
         # Where no step loses, the saving is positive, and its lower end that of its logarithm.
@@ -100,6 +102,22 @@ class Uncertainty(msgspec.Struct, frozen=True):
             enough = len(by_step) * (steps / allowed) ** 2 if allowed else _MOST_STEPS + 1
             needed = max(len(by_step) + 1, int(np.ceil(enough))) if enough <= _MOST_STEPS else None
         return Interval(low, high, max(0.0, -profiler), needed)
+
+    def _at_other_cost(self, times: Times) -> Times:
+        """Return times at the other end of what calls may cost; what was taken out before stays out."""
+        if self.slower is None or self.faster is None:
+            return (
+                Removals(self.replay).quicker_calls(times, self.call_cost_ns) if self.call_cost_ns else times
+            )
+        lag = self.replay.measured.lag
+        unchanged = (times.lag == lag) | (times.lag == lag - self.faster)
+        return replace(times, lag=np.where(unchanged, lag + self.slower, times.lag))
+
+    def on_quick_host(self, times: Times) -> Times:
+        """Return times on a host of another machine of the kind, on which calls cost less than here."""
+        if self.faster is None:
+            return times
+        return replace(times, lag=times.lag - self.faster * (times.lag == self.replay.measured.lag))
 
     def _saving(self, times: Times, change: Callable[[Times], Times]) -> float:
         return self.time(times) - self.time(change(times))

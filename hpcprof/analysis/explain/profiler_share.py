@@ -9,7 +9,8 @@ them. Then
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
 less time than there (`_typical_launch`). The run is replayed without the larger end: what a step gains then,
-it gains in any case.
+it gains in any case. What is about the speed of the host itself counts without `_OTHER_HOST` times the larger
+end.
 """
 
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable
+from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import summarize
-from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
 """Minimum and maximum cost of a launch in a program, by the kind of the profile.
@@ -49,11 +51,17 @@ WEIGHTS = {
 """Cost of a call over that of a launch: medians of a loop with and without nsys
 (``benchmarks/profiler_cost.py``); a call of MPI costs up to 1 µs where a launch costs up to 16."""
 
+_OF_GRAPH = 0.3
+"""The same for the launch of a CUDA graph: 3.6 µs there, whatever is in it."""
+
 _MOST_NS = 32_000
 """Maximum cost of a launch that explains a step alone."""
 
 _SLOWER_HOST = 0.3
 """Maximum share by which the host of another machine of the same kind is slower; 25 % were seen."""
+
+_OTHER_HOST = 1.25
+"""Ratio of the costs of a profiler on two machines of one kind: their hosts differ by 25 %."""
 
 _HIDDEN = 0.005
 """Share of a step by which the cost of a launch no longer matters."""
@@ -69,15 +77,17 @@ _ROUNDS = 9
 class ProfilerShare:
     """The replay that is explained, and the time of a step without the profiler.
 
-    ``scale`` is the elapsed time of the replayed steps over that of all steps. ``less_ns``, negative, is the
-    time by which a launch may cost less than is taken out.
+    ``scale`` is the elapsed time of the replayed steps over that of all steps. Where the cost of calls is not
+    known, ``slower`` and ``faster``, of shape (edges,), are by how much the lags of the replay are longer
+    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns.
     """
 
     replay: Replay
     alone: StepAlone | None = None
     costs: tuple[CallCost, ...] = ()
     scale: float = 1.0
-    less_ns: int = 0
+    slower: Ints | None = None
+    faster: Ints | None = None
 
 
 def profiler_share(
@@ -104,15 +114,19 @@ def profiler_share(
         launch = _typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, measured, scale=scale)
-        without, costs = _without(removals, launch[1]), _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
+        costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
+        costly = round(_OTHER_HOST * launch[1])
+        least_taken, most_taken, more_taken = (_quicker(removals, cost) for cost in (*launch, costly))
+        without = replay.without_profiler(most_taken)
         if measured is None:
             least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
             measured = StepAlone((least + most) // 2, least, most, TYPICAL)
-        return ProfilerShare(without, measured, costs, scale, launch[0] - launch[1])
+        slower, faster = least_taken.lag - most_taken.lag, most_taken.lag - more_taken.lag
+        return ProfilerShare(without, measured, costs, scale, slower, faster)
     ends = (measured.value * scale, measured.high * scale, measured.low * scale)
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
     costs = _by_call(replay, (cost, low, high), measured.source)
-    return ProfilerShare(_without(removals, cost), measured, costs, scale)
+    return ProfilerShare(replay.without_profiler(_quicker(removals, cost)), measured, costs, scale)
 
 
 def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], float]) -> int:
@@ -147,7 +161,7 @@ def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None
     one with the quickest launches counts: what others take longer is their own.
     """
     graph, time = removals.graph, removals.call_times
-    launches = np.flatnonzero(graph.calls.kind == CallKind.LAUNCH)
+    launches = np.flatnonzero((graph.calls.kind == CallKind.LAUNCH) & ~_launches_graph(graph))
     if profiler not in TYPICAL_NS or not len(launches):
         return None
     middle = (_ALONE_NS + _RECORDED_NS) / 2
@@ -159,11 +173,7 @@ def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None
     return low, high
 
 
-def _without(removals: Removals, cost_ns: int) -> Replay:
-    return removals.replay.without_profiler(_quicker(removals, cost_ns))
-
-
-def call_costs(replay: Replay, cost_ns: int) -> Ints:
+def _call_costs(replay: Replay, cost_ns: int) -> Ints:
     """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``.
 
     It includes the time of earlier calls that the graph leaves out.
@@ -174,7 +184,13 @@ def call_costs(replay: Replay, cost_ns: int) -> Ints:
 
 
 def _weights(replay: Replay) -> Floats:
-    return np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
+    by_kind = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
+    return np.where(_launches_graph(replay.graph), _OF_GRAPH, by_kind)
+
+
+def _launches_graph(graph: RunGraph) -> Mask:
+    """Return which calls launch a graph."""
+    return np.array([*("GraphLaunch" in name for name in graph.names), False])[graph.calls.name]
 
 
 def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
@@ -196,4 +212,4 @@ def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple
 
 
 def _quicker(removals: Removals, cost_ns: int) -> Times:
-    return removals.quicker_calls(removals.replay.measured, call_costs(removals.replay, cost_ns))
+    return removals.quicker_calls(removals.replay.measured, _call_costs(removals.replay, cost_ns))

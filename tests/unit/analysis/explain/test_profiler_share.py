@@ -11,6 +11,10 @@ import pytest
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import GIVEN, TYPICAL, Explanation, StepAlone
+from hpcprof.analysis.explain.intervals import Uncertainty
+from hpcprof.analysis.explain.profiler_share import profiler_share
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, Timeline, concatenate
 from tests.unit.analysis.explain.programs import (
     CALL,
@@ -172,3 +176,56 @@ def test_calls_that_the_graph_leaves_out_cost_the_profiler_too() -> None:
     assert step.alone_ns.high - other.alone_ns.high == pytest.approx(400 * 2 * 0.3 * 5 * US, rel=0.1)
     queries = next(one for one in other.profiler_cost if one.call == "other calls")
     assert (round(queries.calls_per_step), queries.low_ns) == (800, 1.5 * US)
+
+
+def test_the_other_end_of_a_saving_is_where_calls_cost_the_least() -> None:
+    inputs = inputs_of(simulate([loop(Host(2 * MS), cost=BY_PROFILER)], STEPS))
+    built = replayable(inputs)
+    assert isinstance(built, Replayable)
+    share = profiler_share(inputs, built, Replay(built.graph), None, None)
+
+    def time(times: Times) -> float:
+        return float(share.replay.elapsed(share.replay.moments(times)).mean())
+
+    slower = Uncertainty(share.replay, time, 0.0, slower=share.slower, faster=share.faster)
+    assert share.alone is not None and share.alone.high > 1.2 * share.alone.low
+    # Calls that are too short for the largest cost get back what was taken from them, and no more.
+    of_step = slower.of_saving(share.replay.measured, lambda times: replace(times, lag=0 * times.lag), 1, ONE)
+    assert of_step.high > share.alone.high - share.alone.low > 0
+    assert time(slower._at_other_cost(share.replay.measured)) == pytest.approx(share.alone.high, rel=1e-3)
+
+
+ONE = np.ones(STEPS)
+
+
+def test_a_host_that_another_machine_makes_quick_enough_claims_no_more_than_it_can_gain() -> None:
+    def program(between: int, cost: int) -> list[Instruction]:
+        launch = Launch(11 * US, call_ns=CALL + cost)
+        return [Place("forward", (Host(between), launch) * 400), Wait()]
+
+    # The profiler costs more than it typically does; without it the GPU decides from 5 µs between calls on.
+    found = explained(program(14 * US, 18 * US), None)
+    (first, *_) = found.shown()
+    alone, least = (
+        explained(program(between, 0), None, as_recorded=True).step.elapsed_ns or 0
+        for between in (14 * US, 5 * US)
+    )
+    assert first.cause == Cause.HOST_BOUND and found.step.alone_ns is not None
+    assert 0 < (first.saving_ns or 0) <= alone - least < (first.saving_high_ns or 0)
+
+
+def test_the_launch_of_a_graph_costs_less_than_that_of_a_kernel_in_a_program() -> None:
+    def with_graphs(timeline: Timeline) -> Timeline:
+        """Let every second launch be that of a graph."""
+        calls, names = timeline.calls, [*timeline.strings, "cudaGraphLaunch"]
+        name = calls.name.copy()
+        name[np.flatnonzero(np.array(timeline.names(name)) == "cudaLaunchKernel")[::2]] = len(names) - 1
+        return replace(timeline, calls=replace(calls, name=name), strings=np.array(names, object))
+
+    inputs = inputs_of(simulate([loop(cost=BY_PROFILER)], STEPS))
+    costs = explain_run(replace(inputs, read=lambda rank: with_graphs(inputs.read(rank))))[
+        0
+    ].step.profiler_cost
+    by_call = {cost.call: (cost.low_ns, cost.high_ns) for cost in costs}
+    assert by_call["cudaLaunchKernel"] == (5 * US, 16 * US)
+    assert by_call["cudaGraphLaunch"] == (1500, 4800)
