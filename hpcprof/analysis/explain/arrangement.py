@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Candidate, Cause, Trait
+from hpcprof.analysis.explain.cause import Cause, Trait
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
@@ -124,8 +124,8 @@ def finding_of(
 
     ``wall`` is the time of a step in ns, and ``usual`` the confidence that nothing about the finding lowers.
     """
-    candidate = judged.candidate
-    replayed = built.graph.ranks
+    candidate, replayed = judged.candidate, built.graph.ranks
+    earlier = judged.limits_after.candidate if judged.limits_after else None
     # A cause of all replayed steps is one of the steps that they stand for.
     on_all = len(judged.ranks) == len(replayed)
     ranks = inputs.ranks if on_all else tuple(replayed[position] for position in judged.ranks)
@@ -148,15 +148,11 @@ def finding_of(
         ),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
-        limits_after=None if judged.limits_after is None else _earlier(judged.limits_after.candidate, built),
+        limits_after=Earlier(earlier.cause.name, earlier.where or built.step) if earlier else None,
         steps=tuple(built.number(place) for place in judged.steps),
         alternatives=tuple(finding_of(inputs, built, other, wall, usual) for other in judged.alternatives),
         together=tuple(finding_of(inputs, built, other, wall, usual) for other in judged.together),
     )
-
-
-def _earlier(candidate: Candidate, built: Replayable) -> Earlier:
-    return Earlier(candidate.cause.name, candidate.where or built.step)
 
 
 def beyond_profiler(

@@ -178,77 +178,49 @@ class MachineWait:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CauseDeclaration:
-    """A cause: its name, its words, its candidates in a graph, and what shows it.
-
-    Attributes
-    ----------
-    name : str
-        Lower case with underscores, as in JSON and ``--fail-on``.
-    title : str
-        The name in a sentence.
-    meaning : str
-        One clause.
-    about : str
-        The meaning in the table of ``docs/explain.md``, in Markdown.
-    remedy : str
-        One or two sentences; ``{where}`` and ``{ranks}`` stand for the place and the ranks.
-    remedies : mapping of str to str
-        The remedies for other stacks, where they differ.
-    place_remedies : tuple of PlaceRemedy
-        The first one that fits takes the place of the others.
-    remedy_in_turn : str
-        The remedy where all ranks have the cause in turn.
-    candidates : callable or None
-        Yields each `Candidate` of a `scene.Scene`; None for causes that need no replay.
-    figures : tuple of Figures
-        The evidence, the most telling first.
-    traits : frozenset of Trait
-    column : str
-        The part of ``step_account`` in which it costs.
-    calls : str
-        Pattern of the API calls in which it happens; empty if it happens in any code of the host.
-    operations : str
-        ``compute`` or ``communication`` if operations of the GPU show it, which no code of the host explains.
-    kernels : callable or None
-        Chooses among the names of these operations.
-    has_slice : bool
-        False if no single slice of the timeline shows it.
-    without : str
-        The run without it in words, where ``without TITLE`` does not say it.
-    wait : MachineWait or None
-        For causes that are waits for a part of the machine.
-    meanwhile : str
-        The subject of ``coincidences`` that may be its reason.
-    """
+    """A cause: its name, its words, its candidates in a graph, and what shows it."""
 
     name: str
+    """Lower case with underscores, as in JSON and ``--fail-on``."""
     title: str
+    """The name in a sentence."""
     meaning: str
+    """One clause."""
     remedy: str
+    """One or two sentences; ``{where}`` and ``{ranks}`` stand for the place and the ranks."""
     about: str = ""
+    """The meaning in the table of ``docs/explain.md``, in Markdown."""
     remedies: Mapping[str, str] = field(default_factory=dict)
+    """The remedies for other stacks, where they differ."""
     place_remedies: tuple[PlaceRemedy, ...] = ()
+    """The first one that fits takes the place of the others."""
     remedy_in_turn: str = ""
+    """The remedy where all ranks have the cause in turn."""
     candidates: Callable[[Any], Iterable[Any]] | None = None
+    """Yields each `Candidate` of a `scene.Scene`; None for causes that need no replay."""
     figures: tuple[Figures, ...] = ()
+    """The evidence, the most telling first."""
     traits: frozenset[Trait] = frozenset()
     column: str = "wall_ns"
+    """The part of ``step_account`` in which it costs."""
     calls: str = ""
+    """Pattern of the API calls in which it happens; empty if it happens in any code of the host."""
     operations: Literal["", "compute", "communication"] = ""
+    """``compute`` or ``communication`` if operations of the GPU show it, which no code of the host explains.
+    """
     kernels: Callable[[str], bool] | None = None
+    """Chooses among the names of these operations."""
     has_slice: bool = True
+    """False if no single slice of the timeline shows it."""
     without: str = ""
+    """The run without it in words, where ``without TITLE`` does not say it."""
     wait: MachineWait | None = None
+    """For causes that are waits for a part of the machine."""
     meanwhile: str = ""
+    """The subject of ``coincidences`` that may be its reason."""
 
     def advise(
-        self,
-        where: str,
-        ranks: Sequence[int],
-        *,
-        stack: Stack = "",
-        in_turn: bool = False,
-        advice: str = "",
+        self, where: str, ranks: Sequence[int], *, stack: Stack = "", in_turn: bool = False, advice: str = ""
     ) -> str:
         """Return what to do about the cause in a place, in one or two sentences.
 
@@ -277,35 +249,23 @@ Remove: TypeAlias = "Callable[[Times, tuple[int, ...] | None], Times]"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cause that may cost time; whether it does, a replay tells.
-
-    Attributes
-    ----------
-    cause : CauseDeclaration
-    where : str
-        The place; empty for the whole step.
-    ranks : tuple of int
-        Positions of ranks in the graph.
-    remove : callable
-        Takes the cause out of times, on some ranks; None for all of ``ranks``.
-    own_ns : float
-        The time per step that it takes by itself, on the rank where that is most.
-    only : int
-        The position of the only rank that has it, or `NONE`.
-    advice : str
-        The remedy of this candidate, where it differs from that of its cause; formatted alike.
-    slower : float
-        If no long pauses make a rank late but a host that is slower, by how many times; else 0.
-    """
+    """A cause that may cost time; whether it does, a replay tells."""
 
     cause: CauseDeclaration
     where: str
+    """The place; empty for the whole step."""
     ranks: tuple[int, ...]
+    """Positions of ranks in the graph."""
     remove: Remove
+    """Takes the cause out of times, on some ranks; None for all of ``ranks``."""
     own_ns: float
+    """The time per step that it takes by itself, on the rank where that is most."""
     only: int = NONE
+    """The position of the only rank that has it, or `NONE`."""
     slower: float = 0.0
+    """If no long pauses make a rank late but a host that is slower, by how many times; else 0."""
     advice: str = ""
+    """The remedy of this candidate, where it differs from that of its cause; formatted alike."""
 
     def has(self, *traits: Trait) -> bool:
         """Return whether the cause has any of these traits."""

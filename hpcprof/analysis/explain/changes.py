@@ -64,32 +64,22 @@ class Change(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Prediction(InNotebooks):
-    """The step of a changed run.
-
-    Attributes
-    ----------
-    wall_p50_ns : int
-        The median wall time that the replay predicts.
-    low_ns, high_ns : int
-        Its interval.
-    measured_p50_ns : int
-        The median wall time as it was measured, without the changes.
-    replay_error_pct : float
-        How far the median of the unchanged replay is from the measured one.
-    steps : int
-        The number of steps that were replayed.
-    elapsed_ns, measured_elapsed_ns : int
-        The elapsed time per step, predicted and measured: the mean from front to front of the run.
-    """
+    """The step of a changed run."""
 
     wall_p50_ns: int
+    """The median wall time that the replay predicts."""
     low_ns: int
     high_ns: int
+    """Its interval."""
     measured_p50_ns: int
+    """The median wall time as it was measured, without the changes."""
     replay_error_pct: float
+    """How far the median of the unchanged replay is from the measured one."""
     steps: int
+    """The number of steps that were replayed."""
     elapsed_ns: int
     measured_elapsed_ns: int
+    """The elapsed time per step, predicted and measured: the mean from front to front of the run."""
 
 
 def parse_changes(texts: Sequence[str]) -> list[Change]:

@@ -84,66 +84,45 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Finding(InNotebooks):
-    """A cause, what it costs and what to do.
-
-    Attributes
-    ----------
-    cause : str
-        Its name, one of `hpcprof.analysis.explain.cause.Cause` or of a plug-in.
-    ranks : tuple of int
-        The ranks that have the cause.
-    where : str
-        The range, the collective or the kernel.
-    saving_ns : int or None
-        The gain of a step without it; None if that cannot be estimated.
-    saving_low_ns, saving_high_ns : int or None
-        The interval of the saving.
-    share_pct : float or None
-        The saving in percent of the elapsed time of a step.
-    evidence : tuple of Evidence
-    remedy : str
-        One or two sentences.
-    confidence : str
-    evidence_text : tuple of str
-        The evidence in words, a sentence for each figure.
-    source : tuple of Source or None
-        The functions that take most of the host work; None without stacks, or if it is no host work.
-    culprit : Culprit or None
-        The longest slice of the timeline that shows it; None where no single slice does.
-    cost_ns : int or None
-        For a hidden cost, the host time per step that hides behind the GPU.
-    limits_after : Earlier or None
-        For a hidden cost, the first finding without which, and those before it, it would limit the step.
-    steps : tuple of int
-        The steps that have the cause; empty where most have it.
-    alternatives : tuple of Finding
-        The candidates that would save about as much instead, and little once this cause is gone.
-    together : tuple of Finding
-        Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what
-        a step gains without all of them, beyond what those of them save that are findings of their own.
-    kind : int or None
-        The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
-    """
+    """A cause, what it costs and what to do."""
 
     cause: str
+    """Its name, one of `hpcprof.analysis.explain.cause.Cause` or of a plug-in."""
     ranks: tuple[int, ...]
+    """The ranks that have the cause."""
     where: str
+    """The range, the collective or the kernel."""
     saving_ns: int | None
+    """The gain of a step without it; None if that cannot be estimated."""
     saving_low_ns: int | None
     saving_high_ns: int | None
+    """The interval of the saving."""
     share_pct: float | None
+    """The saving in percent of the elapsed time of a step."""
     evidence: tuple[Evidence, ...]
     remedy: str
+    """One or two sentences."""
     confidence: Confidence
     cost_ns: int | None = None
+    """For a hidden cost, the host time per step that hides behind the GPU."""
     limits_after: Earlier | None = None
+    """For a hidden cost, the first finding without which, and those before it, it would limit the step."""
     evidence_text: tuple[str, ...] = ()
+    """The evidence in words, a sentence for each figure."""
     steps: tuple[int, ...] = ()
+    """The steps that have the cause; empty where most have it."""
     alternatives: tuple[Finding, ...] = ()
+    """The candidates that would save about as much instead, and little once this cause is gone."""
     together: tuple[Finding, ...] = ()
+    """Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what a
+    step gains without all of them, beyond what those of them save that are findings of their own.
+    """
     source: tuple[Source, ...] | None = None
+    """The functions that take most of the host work; None without stacks, or if it is no host work."""
     kind: int | None = None
+    """The kind of steps that has the cause (`StepKind`), where only steps of one kind have it."""
     culprit: Culprit | None = None
+    """The longest slice of the timeline that shows it; None where no single slice does."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cause", Cause(self.cause))
@@ -241,60 +220,44 @@ class OnceStep:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """The step that an explanation is about.
-
-    Attributes
-    ----------
-    wall_p50_ns : int or None
-        The median wall time; None without steps.
-    steps : int
-        The number of steps of the capture.
-    ranks : int
-        The number of profiled ranks.
-    explained_steps : int
-        The number of steps that were replayed.
-    replay_error_pct : float or None
-        How far the step of the unchanged replay is from the measured one.
-    elapsed_ns : int or None
-        The time from the first front to the last end of the steps, divided by their number; None if unknown.
-        Where the step alone is known, that of the replay without the profiler's share.
-    kinds : tuple of StepKind
-        The most frequent first; empty if the steps are of one kind.
-    alone_ns : StepAlone or None
-        The step without the profiler; None where nothing is known of it.
-    recorded_elapsed_ns : int or None
-        The elapsed time of the recorded steps.
-    profiler_cost : tuple of CallCost
-        The time that the profiler adds to the calls of a step; empty if unknown.
-    source : str or None
-        The origin of the steps: ``range``, ``framework``, ``hook``, ``mpi``, ``kernels`` or ``graph``;
-        ``capture`` where nothing does, and the whole capture is one step.
-    compute_pct : float or None
-        The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI.
-    once : tuple of OnceStep
-        The steps that take long once, such as for the set-up of a communicator; the other times and savings
-        leave them out.
-    kernel : MainKernel or None
-        None if no name takes half of the step.
-    counted_steps : int or None
-        The number of steps of which the recorded elapsed time is the mean; None if unknown.
-    """
+    """The step that an explanation is about."""
 
     wall_p50_ns: int | None
+    """The median wall time; None without steps."""
     steps: int
+    """The number of steps of the capture."""
     ranks: int
+    """The number of profiled ranks."""
     explained_steps: int
+    """The number of steps that were replayed."""
     replay_error_pct: float | None
+    """How far the step of the unchanged replay is from the measured one."""
     elapsed_ns: int | None = None
+    """The time from the first front to the last end of the steps, divided by their number; None if unknown.
+    Where the step alone is known, that of the replay without the profiler's share.
+    """
     kinds: tuple[StepKind, ...] = ()
+    """The most frequent first; empty if the steps are of one kind."""
     alone_ns: StepAlone | None = None
+    """The step without the profiler; None where nothing is known of it."""
     recorded_elapsed_ns: int | None = None
+    """The elapsed time of the recorded steps."""
     profiler_cost: tuple[CallCost, ...] = ()
+    """The time that the profiler adds to the calls of a step; empty if unknown."""
     once: tuple[OnceStep, ...] = ()
+    """The steps that take long once, such as for the set-up of a communicator; the other times and savings
+    leave them out.
+    """
     compute_pct: float | None = None
+    """The share of the recorded elapsed time in which GPUs compute, or ranks outside MPI."""
     source: str | None = None
+    """The origin of the steps: ``range``, ``framework``, ``hook``, ``mpi``, ``kernels`` or ``graph``;
+    ``capture`` where nothing does, and the whole capture is one step.
+    """
     kernel: MainKernel | None = None
+    """None if no name takes half of the step."""
     counted_steps: int | None = None
+    """The number of steps of which the recorded elapsed time is the mean; None if unknown."""
 
     @property
     def is_alone(self) -> bool:
@@ -322,31 +285,20 @@ class Slower:
 
 @dataclass(frozen=True)
 class Explanation(InNotebooks):
-    """The parts of a step's time, and the changes that would shorten it.
-
-    Attributes
-    ----------
-    findings : tuple of Finding
-        The most costly first; those whose saving cannot be estimated last.
-    hidden : tuple of Finding
-        Costs on the host that hide behind the GPU: removing them would not shorten the step.
-    not_judged : tuple of NotJudged
-    step : StepSummary
-    stall : Stall or None
-        The reason why the run hung; None if it never stood still.
-    failure : dict or None
-        The rank that failed first, with its exception, place, cause and last lines; None if none failed.
-    slower : Slower or None
-        Since when steps took longer, where the run was to be recorded then.
-    """
+    """The parts of a step's time, and the changes that would shorten it."""
 
     findings: tuple[Finding, ...]
+    """The most costly first; those whose saving cannot be estimated last."""
     hidden: tuple[Finding, ...]
+    """Costs on the host that hide behind the GPU: removing them would not shorten the step."""
     not_judged: tuple[NotJudged, ...]
     step: StepSummary
     stall: Stall | None = None
+    """The reason why the run hung; None if it never stood still."""
     failure: dict[str, Any] | None = None
+    """The rank that failed first, with its exception, place, cause and last lines; None if none failed."""
     slower: Slower | None = None
+    """Since when steps took longer, where the run was to be recorded then."""
 
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.

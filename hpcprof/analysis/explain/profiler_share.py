@@ -9,8 +9,7 @@ them. Then
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
 less time than there (`_typical_launch`). The run is replayed without the larger end: what a step gains then,
-it gains in any case. What is about the speed of the host itself counts without `_OTHER_HOST` times the larger
-end.
+it gains in any case. Findings about the speed of the host itself leave out `_OTHER_HOST` times that end.
 """
 
 from collections.abc import Callable

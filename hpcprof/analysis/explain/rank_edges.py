@@ -85,7 +85,7 @@ def host_edges(calls: HostCalls, call_time: Ints) -> list[Edges]:
     """Return the edges along threads; ``call_time``, of shape (calls,), is the time inside each, in ns."""
     every, nodes = np.arange(len(calls)), _Nodes(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
-    start, end = nodes.call_start(every), nodes.call_end(every)
+    start, end = nodes.call(every), nodes.call(every) + 1
     return [
         edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
         edges_of(np.full_like(first, NONE), start[first], calls.start[first], EdgeKind.FIXED, first),
@@ -103,17 +103,13 @@ def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: I
 class _Nodes:
     calls: int
 
-    def call_start(self, call: Ints) -> Ints:
+    def call(self, call: Ints) -> Ints:
+        """Return the nodes of the starts of calls; their ends follow."""
         return 2 * call
 
-    def call_end(self, call: Ints) -> Ints:
-        return 2 * call + 1
-
-    def work_start(self, work: Ints) -> Ints:
+    def work(self, work: Ints) -> Ints:
+        """Return the nodes of the starts of operations; their ends follow."""
         return 2 * (self.calls + work)
-
-    def work_end(self, work: Ints) -> Ints:
-        return 2 * (self.calls + work) + 1
 
 
 def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
@@ -151,34 +147,34 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
     device_edges = [
         edges_of(
-            np.where(slow, nodes.call_end(work.call), nodes.call_start(work.call))[seen],
-            nodes.work_start(seen),
+            np.where(slow, nodes.call(work.call) + 1, nodes.call(work.call))[seen],
+            nodes.work(seen),
             np.maximum(launch + late - slow * usual, 0)[seen],
             EdgeKind.LAUNCH,
             seen,
         ),
         edges_of(
             np.full(len(first), NONE),
-            nodes.work_start(first),
+            nodes.work(first),
             work.start[first],
             EdgeKind.FIXED,
             work.call[first],
         ),
         edges_of(
-            nodes.work_end(work.before[after]),
-            nodes.work_start(after),
+            nodes.work(work.before[after]) + 1,
+            nodes.work(after),
             (gap + late)[after],
             EdgeKind.STREAM,
             after,
         ),
         edges_of(
-            nodes.work_end(events[:, 0]),
-            nodes.work_start(events[:, 1]),
+            nodes.work(events[:, 0]) + 1,
+            nodes.work(events[:, 1]),
             event + late[events[:, 1]],
             EdgeKind.EVENT,
             events[:, 1],
         ),
-        edges_of(nodes.work_start(every), nodes.work_end(every), work.end - work.start, EdgeKind.RUN, every),
+        edges_of(nodes.work(every), nodes.work(every) + 1, work.end - work.start, EdgeKind.RUN, every),
     ]
     return device_edges, int(late.sum())
 
@@ -195,7 +191,7 @@ def _waiting_calls(
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
     that of the calls of the same name that did not; it returns after the usual lag of its name.
     """
-    copies = np.array(_blocking_copies(calls, work), np.int64).reshape(-1, 2)
+    copies = _blocking_copies(calls, work)
     may_wait = np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
     call, row = np.concatenate([waits.of_calls(may_wait), copies]).T
     until = np.full(len(calls), EARLIEST)
@@ -210,7 +206,7 @@ def _waiting_calls(
         call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
-    edges = edges_of(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
+    edges = edges_of(nodes.work(row) + 1, nodes.call(call) + 1, lag[call], EdgeKind.WAIT, call)
     return edges, call_time, np.flatnonzero(waited)
 
 
@@ -228,7 +224,7 @@ def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
     rows = np.flatnonzero(after < len(mpi))
     rows = rows[thread[after[rows]] == calls.thread[call[rows]]]
     following = mpi[after[rows]]
-    return edges_of(blocking.source[rows], nodes.call_start(following), 0, EdgeKind.WAIT, following)
+    return edges_of(blocking.source[rows], nodes.call(following), 0, EdgeKind.WAIT, following)
 
 
 def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -> Edges:
@@ -257,26 +253,24 @@ def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -
         freeing = begun[held] - 1
         lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
         edges.append(
-            edges_of(
-                nodes.work_start(rows[freeing]), nodes.call_end(call[held]), lag, EdgeKind.WAIT, call[held]
-            )
+            edges_of(nodes.work(rows[freeing]), nodes.call(call[held]) + 1, lag, EdgeKind.WAIT, call[held])
         )
         late = np.setdiff1d(np.arange(_QUEUE, len(rows)), held)
         waits = call[late]
         room = np.full(len(late), _RETURN_NS)
         edges.append(
-            edges_of(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
+            edges_of(nodes.work(rows[late - _QUEUE]), nodes.call(waits) + 1, room, EdgeKind.WAIT, waits)
         )
     return concatenate(Edges, edges)
 
 
-def _blocking_copies(calls: HostCalls, work: Work) -> list[tuple[int, int]]:
-    """Return the calls that return when their copy has ended, or some microseconds before, and the copy."""
+def _blocking_copies(calls: HostCalls, work: Work) -> Ints:
+    """Return the calls that return with the end of a copy, or some µs before, and the copy; shape (n, 2)."""
     rows = np.flatnonzero((work.category == Category.MEM) & (calls.kind[work.call] == CallKind.COPY))
     call = work.call[rows]
     almost = work.end[rows] - np.minimum(ODD_NS, (work.end[rows] - work.start[rows]) // 2)
     held = (calls.end[call] >= almost) & (work.start[rows] < calls.end[call])
-    return list(zip(call[held].tolist(), rows[held].tolist(), strict=True))
+    return np.column_stack((call[held], rows[held]))
 
 
 ODD_NS = 10_000

@@ -258,18 +258,9 @@ class Removals:
     def _scaled_compute(self, times: Times, ratio: Callable[[_Shares], Floats]) -> Times:
         work = self.graph.work
         rows = np.flatnonzero(work.category == Category.COMP)
-        finer = (work.name[rows], work.grid[rows])
-        alone = times.alone.copy()
-        alone[rows] *= ratio(
-            _Shares.of(
-                work.step[rows],
-                work.place[rows],
-                finer,
-                self.graph.work_rank[rows],
-                alone[rows],
-                len(self.graph.ranks),
-            )
-        )
+        step, place, finer = work.step[rows], work.place[rows], (work.name[rows], work.grid[rows])
+        alone, ranks = times.alone.copy(), len(self.graph.ranks)
+        alone[rows] *= ratio(_Shares.of(step, place, finer, self.graph.work_rank[rows], alone[rows], ranks))
         return times.with_alone(alone)
 
 

@@ -43,8 +43,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     to_gpu = graph.work.call[removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))]
     for place in scene.places:
         waiting = np.union1d(
-            removals.calls_in(place, waits),
-            copies[removals.inside(place)[graph.calls.place[copies]]],
+            removals.calls_in(place, waits), copies[removals.inside(place)[graph.calls.place[copies]]]
         )
         held = np.intersect1d(waiting, graph.blocked)
 

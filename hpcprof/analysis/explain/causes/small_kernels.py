@@ -57,28 +57,24 @@ def _short_kernels(scene: Scene, place: str) -> Candidate:
     per_step = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
     names = [scene.graph.names[number].lower() for number in np.unique(work.name[short]).tolist()]
     fuses = any(word in text for text in (place.lower(), *names) for word in _OPTIMIZERS)
-    remove = partial(_fused if fuses else _as_graph, scene, place)
+    remove = partial(_at_once, scene, place, fuses)
     return Candidate(SMALL_KERNELS, place, scene.ranks, remove, *per_step)
 
 
-def _as_graph(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None) -> Times:
-    """Launch the work of a place as one graph: its kernels follow each other, each in its own time."""
-    removals, graph = scene.removals, scene.graph
-    mine = removals.inside(place)[graph.work.place] & removals.of_ranks(graph.work_rank, ranks)
-    gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, np.flatnonzero(mine))
-    launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
-    return removals.at_once(times.set_lag(gaps, np.minimum(times.lag[gaps], _NODE_NS)), launches)
+def _at_once(scene: Scene, place: str, fuses: bool, times: Times, ranks: tuple[int, ...] | None) -> Times:
+    """Launch the work of a place at once, as one graph, or with its short kernels fused into the others.
 
-
-def _fused(scene: Scene, place: str, times: Times, ranks: tuple[int, ...] | None) -> Times:
-    """Fuse the short kernels of a place into the others, and launch all of it at once."""
+    The kernels of a graph follow each other, each in its own time.
+    """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
     mine = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
-    short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS))
-    gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, short)
+    short = (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS)
+    rows = np.flatnonzero(mine & short) if fuses else np.flatnonzero(mine)
+    gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, rows)
     launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
-    fused = removals.at_once(times.set_lag(gaps, np.minimum(times.lag[gaps], 0)), launches)
-    return fused.without_work(short)
+    most = np.minimum(times.lag[gaps], 0 if fuses else _NODE_NS)
+    launched = removals.at_once(times.set_lag(gaps, most), launches)
+    return launched.without_work(rows) if fuses else launched
 
 
 SMALL_KERNELS = CauseDeclaration(
