@@ -223,7 +223,7 @@ class StallWatch:
         self._moved = 0
         self._before: Sample = {}
         self._seen, self._gathered = b"", False
-        self._last = self._sure = time.time()
+        self._last = self._sure = time.monotonic()
         # True while ranks that use CPUs are taken to compute; the time to look at their calls again.
         self._taken, self._look = False, 0.0
 
@@ -261,7 +261,7 @@ class StallWatch:
         now = sample(process for process in running if process.rank not in over)
         moved, busy = compared(self._before, now, self._every)
         self._before = now
-        moment = time.time()
+        moment = time.monotonic()
         # Where the programs have ended, a profiler or processes that they left go on: that is no stall.
         if moved or (not now and local):
             self._sure, self._taken, self._look = moment, True, 0.0
@@ -279,15 +279,15 @@ class StallWatch:
         """Call the run stalled if no node has noted progress for the time limit; take it back if one has."""
         pulse = self._pulse()
         if pulse != self._seen:
-            self._seen, self._last = pulse, time.time()
+            self._seen, self._last = pulse, time.monotonic()
             with suppress(OSError):
                 os.replace(self._state("stalled"), self._state("went_on"))
-        elif not self._has("stalled") and time.time() - self._last >= self._limit:
+        elif not self._has("stalled") and time.monotonic() - self._last >= self._limit:
             folder = os.path.join(self._run, "stall")
             shutil.rmtree(folder, ignore_errors=True)
             self._remove("stall.json")
             os.makedirs(folder, exist_ok=True)
-            self._write("stalled", "%d\n" % self._last)
+            self._write("stalled", "%d\n" % (time.time() - time.monotonic() + self._last))
 
     def _keep_evidence(self) -> None:
         # First the programs themselves tell, and the interpreter where it is stuck.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from hpcprof.node.stalls import RankSample, compared, only_polls
+from hpcprof.node.stalls import RankSample, StallWatch, compared, only_polls
 
 RANK = RankSample("r", 5, 100.0, 1000)
 
@@ -24,6 +27,19 @@ def test_steps_and_data_are_progress_and_cpu_time_may_be(
     now: RankSample, moved: bool, busy: list[int]
 ) -> None:
     assert compared({0: RANK}, {0: now}, 10) == (moved, busy)
+
+
+def test_a_clock_that_is_set_forward_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state/pulse").mkdir(parents=True)
+    watch = StallWatch(str(tmp_path), "n1", 0, 600, True)
+    clock, ticks = time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: clock + 3600)
+    watch._judge()
+    assert not (tmp_path / "state/stalled").exists()
+    monkeypatch.setattr(time, "monotonic", lambda: ticks + 700)
+    watch._judge()
+    since = int((tmp_path / "state/stalled").read_text())
+    assert since == pytest.approx(clock + 3600 - 700, abs=5)
 
 
 def test_ranks_of_one_sample_have_just_begun_or_ended() -> None:
