@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from pathlib import Path
 
@@ -305,7 +305,7 @@ def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
             if skipped is None:
                 raise
             skipped.append(str(error))
-    return runs_found
+    return sorted(runs_found, key=lambda run: datetime.fromisoformat(run.submission.created).timestamp())
 
 
 def submitted_ids(runs: Path) -> list[str]:
@@ -322,6 +322,19 @@ def submission_time(path: Path) -> float:
     # The manifest has whole seconds. The time of job.sh is exact, unless a file server's clock sets it.
     _, written = _age(path / MANIFEST)
     return written if created <= written < created + 2 else created
+
+
+def _newest(paths: Sequence[Path]) -> Path:
+    """Return the run that was submitted last. Ids have local times, which differ by zone and season.
+
+    Runs of other users that cannot be read are left out.
+    """
+    readable = [path for path in paths if os.access(path / MANIFEST, os.R_OK)] or paths
+    with suppress(ValueError):
+        earliest = datetime.strptime(readable[-1].name[:8], "%Y%m%d") - timedelta(days=1)
+        recent = [path for path in readable if path.name[:8] >= f"{earliest:%Y%m%d}"]
+        return max(reversed(recent), key=submission_time)
+    return readable[-1]
 
 
 def _manifests(runs: Path) -> list[Path]:
@@ -402,7 +415,7 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     if reference == "last":
         if not ids:
             raise UsageError(f"no runs in {runs} yet: submit one with hpcprof submit.")
-        return open_run(manifests[-1].parent)
+        return open_run(_newest([manifest.parent for manifest in manifests]))
     if reference in ids:
         return open_run(runs / reference)
     if "/" not in reference:

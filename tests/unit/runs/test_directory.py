@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -17,14 +18,18 @@ from hpcprof.runs.directory import (
     SiteRecord,
     adopted_id,
     all_runs,
+    create,
     find_run,
     find_runs,
     log_files,
     matching_ids,
+    save,
     site_keys,
     sweep_of,
 )
 from hpcprof.runs.job import Job
+from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
 
 SITE = SiteRecord("local", "local")
 
@@ -197,3 +202,29 @@ def test_a_damaged_file_of_a_rank_is_no_exit_code(content: bytes | None, tmp_pat
         (tmp_path / "state/rank00001.exit").write_bytes(content)
     assert Run("a", tmp_path).rank_exit_codes() == {0: 3}
     assert Run("a", tmp_path).state_file("a\0b") is None
+
+
+def test_the_last_run_is_the_one_submitted_last_whatever_time_zone_its_id_has(tmp_path: Path) -> None:
+    site = load_site("local")
+    for name, created in (
+        ("20261129-231640-tokyo-1a2b", "14:16:40"),
+        ("20261129-152005-train-3c4d", "14:20:05"),
+    ):
+        run = create(name, tmp_path, site, make_job(site, arguments=["true"]), [], {"job.sh": "#!/bin/sh\n"})
+        save(
+            Run(
+                name, run.path, msgspec.structs.replace(run.submission, created=f"2026-11-29T{created}+00:00")
+            )
+        )
+        when = datetime.fromisoformat(f"2026-11-29T{created}+00:00").timestamp()
+        os.utime(run.path / "job.sh", (when, when))
+    assert find_run("last", tmp_path).id == "20261129-152005-train-3c4d"
+    assert [run.id[9:15] for run in all_runs(tmp_path)] == ["231640", "152005"]
+    # A run that was edited or copied later is not a later one.
+    os.utime(tmp_path / "20261129-231640-tokyo-1a2b/job.sh")
+    assert find_run("last", tmp_path).id == "20261129-152005-train-3c4d"
+
+
+def test_the_last_run_is_one_that_the_user_can_read(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: "abcd.7" not in str(path))
+    assert find_run("last", sweep).id == "20261121-150000-train-77aa.1"
