@@ -781,6 +781,15 @@ def test_a_script_outlives_the_warning_so_that_the_program_in_it_can_save(
     assert (tmp_path / "logs/rank00000.out").read_text() == "saved\n"
 
 
+def test_a_script_that_traps_the_warning_gets_it(tmp_path: Path) -> None:
+    script = "trap 'echo trapped' USR1\nkill -s USR1 $$\n"
+    (tmp_path / "rank.sh").write_text(script)
+    for arguments in (["bash", "-c", script], ["env", "A=b", "bash", str(tmp_path / "rank.sh")]):
+        asked = job(nodes=1, ranks_per_node=1, arguments=arguments, signal="USR1@60")
+        assert start_job(tmp_path, asked, []).wait() == 0
+        assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\n"
+
+
 def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["true"], directory="/nowhere/it's")
     assert start_job(tmp_path, asked, []).wait() == 1
