@@ -290,8 +290,7 @@ def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[st
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = poll(waited)
     for run in waited:
-        state, reason = states[run.id].state, states[run.id].reason
-        if state not in (JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED):
-            raise UsageError(f"--after {run.id}: it is {state.value} ({reason}).")
+        if states[run.id].state not in (JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED):
+            raise UsageError(f"--after {run.id}: it is {states[run.id]}.")
     unfinished = [run for run in waited if not states[run.id].state.ended]
     return client.unfinished([run.job_id for run in unfinished])

@@ -29,6 +29,7 @@ from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record, user_name
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import (
+    Refused,
     Unreachable,
     complaint,
     ids_by_place,
@@ -246,7 +247,13 @@ class SlurmScheduler(BatchScheduler):
             # Without the second option a job whose dependency fails stays in the queue.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
         submission = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
-        return parse_sbatch(*submission.answer)
+        try:
+            return parse_sbatch(*submission.answer)
+        except Refused as error:
+            if _TOO_LONG not in str(error):
+                raise
+            size = f"{script.name} has {script.stat().st_size:,} bytes"
+            raise Refused(f"{error} {size}; scontrol show config has the site's max_script_size.") from None
 
     def log_options(self, out: Path, err: Path) -> list[str]:
         """Return ``--output`` and ``--error``, in which % would begin a pattern."""
@@ -426,6 +433,7 @@ SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
+_TOO_LONG = "other parameter too long"
 # sbatch has not reached the controller, so that no job can have been accepted.
 _NOT_REACHED_MESSAGE = "Unable to contact slurm controller (connect failure)"
 _NO_ANSWER = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,16 @@ def test_a_refusal_of_sbatch_is_one_sentence_with_slurms_words(name: str, words:
     with pytest.raises(SchedulerError) as refused:
         parse_sbatch(*recorded(f"slurm/{name}.txt"))
     assert str(refused.value).startswith(f"sbatch did not accept the job: {words}")
+
+
+def test_a_script_that_is_too_long_for_the_site_is_refused_with_its_size(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = "sbatch: error: Pathname of a file, directory or other parameter too long\n"
+    monkeypatch.setattr(slurm, "run_submission", lambda words, _: Completed(tuple(words), 1, "", said, 0.0))
+    (tmp_path / "job.sh").write_text("#" * 5000)
+    with pytest.raises(Refused, match=r"too long\. job\.sh has 5,000 bytes; .* max_script_size"):
+        SlurmScheduler().submit(tmp_path / "job.sh", tmp_path)
 
 
 def test_sbatch_that_prints_no_id_did_not_take_the_job() -> None:
