@@ -166,7 +166,7 @@ def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force:
     Parameters
     ----------
     candidate, baseline : sequence of Results
-        Repeats of each other, each collected.
+        Repeats of each other, each collected; `open_results` and ``hpcprof.open`` return them.
     force : bool
         Compare also runs of different programs, and a run with itself.
 
@@ -182,9 +182,13 @@ def compare(candidate: Sequence[Results], baseline: Sequence[Results], *, force:
     """
     from hpcprof.common.errors import UsageError
     from hpcprof.report.comparison import compare_runs
+    from hpcprof.results.api import Results
 
     if not candidate or not baseline:
         raise UsageError("a comparison needs at least one run on each side.")
+    for side in (candidate, baseline):
+        if isinstance(side, str | Results) or not all(isinstance(named, Results) for named in side):
+            raise UsageError("a side of a comparison is a list of runs: [hpcprof.open(RUN), …].")
     runs, against = ([named.run for named in side] for side in (candidate, baseline))
     return compare_runs(against, runs, candidate[0].store, force=force)
 

@@ -1,5 +1,6 @@
 """``hpcprof export``."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -47,8 +48,13 @@ def command(
     if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")
     from hpcprof.report.exports import Chosen, ExportFormat, export_run
+    from hpcprof.runs.directory import find_runs
 
     folder = Path(words[-1])
+    if len(words) == 1 and not folder.exists():
+        with suppress(HpcprofError):
+            named = ", ".join(run.id for run in find_runs(words[0], runs_dir))
+            raise click.UsageError(f"{words[0]} is the run {named}: give the folder to write to after it.")
     run, exported = export_run(
         words[0] if len(words) == 2 else "last",
         ExportFormat(form),

@@ -504,6 +504,10 @@ _UNTRACED_WAITS = re.compile(
 """Functions in which ranks wait, and that versions of nsys or EZTrace do not trace."""
 
 
+_CXX_BINDINGS = b"_ZN3MPI"
+"""Part of the mangled name of each function in the namespace MPI."""
+
+
 def tracing_libraries() -> List[str]:
     """Return the libraries by which the profiler of this rank replaces functions of MPI."""
     if os.environ.get("HPCPROF_PROFILER") == "eztrace":
@@ -518,7 +522,8 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
     """Return what the program calls and no library of the profiler traces, with | between, and the advice.
 
     A profiler traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
-    MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own.
+    MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own. The C++ bindings of
+    MPI, which some compiler wrappers include in every program, refer to all functions: these tell nothing.
     """
     called: List[bytes] = []
     advice = "Waits in it count as work."
@@ -528,7 +533,7 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
             called, advice = [b"MPI_Send_c"], "Use mpi4py 3, or Open MPI up to 5.0."
     elif b"mpi_finalize_f08" in content:
         called, advice = [b"mpi_finalize_f08"], "Use the module mpi, or mpif.h, in place of mpi_f08."
-    else:
+    elif _CXX_BINDINGS not in content:
         called = sorted(set(_UNTRACED_WAITS.findall(content)))
     for injection in map(_content, injections):
         lower = injection.lower()

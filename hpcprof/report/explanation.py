@@ -23,6 +23,7 @@ from hpcprof.analysis.explain.explanation import (
     Source,
     StepSummary,
 )
+from hpcprof.analysis.explain.replayable import NO_GPU
 from hpcprof.analysis.stalls.evidence import Stall, describe
 from hpcprof.common.units import counted, format_ns, listed, named_ranks, visible
 
@@ -267,7 +268,10 @@ def _nothing(explanation: Explanation) -> str:
     if memory:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
-        return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
+        reason = explanation.not_judged[0].reason
+        if reason == NO_GPU:
+            return f"Nothing was found that surely shortens a step: {visible(reason)}."
+        return f"No cause could be judged: {visible(reason)}."
     whole = "the capture" if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0

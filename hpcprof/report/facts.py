@@ -8,10 +8,20 @@ from collections.abc import Collection, Iterable, Mapping
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
 from hpcprof.common.masking import masked_command
-from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
+from hpcprof.common.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    format_gbps,
+    format_ns,
+    listed,
+    named_ranks,
+    visible,
+)
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short, opening_sentences
 from hpcprof.report.mpi import delays, messages, useful_time
+from hpcprof.results.across.listing import job_seconds
 from hpcprof.results.store.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.old_pythons import describe_old_pythons
@@ -66,6 +76,8 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
         described.append(("folder", str(run.path)))
     if status is not None:
         described.append(("state", str(status)))
+        if status.state.ended and (seconds := job_seconds(run)):
+            described.append(("duration", format_duration(seconds)))
     if staged := describe_staging(run):
         described.append(("environment", staged))
     if old := describe_old_pythons(run):

@@ -81,6 +81,9 @@ _RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_
 
 _GOOD_PCT, _FAIR_PCT = 80, 60
 
+LEAST_P_VALUE = 0.001
+"""Minimum p-value that is shown as a number."""
+
 
 def header(key: str) -> str:
     """Return the header of a column: ``"Last (%)"`` of ``pct_last``, ``"In situ"`` of ``in_situ_ns``."""
@@ -129,6 +132,8 @@ def format_value(key: str, value: object) -> str:
         return scaled(value)
     if key == "rank":
         return str(value)
+    if key == "p_value":
+        return f"{value:.2g}" if value >= LEAST_P_VALUE else f"< {LEAST_P_VALUE}"
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if key in _RATIOS else 1}f}"
     unit = _UNIT_IN_HEADER.get(_suffix(key))
     return f"{text} {unit}" if unit else text

@@ -24,6 +24,7 @@ from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.collection import Collected, collect
 from hpcprof.results.collect.run_names import find_known_run
 from hpcprof.results.collect.run_profiles import readable, why_unprofiled
+from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.collect.timelines import find_timelines
 from hpcprof.results.store.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.store.store import Store, open_store
@@ -155,7 +156,8 @@ class Results(InNotebooks):
         HpcprofError
             If the run has not been collected, or its timelines cannot be read.
         """
-        self._collected()
+        if not is_unprofiled(self.run, self.store):
+            self._collected()
         return explain(self.run, self.store, step_ns=step_ns, as_recorded=as_recorded)
 
     def whatif(self, *changes: str) -> Prediction:

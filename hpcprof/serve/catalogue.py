@@ -80,10 +80,10 @@ class KnownRun(msgspec.Struct, frozen=True):
         return sweep_of(self.listed.run)
 
     @property
-    def kind(self) -> tuple[str | None, int | None, str | None, str | None]:
-        """The program, number of ranks, site and profiler: steps of other kinds say nothing of this run's."""
+    def kind(self) -> tuple[str | int | None, ...]:
+        """The program, command, ranks, site and profiler: steps of other kinds say nothing of this run's."""
         listed = self.listed
-        return self.program, listed.ranks, listed.site, listed.profiler
+        return self.program, listed.command, listed.ranks, listed.site, listed.profiler
 
     @property
     def is_open(self) -> bool:

@@ -208,7 +208,7 @@ def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
     if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
         return ""
     explanation = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
-    first = next(iter(explanation.findings), None) if explanation else None
+    first = next(iter(explanation.shown()), None) if explanation else None
     if explanation is None or first is None:
         return ""
     return (

@@ -66,6 +66,8 @@ def test_notebooks_show_what_the_pages_show(profiles: Path, database: Database) 
     assert "<table" in str(compared._repr_html_())
     with pytest.raises(UsageError, match="at least one run on each side"):
         hpcprof.compare([run], [])
+    with pytest.raises(UsageError, match="a list of runs"):
+        hpcprof.compare(["last"], [run])  # type: ignore[list-item]
     assert run.arrow("kernels").to_pydict() == run.kernels().to_dict("list")
 
 

@@ -4,8 +4,9 @@ import math
 
 import msgspec
 
-from hpcprof.analysis.explain.cause import cause_names
-from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.explain.cause import Cause, cause_names, find_cause
+from hpcprof.analysis.explain.explanation import CAUSES, Explanation, Finding
+from hpcprof.analysis.explain.replayable import NO_GPU
 from hpcprof.common.errors import UsageError, unknown
 
 
@@ -29,9 +30,21 @@ class Gate(msgspec.Struct, frozen=True):
         ]
 
     def unknown_in(self, explanation: Explanation) -> str:
-        """Return why the cause could not be judged; empty if it was."""
-        reasons = (entry.reason for entry in explanation.not_judged if entry.what == self.cause)
-        return next(reasons, "")
+        """Return why the cause, or any cause, could not be judged; empty if it was."""
+        reasons = {entry.what: entry.reason for entry in reversed(explanation.not_judged)}
+        general_reason = "" if self._seen_without_operations(explanation) else reasons.get(CAUSES, "")
+        return reasons.get(self.cause, general_reason)
+
+    def _seen_without_operations(self, explanation: Explanation) -> bool:
+        """Return whether steps, or samples beside them, show the cause where no operations are replayed."""
+        if any(entry.reason == NO_GPU for entry in explanation.not_judged) and self.cause in _ON_HOST:
+            return True
+        in_steps = self.cause in (Cause.STEP_DRIFT, Cause.STEP_SPIKES) or find_cause(self.cause).wait
+        return bool(in_steps) and explanation.step.wall_p50_ns is not None
+
+
+_ON_HOST = (Cause.HOST_WORK, Cause.LATE_RANK_HOST, Cause.EXPOSED_COMMUNICATION)
+"""The causes that are judged by the account of steps on the host."""
 
 
 def parse_gate(text: str) -> Gate:

@@ -235,6 +235,8 @@ def foreign_kind(path: Path) -> str:
             head = content_of(path, 256)
             kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")
         return kind
+    if path.stat().st_size == 0:
+        return "empty: its writer was cut off, or the disk was full"
     return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
 
 

@@ -169,7 +169,7 @@ def _card(
 ) -> Card:
     # Losses have a section of their own.
     lost = finding.cause == Cause.CAPTURE_INCOMPLETE
-    where = "" if lost else located(finding, explanation).strip()
+    where = "" if lost else located(finding, explanation).lstrip(", ")
     culprit = finding.culprit
     shown = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
     rank, step = (culprit.rank, culprit.step) if culprit and shown else costliest(finding, contents, places)
@@ -196,7 +196,10 @@ def _card(
 def costliest(
     finding: Finding, contents: Contents | None, places: Collection[tuple[int, int]] = ()
 ) -> tuple[int | None, int | None]:
-    """Return the rank and the step in which a finding costs the most, among ``places``; None without any."""
+    """Return the rank and the step in which a finding costs the most, among ``places``; None without any.
+
+    Steps that the finding names come before others.
+    """
     if contents is None or "step_account" not in contents.analyses:
         return None, None
     table = contents.table("step_account").columns
@@ -207,6 +210,7 @@ def costliest(
         for row, (rank, step) in enumerate(where)
         if (not finding.ranks or rank in finding.ranks) and (not places or (rank, step) in places)
     ]
+    rows = [row for row in rows if where[row][1] in finding.steps] or rows
     # The first step of a capture has empty queues, and a profiler that starts.
     first = min((step for _, step in where), default=0)
     rows = [row for row in rows if where[row][1] != first] or rows

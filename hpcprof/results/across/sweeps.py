@@ -1,5 +1,6 @@
 """The runs of a sweep: the step, or else the whole job, by the values of its parameters."""
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -52,7 +53,9 @@ def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
     jobs = [job_seconds(run) for run in runs]
     compared = steps if any(steps) else jobs
     shortest = min(filter(None, compared), default=1.0)
-    words = differing_words([run.submission.job.words for run in runs])
+    line = runs[0].submission.command_line if runs else []
+    template = line[line.index("--") + 1 :] if "--" in line else []
+    words = differing_words([run.submission.job.words for run in runs], template)
     return [
         SweepPoint(run.id, text, step, job, time / shortest if time else None)
         for run, text, step, job, time in zip(runs, words, steps, jobs, compared, strict=True)
@@ -71,20 +74,23 @@ def sweep_sentence(points: Sequence[SweepPoint]) -> str:
     return "No run has ended, so there is nothing to compare yet."
 
 
-def differing_words(commands: Sequence[Sequence[str]]) -> list[str]:
+def differing_words(commands: Sequence[Sequence[str]], template: Sequence[str] = ()) -> list[str]:
     """Return the words of each command that the others do not have, a value with the option before it.
 
+    A value without an option has the name that the ``template`` of a sweep has in its place, ``{name}``.
     Commands of different lengths are returned whole.
     """
     if len({len(words) for words in commands}) > 1:
         return [" ".join(words) for words in commands]
     places = [place for place, values in enumerate(zip(*commands, strict=True)) if len({*values}) > 1]
-    return [" ".join(_named(words, place) for place in places) for words in commands]
+    names = template if commands and len(template) == len(commands[0]) else [""] * len(commands[0])
+    return [" ".join(_named(words, place, names[place]) for place in places) for words in commands]
 
 
-def _named(words: Sequence[str], place: int) -> str:
+def _named(words: Sequence[str], place: int, placeholder: str) -> str:
     option = words[place - 1] if place else ""
     value = words[place]
     if value.startswith("-") or not option.startswith("-") or "=" in option:
-        return value.lstrip("-")
+        name = re.fullmatch(r"\{([^{}]+)\}", placeholder)
+        return f"{name[1]}={value}" if name else value.lstrip("-")
     return f"{option.lstrip('-')}={value}"

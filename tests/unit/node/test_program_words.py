@@ -234,6 +234,10 @@ def test_only_calls_that_the_injected_library_lacks_are_untraced(tmp_path: Path)
     nsys.write_bytes(b"\0MPI_Reduce_scatter\0")
     called = untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0]
     assert called == "MPI_Reduce_scatter_block|mpi_win_fence"
+    program.write_bytes(
+        program.read_bytes() + b"_ZN3MPI3Win5FenceEi\0"
+    )  # of the C++ bindings, which name all
+    assert untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0] == ""
 
 
 def test_the_libraries_of_eztrace_are_beside_its_command(

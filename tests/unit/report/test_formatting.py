@@ -77,6 +77,7 @@ def test_a_cell_holds_its_unit_where_the_header_does_not(key: str, value: object
 
 def test_outside_a_table_every_value_holds_its_unit() -> None:
     assert format_value("overlap_pct", 85.04) == "85.0 %"
+    assert [format_value("p_value", value) for value in (1.0, 0.0123, 2e-5)] == ["1", "0.012", "< 0.001"]
     assert format_value("kernel_time_us", 3) == "3 µs"
 
 

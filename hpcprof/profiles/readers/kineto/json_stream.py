@@ -114,6 +114,8 @@ class TraceStream:
             more = self._file.read(max(_CHUNK, len(text)))
             text += more
             ended = not more
+            if ended and not text.rstrip().endswith((b"}", b"]")):
+                raise NotATrace("ends in the middle of an event: its writer, or a copy of it, was cut off.")
             until, after = _end_of_list(text) if ended else _last_event(text)
             events, tail = self._decode_events(text[:until]), text[after:]
             if not any(events) and not (events and first and ended):

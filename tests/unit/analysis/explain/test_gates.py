@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, StepSummary
 from hpcprof.analysis.explain.gates import Gate, parse_gate
+from hpcprof.analysis.explain.replayable import NO_GPU
 from hpcprof.common.errors import UsageError
-from tests.unit.explanations import explained, finding
+from tests.unit.explanations import STEP, explained, finding
 
 
 def test_a_gate_is_a_cause_with_or_without_a_percentage() -> None:
@@ -48,3 +50,15 @@ def test_with_a_percentage_the_savings_from_there_on_break_the_gate() -> None:
 def test_a_cause_that_could_not_be_judged_says_why() -> None:
     assert Gate(Cause.CONTENTION).unknown_in(explained()) == "one rank was profiled"
     assert Gate(Cause.HOST_WORK).unknown_in(explained()) == ""
+
+
+def test_where_no_cause_could_be_judged_only_those_that_steps_show_are() -> None:
+    def unknown(cause: Cause, reason: str, step: StepSummary = STEP) -> str:
+        explanation = Explanation((), (), (NotJudged(CAUSES, reason),), step)
+        return Gate(cause).unknown_in(explanation)
+
+    causes = (Cause.HOST_SYNC, Cause.HOST_WORK)
+    assert {unknown(cause, "not profiled") for cause in causes} == {"not profiled"}
+    assert unknown(Cause.STEP_DRIFT, "not profiled") == unknown(Cause.BUSY_CORES, "not profiled") == ""
+    assert unknown(Cause.BUSY_CORES, "not profiled", StepSummary(None, 0, 1, 0, None)) == "not profiled"
+    assert (unknown(Cause.HOST_WORK, NO_GPU), unknown(Cause.HOST_SYNC, NO_GPU)) == ("", NO_GPU)

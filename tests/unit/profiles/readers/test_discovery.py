@@ -134,6 +134,8 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         assert tool in foreign_kind(tmp_path / name)
     (tmp_path / "empty.db").touch()
     assert not foreign_kind(tmp_path / "empty.db")
+    (tmp_path / "trace.json").touch()
+    assert foreign_kind(tmp_path / "trace.json").startswith("empty: ")
 
 
 @pytest.mark.parametrize(

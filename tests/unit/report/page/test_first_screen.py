@@ -53,6 +53,13 @@ def test_a_finding_is_shown_in_a_step_that_the_timeline_holds() -> None:
     one = replace(finding(13, cause=Cause.LATE_RANK_GPU), ranks=(1,))
     assert costliest(one, contents(), {(0, 1), (1, 2)}) == (1, 2)
     assert costliest(one, contents(), {(0, 1)}) == (None, None)
+    assert costliest(replace(one, steps=(2,)), contents()) == (1, 2)
+
+
+def test_a_title_of_steps_without_a_place_has_one_colon() -> None:
+    drift = replace(finding(13, cause=Cause.STEP_DRIFT), where="capture", steps=(3, 4), ranks=())
+    (card,) = first_screen(contents(drift)).cards
+    assert card.title == "The step time changes during the capture: in steps 3 to 4 only"
 
 
 def test_the_first_screen_refers_to_the_tables_behind_it() -> None:

@@ -144,6 +144,13 @@ def test_what_is_no_json_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
             read(write(tmp_path, text))
 
 
+@pytest.mark.parametrize("cut", [40, 60, 90])
+def test_a_trace_that_ends_in_an_event_was_cut_off(tmp_path: Path, cut: int) -> None:
+    text = json.dumps({"traceEvents": [event(name="aten::mm"), event(name="aten::add")]})
+    with pytest.raises(DamagedInput, match="ends in the middle of an event: its writer"):
+        read(write(tmp_path, text[:cut]))
+
+
 def test_odd_events_are_left_out_and_the_rest_is_right(tmp_path: Path) -> None:
     odd = [
         event(None),  # type: ignore[arg-type]
@@ -271,7 +278,12 @@ def test_a_file_that_grows_while_it_is_read_is_refused_or_whole(cut: int) -> Non
         assert sum(map(len, growing.batches())) == 2
         assert growing.properties["distributedInfo"] == {"rank": 1}
     except NotATrace as error:
-        assert str(error).startswith(("is not valid JSON: ", "is not a PyTorch profiler trace: "))
+        begins = (
+            "is not valid JSON: ",
+            "is not a PyTorch profiler trace: ",
+            "ends in the middle of an event",
+        )
+        assert str(error).startswith(begins)
     with pytest.raises(NotATrace, match="is not valid JSON: Extra data"):
         list(TraceStream(Growing(text, text)).batches())
 
