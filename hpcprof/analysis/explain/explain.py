@@ -181,7 +181,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
     usual = trust(inputs, built, error)
-    doubts = [*absent]
+    doubts = [*share.doubts, *absent]
     if error > POOR_REPLAY_PCT and any(item.candidate.cause.name == Cause.CONTENTION for item in causes):
         causes = [item for item in causes if item.candidate.cause.name != Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))

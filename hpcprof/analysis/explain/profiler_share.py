@@ -19,13 +19,14 @@ from functools import cache
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.explain.explanation import MEASURED, TYPICAL, CallCost, StepAlone
+from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, TYPICAL, CallCost, NotJudged, StepAlone
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.common.units import format_ns
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
@@ -56,6 +57,9 @@ _OF_GRAPH = 0.3
 _MOST_NS = 32_000
 """Maximum cost of a launch that explains a step alone."""
 
+_OTHER_WORK = 0.1
+"""Share of a step alone by which a replay without the largest cost is longer if these steps did less work."""
+
 _SLOWER_HOST = 0.3
 """Maximum share by which the host of another machine of the same kind is slower; 25 % were seen."""
 
@@ -78,7 +82,8 @@ class ProfilerShare:
 
     ``scale`` is the elapsed time of the replayed steps over that of all steps. Where the cost of calls is not
     known, ``slower`` and ``faster``, of shape (edges,), are by how much the lags of the replay are longer
-    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns.
+    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns. ``doubts`` tell why a noted step alone
+    is unused.
     """
 
     replay: Replay
@@ -87,6 +92,7 @@ class ProfilerShare:
     scale: float = 1.0
     slower: Ints | None = None
     faster: Ints | None = None
+    doubts: tuple[NotJudged, ...] = ()
 
 
 def profiler_share(
@@ -108,11 +114,13 @@ def profiler_share(
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
+    doubts = _of_other_steps(measured, time_at(_MOST_NS) / scale)
+    measured = None if doubts else measured
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
     if measured is None or time(replay.unchanged) <= (1 + _HIDDEN) * time_at(_MOST_NS):
         launch = _typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
-            return ProfilerShare(replay, measured, scale=scale)
+            return ProfilerShare(replay, measured, scale=scale, doubts=doubts)
         costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
         costly = round(_OTHER_HOST * launch[1])
         least_taken, most_taken, more_taken = (_quicker(removals, cost) for cost in (*launch, costly))
@@ -121,11 +129,25 @@ def profiler_share(
             least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
             measured = StepAlone((least + most) // 2, least, most, TYPICAL)
         slower, faster = least_taken.lag - most_taken.lag, most_taken.lag - more_taken.lag
-        return ProfilerShare(without, measured, costs, scale, slower, faster)
+        return ProfilerShare(without, measured, costs, scale, slower, faster, doubts)
     ends = (measured.value * scale, measured.high * scale, measured.low * scale)
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
     costs = _by_call(replay, (cost, low, high), measured.source)
     return ProfilerShare(replay.without_profiler(_quicker(removals, cost)), measured, costs, scale)
+
+
+def _of_other_steps(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
+    """Return why a noted step alone is not that of the captured steps, which take ``least_ns`` at least.
+
+    A profiler slows calls and no kernels: steps that are shorter by more than `_OTHER_WORK` did less work.
+    """
+    if alone is None or alone.source == GIVEN or least_ns <= (1 + _OTHER_WORK) * alone.high:
+        return ()
+    reason = (
+        f"steps without the profiler took {format_ns(alone.value)}, and the captured ones take "
+        f"{format_ns(least_ns)} whatever the profiler costs: they do more work"
+    )
+    return (NotJudged("the step alone", reason),)
 
 
 def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], float]) -> int:

@@ -23,6 +23,9 @@ _LEAST_SHARE = 0.01
 _ALONE = 2
 """Minimum ratio of the time of a rank to the others' for a cause that it has alone."""
 
+_HAS = 0.1
+"""Minimum time of the operations of a cause on a rank that has it, over that of the rank with the most."""
+
 _Computed = TypeVar("_Computed")
 
 
@@ -98,7 +101,12 @@ class Scene:
             return self.removals.without_launches(times.with_alone(alone), rows[chosen & whole])
 
         per_step = self.per_step(self.graph.work_rank[rows], time)
-        yield Candidate(cause, where, self.ranks, remove, *per_step, advice=advice)
+        yield Candidate(cause, where, self.ranks_with(rows, time), remove, *per_step, advice=advice)
+
+    def ranks_with(self, rows: Ints, time: Ints | Floats) -> tuple[int, ...]:
+        """Return the ranks whose operations take some time: a tenth of the time of the rank with the most."""
+        total = np.bincount(self.graph.work_rank[rows], time, len(self.ranks))
+        return tuple(np.flatnonzero(total >= _HAS * total.max()).tolist())
 
     @cached_property
     def places(self) -> list[str]:

@@ -209,7 +209,8 @@ def _moves_bytes(scene: Scene) -> Mask:
 _STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")
 """PyTorch's copy between tensors of other strides, as ``contiguous()`` makes it; others are vectorized."""
 
-_CONVOLUTION = re.compile("fprop|dgrad|wgrad|convolve|conv2d|implicit_convolve", re.IGNORECASE)
+_CONVOLUTION = re.compile("^(?!.*sdpa).*(fprop|dgrad|wgrad|convolve|conv2d)", re.IGNORECASE | re.DOTALL)
+"""A convolution; cuDNN names its fused attention after its passes too (``…_sdpa_sm90_flash_fprop_…``)."""
 
 
 def _conversions(scene: Scene) -> Iterator[Candidate]:

@@ -58,7 +58,8 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
     per_step = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
-    yield Candidate(SLOW_MATH, place, scene.ranks, remove, *per_step)
+    ranks = scene.ranks_with(slow, work.end[slow] - work.start[slow])
+    yield Candidate(SLOW_MATH, place, ranks, remove, *per_step)
 
 
 def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:

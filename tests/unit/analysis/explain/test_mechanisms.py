@@ -209,8 +209,18 @@ def test_a_softmax_between_no_products_is_not_attention() -> None:
 
 
 def test_copies_to_other_strides_without_convolutions_convert_no_layout() -> None:
-    found = explained(layers(Launch(200 * US, name=STRIDED)))
-    assert Cause.LAYOUT_CONVERSION not in {one.cause for one in found.findings}
+    attention = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128"
+    for inside in ((), (Launch(200 * US, name=attention),)):
+        found = explained(layers(*inside, Launch(200 * US, name=STRIDED)))
+        assert Cause.LAYOUT_CONVERSION not in {one.cause for one in found.findings}
+
+
+def test_kernels_that_one_rank_alone_has_are_a_cause_of_that_rank() -> None:
+    def rank(*inside: Instruction) -> list[Instruction]:
+        return [*layers(*inside), Launch(50 * US, collective=True, group=(0, 1))]
+
+    first = explained(rank(product(200 * US)), rank(*UNFUSED), steps=8).shown()[0]
+    assert (first.cause, first.ranks) == (Cause.SLOW_ATTENTION, (1,))
 
 
 def test_elementwise_kernels_over_other_sizes_or_apart_are_no_chain() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import GIVEN, TYPICAL, Explanation, StepAlone
+from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, TYPICAL, Explanation, StepAlone
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, Times
@@ -102,6 +102,18 @@ def test_a_host_is_slower_by_as_much_as_hosts_differ() -> None:
     found = explained(loop(), 2 * recorded).step
     assert found.alone_ns is not None and found.alone_ns.value == 2 * recorded
     assert found.elapsed_ns == pytest.approx(1.3 * recorded, rel=0.02)
+
+
+def test_steps_before_the_capture_that_did_less_work_are_not_its_step_alone() -> None:
+    inputs = inputs_of(simulate([[Launch(9 * MS, name="softmax"), *loop(cost=BY_PROFILER)]], STEPS))
+    noted = StepAlone(5 * MS, 5 * MS, 5 * MS, MEASURED)
+    found = explain_run(replace(inputs, alone=noted))[0]
+    assert found.step.alone_ns is None or found.step.alone_ns.source == TYPICAL
+    (why,) = (one.reason for one in found.not_judged if one.what == "the step alone")
+    assert why.startswith("steps without the profiler took 5.000 ms, and the captured ones take ")
+    # A user knows which steps were measured.
+    given = explain_run(replace(inputs, alone=replace(noted, source=GIVEN)))[0]
+    assert given.step.alone_ns == replace(noted, source=GIVEN)
 
 
 def test_what_the_host_hides_is_priced_where_the_gpu_limits_the_step() -> None:
