@@ -114,6 +114,12 @@ def spin(torch: Any, rank: int, gradient: Any) -> None:
         _launch(torch, "spin", gradient)
 
 
+def sleeping_kernel(torch: Any, rank: int, gradient: Any) -> None:
+    """The GPU of rank 1 sleeps for two weeks before its next kernel."""
+    if rank == 1:
+        torch.cuda._sleep(1 << 51)
+
+
 def illegal_access(torch: Any, rank: int, gradient: Any) -> None:
     """A kernel of rank 1 writes to an invalid address."""
     if rank == 1:
@@ -135,6 +141,7 @@ PROGRAMS: dict[str, tuple[Hang, str, tuple[int, ...] | None]] = {
     "barrier": (barrier, "desynchronized", None),
     "groups": (groups, "cycle", (0, 1)),
     "spin": (spin, "inside", (1,)),
+    "sleeping_kernel": (sleeping_kernel, "inside", (1,)),
     "illegal_access": (illegal_access, "failure", (1,)),
 }
 """Programs with the kind and the ranks of their verdicts; None: of two ranks none is the minority.

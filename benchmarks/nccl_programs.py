@@ -8,9 +8,9 @@ recorded, and the findings of ``explain``.
 
 ``run KIND`` is the program of one rank: ``ddp``, ``fsdp``, ``tensor`` (two parts of each layer), ``pipeline``
 (two stages, four micro-batches) and ``experts`` (all-to-all). The causes: ``slow_host`` (a loader that takes
-15 ms on rank 1), ``slow_gpu`` (matrix products more on rank 1), ``recompilation`` (a compiled function that
-meets a new shape in each step, on rank 1), ``unfused_attention`` (on rank 1) and ``imbalance`` (three
-quarters of the tokens go to the expert of rank 1).
+200 ms on rank 1), ``slow_gpu`` (matrix products more on rank 1), ``recompilation`` (a compiled function that
+meets three new shapes in each step, on rank 1), ``unfused_attention`` (on rank 1) and ``imbalance`` (three
+quarters of the tokens go to the expert of rank 1). The sizes are such that the GPU limits a step.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -38,10 +39,10 @@ KINDS = {
 }
 """The kinds of programs, with the causes that each is measured with."""
 
-WIDTH, LAYERS, HEADS, BATCH, LENGTH, WORDS = 1024, 12, 16, 8, 512, 8192
+WIDTH, LAYERS, HEADS, BATCH, LENGTH, WORDS = 2048, 12, 16, 16, 1024, 8192
 MICRO_BATCHES = 4
-LOADER_S, PRODUCTS = 0.015, 6
-WARM_UP, BLOCK_STEPS, RECORDED = 10, 12, 40
+LOADER_S, PRODUCTS, SHAPES = 0.2, 12, 3
+WARM_UP, BLOCK_STEPS, RECORDED = 10, 6, 30
 CAPTURE = "12-26"
 Step = Callable[[str], None]
 
@@ -63,9 +64,11 @@ def program(kind: str, steps: int, cause: str, blocks: int, folder: Path) -> Non
         timeout=timedelta(seconds=120),
     )
     torch.manual_seed(rank)
-    step = _with_data(kind, rank, _BUILDERS[kind](rank))
+    with torch.device("cuda"):
+        train = _BUILDERS[kind](rank)
+    step = _with_data(kind, rank, train)
     for _ in range(WARM_UP):
-        step("")
+        step(cause)
     result: dict[str, Any] = {"kind": kind, "cause": cause, "rank": rank}
     if blocks:
         result["blocks"] = {}
@@ -85,17 +88,16 @@ def _block(step: Step, cause: str) -> float:
     import torch
     import torch.distributed as dist
 
-    steps = BLOCK_STEPS if cause != "recompilation" else 5
     step(cause)
     dist.barrier()
     torch.cuda.synchronize()
     began = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(BLOCK_STEPS):
         step(cause)
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    return (time.perf_counter() - began) * 1e3 / steps
+    return (time.perf_counter() - began) * 1e3 / BLOCK_STEPS
 
 
 def _each(step: Step, cause: str, steps: int) -> list[float]:
@@ -116,7 +118,6 @@ def _with_data(kind: str, rank: int, train: Callable[[Any, bool], None]) -> Step
 
     words = torch.randint(WORDS, (16, BATCH, LENGTH + 1), device="cuda")
     square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    grown = _compiled()
     number = 0
 
     def step(cause: str) -> None:
@@ -130,7 +131,8 @@ def _with_data(kind: str, rank: int, train: Callable[[Any, bool], None]) -> Step
             for _ in range(PRODUCTS):
                 torch.mm(square, square)
         if cause == "recompilation" and rank == 1:
-            grown(number)
+            for shape in range(SHAPES):
+                _compiled()(number * SHAPES + shape)
         train(
             words[number % len(words)], cause == "imbalance" or (cause == "unfused_attention" and rank == 1)
         )
@@ -138,6 +140,7 @@ def _with_data(kind: str, rank: int, train: Callable[[Any, bool], None]) -> Step
     return step
 
 
+@cache
 def _compiled() -> Callable[[int], None]:
     """Return a function that is compiled anew for each number."""
     import torch
@@ -246,6 +249,7 @@ def _tensor(rank: int) -> Callable[[Any, bool], None]:
     """Divide the feed-forward part of each layer by columns and rows; its sums are all-reduced."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.manual_seed(0)
@@ -253,7 +257,9 @@ def _tensor(rank: int) -> Callable[[Any, bool], None]:
     mesh = init_device_mesh("cuda", (2,))
     for layer in model.layers:
         parallelize_module(layer.feed, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    divided = [each for each in model.parameters() if isinstance(each, DTensor)]
+    whole = [each for each in model.parameters() if not isinstance(each, DTensor)]
+    optimizer = torch.optim.AdamW([{"params": whole, "fused": True}, {"params": divided, "foreach": False}])
 
     def train(words: Any, unfused: bool) -> None:
         with torch.autocast("cuda", torch.bfloat16):
@@ -397,29 +403,34 @@ def _result(folder: Path, kind: str, cause: str, alone: bool) -> Path:
 
 
 def show(folder: Path) -> None:
-    """Print what each kind takes alone and recorded, and what is found."""
-    print(f"{'program':30} {'alone ms':>9} {'cost ms':>8} {'recorded':>9}  first findings (saving)")
+    """Print what each kind takes alone and recorded, what explain makes of it, and what is found."""
+    print(
+        f"{'program':26} {'alone ms':>9} {'cost ms':>8} {'recorded':>9} {'explained':>16}  findings (saving)"
+    )
     for kind, causes in KINDS.items():
         path = folder / f"{kind}-clean-alone.json"
         if not path.exists():
             continue
         blocks = json.loads(path.read_text())["blocks"]
-        clean = median(ms for series in blocks.values() for which, ms in series if not which)
+        clean = [ms for series in blocks.values() for which, ms in series if not which]
         for cause in ("", *causes):
-            planted = median(ms for which, ms in blocks[cause] if which) if cause else clean
-            base = median(ms for which, ms in blocks[cause] if not which) if cause else clean
-            elapsed, finding = _explained(folder / f"{kind}-{cause or 'clean'}")
-            print(f"{kind + ' ' + cause:30} {planted:9.2f} {planted - base:8.2f} {elapsed}  {finding}")
+            alone = median([ms for which, ms in blocks[cause] if which] if cause else clean)
+            base = median([ms for which, ms in blocks[cause] if not which] if cause else clean)
+            recorded, explained, found = _explained(folder / f"{kind}-{cause or 'clean'}")
+            error = 100 * (explained / alone - 1)
+            times = f"{alone:9.2f} {alone - base:8.2f} {recorded:9.2f} {explained:9.2f} {error:+5.1f}%"
+            print(f"{kind + ' ' + cause:26} {times}  {found}")
 
 
-def _explained(runs: Path) -> tuple[str, str]:
+def _explained(runs: Path) -> tuple[float, float, str]:
+    """Return the recorded and the explained step in ms, and the first findings."""
     run = next((path.parent for path in runs.glob("*/run.json")), None)
     if run is None:
-        return "-", "not recorded"
+        return 0.0, 0.0, "not recorded"
     command = [sys.executable, "-m", "hpcprof", "explain", str(run), "--format", "json"]
     completed = subprocess.run(command, capture_output=True, text=True)
     if completed.returncode:
-        return "-", completed.stderr.strip()[-200:]
+        return 0.0, 0.0, completed.stderr.strip()[-200:]
     explained = json.loads(completed.stdout)
     step = explained["step"]
     findings = [
@@ -427,7 +438,8 @@ def _explained(runs: Path) -> tuple[str, str]:
         f"({(each['saving_low_ns'] or 0) / 1e6:.2f} to {(each['saving_high_ns'] or 0) / 1e6:.2f})"
         for each in explained["findings"][:2]
     ]
-    return f"{(step or {}).get('elapsed_ns', 0) / 1e6:9.2f}", "; ".join(findings) or "none"
+    times = (step["recorded_elapsed_ns"] / 1e6, step["elapsed_ns"] / 1e6)
+    return *times, "; ".join(findings) or "none"
 
 
 def main() -> None:
