@@ -82,8 +82,8 @@ class ProfilerShare:
 
     ``scale`` is the elapsed time of the replayed steps over that of all steps. Where the cost of calls is not
     known, ``slower`` and ``faster``, of shape (edges,), are by how much the lags of the replay are longer
-    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns. ``doubts`` tell why a noted step alone
-    is unused.
+    where calls cost the least that they may, and shorter where they cost `_OTHER_HOST` times the most, in ns.
+    ``doubts`` tell why a noted step alone is unused.
     """
 
     replay: Replay
@@ -137,7 +137,7 @@ def profiler_share(
 
 
 def _of_other_steps(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
-    """Return why a noted step alone is not that of the captured steps, which take ``least_ns`` at least.
+    """Return why a noted step alone does not belong to the captured steps, of ``least_ns`` each at least.
 
     A profiler slows calls and no kernels: steps that are shorter by more than `_OTHER_WORK` did less work.
     """
