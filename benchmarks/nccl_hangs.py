@@ -1,10 +1,11 @@
 """Programs with NCCL that hang, and the verdict on each.
 
-``python benchmarks/nccl_hangs.py measure FOLDER`` needs two GPUs, hpcprof's command and mpiexec. It runs all
-programs at once, each as a job of two ranks of its own with ``--stall-timeout 15s --on-stall stop``. ``show
-FOLDER`` prints for each the kind of stall and the ranks that were expected,
-the verdict, the seconds from the hang to the stall that was seen and to the end of the job, and the files of
-evidence, on any machine.
+``python benchmarks/nccl_hangs.py measure FOLDER [NAME…]`` needs two GPUs, hpcprof's command and mpiexec. It
+runs programs, all by default, each as a job of two ranks of its own with ``--stall-timeout 15s --on-stall
+stop``; a fifth as many at once as there are cores, because forty processes that import PyTorch and start
+NCCL on 32 cores at once had not come to their hang after 118 s. ``show FOLDER`` prints for each the kind of
+stall and the ranks that were expected, the verdict, the seconds from the hang to the stall that was seen and
+to the end of the job, and the files of evidence, on any machine.
 """
 
 from __future__ import annotations
@@ -220,11 +221,11 @@ def train(name: str, folder: Path) -> None:
         time.sleep(0.02)
 
 
-def measure(folder: Path) -> None:
-    """Run all programs at once: they share the two GPUs."""
+def measure(folder: Path, names: list[str]) -> None:
+    """Run programs, several at once: they share the two GPUs."""
     folder.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(len(PROGRAMS)) as threads:
-        list(threads.map(lambda name: _run(folder, name), PROGRAMS))
+    with ThreadPoolExecutor(max((os.cpu_count() or 1) // 5, 1)) as threads:
+        list(threads.map(lambda name: _run(folder, name), names or PROGRAMS))
 
 
 def _run(folder: Path, name: str) -> None:
@@ -283,6 +284,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "train":
         train(sys.argv[2], Path(sys.argv[3]))
     elif sys.argv[1] == "measure":
-        measure(Path(sys.argv[2]))
+        measure(Path(sys.argv[2]), sys.argv[3:])
     else:
         show(Path(sys.argv[2]))
