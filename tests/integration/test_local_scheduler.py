@@ -14,6 +14,7 @@ import pytest
 from hpcprof.runs.directory import all_runs
 from hpcprof.submit.schedulers.local.supervisor import end_processes, processes_of
 from tests.conftest import INTERRUPTED, Hpcprof
+from tests.integration.mpi import forking_python
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -195,8 +196,11 @@ def test_chosen_steps_of_a_chosen_rank_are_profiled_while_the_other_ranks_run_al
         "1",
         "--capture-steps",
         "2-4",
+        "-o",
+        f"python={forking_python(tmp_path)}",
     ]
-    done = hpcprof("submit", *options, "--wait", "--workload", "sequence-parallel")
+    small = ["--", "-s", "64", "--hidden-size", "32", "--warmup", "0", "--steps", "6"]
+    done = hpcprof("submit", *options, "--wait", "--workload", "sequence-parallel", *small)
     assert done.returncode == 0, done.stderr
     assert [p.name for p in (run_of(tmp_path) / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
     hpcprof("collect")
