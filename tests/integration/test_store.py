@@ -34,7 +34,7 @@ from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
-from tests.integration.conftest import Database, unpack
+from tests.integration.conftest import Database, on_sqlite, unpack
 from tests.unit.analysis.timelines import timeline
 
 AS_JSON = ("--format", "json")
@@ -178,6 +178,7 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     assert store.table("run", "steps").reasons == {-1: "computed of two"}
 
 
+@on_sqlite
 def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
@@ -209,27 +210,24 @@ def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     assert not [line for line in database.dump() if run.id in line]
 
 
-@pytest.mark.parametrize(
-    ("name", "stored"),
-    [
-        ("zero\0byte", "zerobyte"),
-        ("half \ud800 of a pair", "half \\ud800 of a pair"),
-        ("naïve 内核 🚀 </script> ' \" ; --", "naïve 内核 🚀 </script> ' \" ; --"),
-        ("%s %(a)s :b ? $1", "%s %(a)s :b ? $1"),
-        ("", ""),
-    ],
-    ids=["zero byte", "surrogate", "unicode", "placeholders", "empty"],
-)
-def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: Database) -> None:
+def test_any_text_of_a_profile_can_be_stored(database: Database) -> None:
     store = opened(database)
-    row = msgspec.structs.replace(profile(), host=name, file=name)
-    tables = {"kernels": table([kernel(name=name)], f"why {name}")}
-    gpus, facts = [Gpu(0, name, name)], [Fact("environment", name, name)]
-    store.put_profiles(RunRow(id="run", path=f"/{name}"), [RankResults(row, tables, gpus, facts)])
-    found = store.table("run", "kernels")
-    assert [r["name"] for r in found.rows] == [stored]
-    assert found.reasons == {0: f"why {stored}"}
-    assert store.profiles("run")[0].host == stored
+    for number, (name, stored) in enumerate(
+        (
+            ("zero\0byte", "zerobyte"),
+            ("half \ud800 of a pair", "half \\ud800 of a pair"),
+            *((text, text) for text in ("naïve 内核 🚀 </script> ' \" ; --", "%s %(a)s :b ? $1", "")),
+        )
+    ):
+        run = f"run{number}"
+        row = msgspec.structs.replace(profile(), run_id=run, host=name, file=name)
+        tables = {"kernels": table([kernel(name=name)], f"why {name}")}
+        gpus, facts = [Gpu(0, name, name)], [Fact("environment", name, name)]
+        store.put_profiles(RunRow(id=run, path=f"/{name}"), [RankResults(row, tables, gpus, facts)])
+        found = store.table(run, "kernels")
+        assert [r["name"] for r in found.rows] == [stored]
+        assert found.reasons == {0: f"why {stored}"}
+        assert store.profiles(run)[0].host == stored
 
 
 def test_losses_are_stored_with_their_profile_and_shown_with_what_they_touch(database: Database) -> None:
@@ -325,12 +323,14 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
 
 
-@pytest.mark.parametrize("count", [1, 75, 76, 77, 500])
-def test_any_number_of_rows_comes_back_in_order(count: int, database: Database) -> None:
+def test_any_number_of_rows_comes_back_in_order(database: Database) -> None:
     store = opened(database)
-    rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
-    store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), {"kernels": table(rows)})])
-    assert store.table("run", "kernels").rows == rows
+    for count in (1, 75, 76, 77, 500):
+        run = RunRow(id=f"run{count}", path="/")
+        rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
+        of_run = msgspec.structs.replace(profile(), run_id=run.id)
+        store.put_profiles(run, [RankResults(of_run, {"kernels": table(rows)})])
+        assert store.table(run.id, "kernels").rows == rows
 
 
 def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:
@@ -372,6 +372,7 @@ def test_tables_of_an_earlier_version_are_migrated_and_filled_by_the_next_collec
     assert sorted(database.dump()) == sorted(current)
 
 
+@on_sqlite
 def test_figures_whose_profiles_are_gone_are_shown_with_the_version_that_made_them(
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
@@ -525,26 +526,25 @@ def test_a_query_changes_nothing_and_says_so(hpcprof: Hpcprof, filled: Database,
     assert filled.dump() == before
 
 
-@pytest.mark.parametrize(
-    ("sql", "says"),
-    [
+@pytest.mark.usefixtures("filled")
+def test_wrong_sql_is_one_sentence(hpcprof: Hpcprof) -> None:
+    for sql, says in (
         ("SELEC 1", "syntax error"),
         ("SELECT * FROM kernels", "kernels"),
         ("SELECT nothing FROM runs", "nothing"),
         ("", "hpcprof"),
-    ],
-)
-def test_wrong_sql_is_one_sentence(sql: str, says: str, hpcprof: Hpcprof, filled: Database) -> None:
-    done = hpcprof("query", sql)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "--schema" in done.stderr or "only reads" in done.stderr
-    assert done.stderr.count("\n") == 1
+    ):
+        done = hpcprof("query", sql)
+        assert done.returncode == 2, sql
+        assert says in done.stderr
+        assert "--schema" in done.stderr or "only reads" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
+@pytest.mark.parametrize("new_database", ["PostgreSQL"], indirect=True)
+@pytest.mark.usefixtures("filled")
+def test_postgresql_refuses_functions_that_may_change_something(hpcprof: Hpcprof) -> None:
+    for sql in (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity",
         'SELECT "pg_terminate_backend"(pid) FROM pg_stat_activity WHERE false',
         "SELECT 1 WHERE set_config('statement_timeout', '0', false) IS NOT NULL",
@@ -552,17 +552,11 @@ def test_wrong_sql_is_one_sentence(sql: str, says: str, hpcprof: Hpcprof, filled
         "WITH a AS (SELECT pg_sleep(0)) SELECT * FROM a",
         "SELECT * FROM pg_ls_dir('.')",
         "SELECT lo_create(0)",
-    ],
-)
-def test_postgresql_refuses_functions_that_may_change_something(
-    sql: str, hpcprof: Hpcprof, filled: Database
-) -> None:
-    if not filled.url.startswith("postgresql"):
-        pytest.skip("SQLite has none")
-    done = hpcprof("query", sql)
-    assert done.returncode == 2
-    assert "may change something: hpcprof query only reads" in done.stderr
-    assert done.stderr.count("\n") == 1
+    ):
+        done = hpcprof("query", sql)
+        assert done.returncode == 2, sql
+        assert "may change something: hpcprof query only reads" in done.stderr
+        assert done.stderr.count("\n") == 1
     found = json.loads(query(hpcprof, "SELECT count(*) AS n, count(*), random() < 2 AS r FROM runs;"))
     assert found[0]["n"] == 1
 
