@@ -1,7 +1,8 @@
 """Runs ``hpcprof`` commands in processes that are forked from one that has imported it.
 
 A command costs its own work only, and not a second of imports. Otherwise it is a process of its own, with its
-own arguments, environment, directory and exit code; what an interpreter reads at its start cannot differ.
+own arguments, environment, directory and exit code. What an interpreter reads at its start, except
+folders of packages in ``PYTHONPATH``, cannot differ.
 Threads may run several at a time.
 """
 
@@ -39,6 +40,12 @@ READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "
 
 def _read_at_start() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)}
+
+
+def _added_packages(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders of packages that an environment has beyond that of this process."""
+    path = environment.get("PYTHONPATH", "")
+    return path.split(os.pathsep) if path and path != AT_START.get("PYTHONPATH") else []
 
 
 AT_START = _read_at_start()
@@ -99,7 +106,10 @@ class CommandServer:
 
     def serves(self) -> bool:
         """Return whether the server was started with the environment that a command is to have now."""
-        return _read_at_start() == AT_START
+        now, start = _read_at_start(), AT_START
+        if added := _added_packages(now):
+            now, start = ({**variables, "PYTHONPATH": ""} for variables in (now, start))
+        return now == start and not any(Path(folder, "sitecustomize.py").exists() for folder in added)
 
     def run(
         self, arguments: list[str], directory: Path, timeout: float, module: str = "hpcprof"
@@ -302,7 +312,7 @@ def become(asked: int, stdout: int, stderr: int) -> None:
     os.umask(request["umask"])
     os.chdir(request["directory"])
     # Python puts the directory there that python -m is started in.
-    sys.path[0] = request["directory"]
+    sys.path[:1] = [request["directory"], *_added_packages(os.environ)]
     sys.argv = [request["module"], *request["arguments"]]
     code = 0
     try:
