@@ -36,26 +36,20 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpcprof: Hpcprof) -> It
     assert hpcprof("cancel", "last").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["-v", "status"], ["status", "-v"], ["status", "--verbose", "last"]],
-    ids=["before the command", "after the command", "long"],
-)
 @pytest.mark.usefixtures("pbs")
-def test_v_shows_the_schedulers_commands_on_standard_error(words: list[str], hpcprof: Hpcprof) -> None:
-    quiet, done = hpcprof("status"), hpcprof(*words)
-    assert (done.returncode, done.stdout) == (0, quiet.stdout)
+def test_v_shows_the_schedulers_commands_on_standard_error_and_vv_their_output(hpcprof: Hpcprof) -> None:
+    quiet = hpcprof("status")
     assert quiet.stderr == ""
-    assert QSTAT.search(done.stderr)
-    assert "stdout of qstat" not in done.stderr
-
-
-@pytest.mark.usefixtures("pbs")
-@pytest.mark.parametrize("words", [["-vv", "status"], ["-v", "status", "-vv"]])
-def test_vv_shows_their_output_too(words: list[str], hpcprof: Hpcprof) -> None:
-    done = hpcprof(*words)
-    assert QSTAT.search(done.stderr)
-    assert re.search(r'^ +"timestamp": +\d+', done.stderr.partition("stdout of qstat:\n")[2], re.MULTILINE)
+    for words in (["-v", "status"], ["status", "-v"], ["status", "--verbose", "last"]):
+        done = hpcprof(*words)
+        assert (done.returncode, done.stdout) == (0, quiet.stdout), words
+        assert QSTAT.search(done.stderr), words
+        assert "stdout of qstat" not in done.stderr, words
+    for words in (["-vv", "status"], ["-v", "status", "-vv"]):
+        done = hpcprof(*words)
+        assert QSTAT.search(done.stderr), words
+        output = done.stderr.partition("stdout of qstat:\n")[2]
+        assert re.search(r'^ +"timestamp": +\d+', output, re.MULTILINE), words
 
 
 @pytest.mark.usefixtures("pbs")

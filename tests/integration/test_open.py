@@ -93,13 +93,12 @@ def test_compressed_profiles_are_opened_and_stay_whole(hpcprof: Hpcprof, tmp_pat
     assert "0 profiles collected, 2 unchanged" in again.stderr
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "sqlite.xz", "sqlite.gz"])
+@pytest.mark.parametrize("kind", ["sqlite", "sqlite.gz"])
 def test_a_file_is_opened_alone(kind: str, hpcprof: Hpcprof, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "profiles", *NSYS)
     file = folder / f"rank0.{kind}"
     if kind != "sqlite":
-        pack = lzma.compress if kind.endswith("xz") else gzip.compress
-        file.write_bytes(pack((folder / "rank0.sqlite").read_bytes()))
+        file.write_bytes(gzip.compress((folder / "rank0.sqlite").read_bytes(), compresslevel=1))
         (folder / "rank0.sqlite").unlink()
     done = hpcprof("open", str(file))
     assert done.returncode == 0, done.stderr
