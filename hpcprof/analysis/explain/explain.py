@@ -192,7 +192,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
     findings = by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
-    hiding = tuple(finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden)
+    hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
+    # A cost of the whole step may be that of its only place.
+    hiding = [*{(item.cause, item.where, item.ranks): item for item in hiding}.values()]
     summary = replace(
         summary,
         wall_p50_ns=summary.wall_p50_ns or round(search.wall),
@@ -214,7 +216,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     rest = rest_of_capture(inputs.tables["breakdown"], covered)
     unjudged = (*rest, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
-    explanation = Explanation(tuple(findings), hiding, unjudged, summary)
+    explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
     if not quiet:
         idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed)
         explanation = replace(explanation, not_judged=(*idle, *unjudged))

@@ -823,6 +823,13 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
 
 
+def test_a_hidden_cost_of_the_only_place_is_listed_once() -> None:
+    program: list[Instruction] = [Launch(500 * MS), Memory(100 * MS), Launch(50 * MS)]
+    timelines = {0: replace(simulate([program], 1)[0], ranges=Ranges.empty())}
+    found = explain_run(inputs_of(timelines))[0]
+    assert [(one.cause, one.where) for one in found.hidden] == [(Cause.DEVICE_ALLOCATION, "capture")]
+
+
 def test_a_capture_without_a_kernel_is_no_step() -> None:
     memset = Launch(2 * US, name="[CUDA memset]", category=Category.MEM)
     timelines = {0: replace(simulate([[Host(MS), memset]], 1)[0], ranges=Ranges.empty())}
