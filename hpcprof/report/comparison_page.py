@@ -13,10 +13,10 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.comparison import Comparison, in_a_sentence
-from hpcprof.report.formatting import format_value, header
+from hpcprof.report.formatting import format_value
 from hpcprof.report.page.first_screen import Slice, patterned
 from hpcprof.report.page.page import render_page
-from hpcprof.report.page.page_tables import PageTable, page_table
+from hpcprof.report.page.page_tables import PageTable, analysis_table
 from hpcprof.report.terminal import reasons
 from hpcprof.results.across.across_runs import DIFFERENCES
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
@@ -86,11 +86,8 @@ def _timeline(run: Run, store: Store) -> dict[str, Any] | None:
 
 
 def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
-    headers = [header(column.name) for column in analysis.columns]
     rest = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
-    return page_table(
-        analysis.name, analysis.title, analysis.columns, headers, table.rows, rest, reasons(table)
-    )
+    return analysis_table(analysis, table.rows, rest, reasons(table))
 
 
 def _metrics(compared: Comparison) -> PageTable:

@@ -28,7 +28,7 @@ from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.ask.query import query as hpcprof_query
 from hpcprof.results.collect.kept_events import finish
-from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
@@ -190,7 +190,7 @@ def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     row = {"rank": 0, "kind": "host", "name": "x", "range": None, "ns_per_step": 7, "share_pct": 50.0}
     sha256 = {rank: of_rank.sha256 for rank, of_rank in store.profiles(run.id).items()}
     for text in ("{}", '{"findings": []}'):
-        assert store.put_explanation(run.id, text, {"critical_path": table([row])}, sha256)
+        assert store.put_analyses(run.id, WHOLE_RUN, {"critical_path": table([row])}, sha256, text)
         kept = store.explanation(run.id)
         assert kept is not None and kept.explanation == text
     assert (store.table(run.id, "critical_path").rows, store.table(run.id, "critical_path").reasons) == (
@@ -199,13 +199,15 @@ def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     )
     with_it = database.dump()
     assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(profiles)).stdout
-    assert not store.put_explanation(run.id, "late", {"critical_path": table([])}, {**sha256, 1: "0" * 64})
+    assert not store.put_analyses(
+        run.id, WHOLE_RUN, {"critical_path": table([])}, {**sha256, 1: "0" * 64}, "late"
+    )
     assert database.dump() == with_it
     database.execute("UPDATE profiles SET analysis_version = 0 WHERE rank = 1")
     assert "1 profile collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
     assert store.explanation(run.id) is None
     assert database.dump() == collected
-    assert store.put_explanation(run.id, "{}", {"critical_path": table([row])}, sha256)
+    assert store.put_analyses(run.id, WHOLE_RUN, {"critical_path": table([row])}, sha256, "{}")
     store.delete_run(run.id)
     assert not [line for line in database.dump() if run.id in line]
 

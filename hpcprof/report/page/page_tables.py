@@ -38,21 +38,21 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     analysis, stored = contents.declared(name), contents.table(name)
     notes = [*contents.basis(name), *reasons(stored)]
     if not spans_many_ranks(analysis, stored):
-        yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)
+        yield analysis_table(analysis, stored.rows, contents.in_full(name), notes)
         return
     ranks = counted(len(stored.rows_by_rank), "rank")
     summary, rows = spread(analysis, stored)
     all_rows = f"all {counted(stored.count, 'row')}: {contents.in_full(name)}"
-    yield _of_analysis(
+    yield analysis_table(
         summary, rows, contents.in_full(name), [*notes, all_rows], f"{analysis.title} over {ranks}"
     )
     apart, rows = deviating(analysis, stored)
     if rows and not analysis.first_rank_only:
         title = f"{analysis.title}: ranks that deviate most in {header(measure(analysis))}"
-        yield _of_analysis(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
+        yield analysis_table(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
 
 
-def _of_analysis(
+def analysis_table(
     analysis: Analysis,
     rows: Sequence[Row],
     rest: str,
@@ -60,6 +60,7 @@ def _of_analysis(
     title: str = "",
     name: str = "",
 ) -> PageTable:
+    """Return rows of an analysis as a table of a page; ``rest`` as for `page_table`."""
     headers = [header(column.name) for column in analysis.columns]
     name, title = name or analysis.name, title or analysis.title
     return page_table(name, title, analysis.columns, headers, rows, rest, notes)

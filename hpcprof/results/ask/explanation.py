@@ -48,7 +48,7 @@ from hpcprof.results.collect.run_memory import memory_rows
 from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
 from hpcprof.results.collect.run_profiles import profiles_of, untraced, why_unprofiled
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import noted_step_time, read_live_steps, step_lines
@@ -266,7 +266,7 @@ def _compute(
     tables |= _late_ranks(explanation, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
     text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
-        return explanation, store.put_explanation(run.id, text, tables, sha256)
+        return explanation, store.put_analyses(run.id, WHOLE_RUN, tables, sha256, text)
     except StoreError:  # Users who may only read the database get the explanation too.
         return explanation, True
 

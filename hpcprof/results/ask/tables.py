@@ -197,11 +197,10 @@ class RunTables(Mapping[str, AnalysisTable]):
         if not self._store.exists():
             return data_frame(analysis.columns, _no_columns(analysis))
         if analysis.policy is Policy.WITH_EVENTS:
-            from hpcprof.results.store.rank_tables import kept_table
+            from hpcprof.results.store.rank_tables import kept_rows
 
             events = self._store.rank_events(self._run.id).values()
-            rows: pd.DataFrame = kept_table(events, analysis.name, lost={}).to_pandas(use_threads=False)
-            return rows
+            return kept_rows(events, analysis.name, lost={})
         return data_frame(analysis.columns, self.table(analysis.name).columns)
 
     def _compute(self, analysis: Analysis) -> AnalysisTable:

@@ -39,7 +39,7 @@ from hpcprof.results.collect.malloc import return_freed_memory
 from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
 from hpcprof.results.store.analysis_table import data_frame
 from hpcprof.results.store.mpi_links import LinkWriter
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
 from hpcprof.results.store.run_communication import (
     PartFile,
     RunCommunication,
@@ -51,8 +51,6 @@ from hpcprof.results.store.run_communication import (
 )
 
 if TYPE_CHECKING:  # the workers do without
-    import pandas as pd
-
     from hpcprof.results.store.store import Store
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.directory import Run
@@ -307,16 +305,11 @@ def _mapped_over_ranks(
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
 
-def _rows(events: Sequence[RankEvents], name: str) -> pd.DataFrame:
-    rows: pd.DataFrame = kept_table(events, name).to_pandas(use_threads=False)
-    return rows
-
-
 def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
     lists = RunLists()
     for rank, rank_events in sorted(events.items()):
         if has_mpi(rank_events):
-            lists.add(rank, *(_rows([rank_events], name) for name in MPI_TABLES))
+            lists.add(rank, *(kept_rows([rank_events], name) for name in MPI_TABLES))
     return lists
 
 
@@ -327,7 +320,7 @@ def _mapped_over_mpi(
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
     found_by: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
-        regions = (_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
+        regions = (kept_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
         found_by[name] = [import_by_name(name)(lists, regions, matched.clocks.aligned, nodes)]
     return found_by
 
@@ -468,7 +461,7 @@ def _match(task: MatchTask) -> _Matched:
 
 def _communication(task: MatchTask) -> Communication:
     batches = (
-        _rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        kept_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
         for at in range(0, len(task.events), _RANKS_AT_ONCE)
     )
     return communication(batches, task.communicators, task.exchanging, task.profiled)
@@ -482,7 +475,7 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     waits = {rank: rank_wait for rank, rank_wait in waits_of_ranks if rank_wait is not None}
     values = {}
     for name, needs in _maps(Part.RANKS).items():
-        tables = {need: _rows(task.events, need) for need in needs}
+        tables = {need: kept_rows(task.events, need) for need in needs}
         values[name] = import_by_name(name)(tables, waits, task.clocks)
     return values
 

@@ -14,6 +14,8 @@ from hpcprof.common.errors import StoreError
 from hpcprof.profiles.event_columns import plain_text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hpcprof.analysis.framework.outcome import Values
     from hpcprof.profiles.timeline_parquet import RankEvents
 
@@ -97,3 +99,14 @@ def kept_table(
     whole = pa.concat_tables(tables.values()) if tables else schema.empty_table()
     ranks = np.repeat(np.array([*tables], np.int64), [len(rows) for rows in tables.values()])
     return whole.add_column(0, "rank", pa.array(ranks, pa.int64()))
+
+
+def kept_rows(
+    events: Iterable[RankEvents],
+    name: str,
+    columns: Sequence[str] | None = None,
+    lost: dict[int, StoreError] | None = None,
+) -> pd.DataFrame:
+    """Return what `kept_table` does as a DataFrame."""
+    rows: pd.DataFrame = kept_table(events, name, columns, lost).to_pandas(use_threads=False)
+    return rows

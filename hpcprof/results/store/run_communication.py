@@ -35,7 +35,7 @@ from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.store.mpi_links import FILE as MPI_FILE
 from hpcprof.results.store.mpi_links import calls_between, read_links
-from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_table
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, kept_rows, kept_table
 
 VERSION = 3
 """Raised when matches or clocks are computed in another way: they are then computed again."""
@@ -182,7 +182,7 @@ def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
 
 def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
     """Return when the first step of each rank starts, on its own clock; without those that have no step."""
-    rows = kept_table(events.values(), "step_parts", ["start_ns"], lost={}).to_pandas(use_threads=False)
+    rows = kept_rows(events.values(), "step_parts", ["start_ns"], lost={})
     first = rows.groupby("rank")["start_ns"].min()
     return dict(zip(first.index.tolist(), first.tolist(), strict=True))
 

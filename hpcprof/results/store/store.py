@@ -297,41 +297,34 @@ class Store(Database):
             return True
 
     def put_analyses(
-        self, run_id: str, rank: int, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]
-    ) -> None:
+        self,
+        run_id: str,
+        rank: int,
+        tables: Mapping[str, AnalysisTable],
+        sha256: Mapping[int, str],
+        explanation: str = "",
+    ) -> bool:
         """Write analyses of a rank, or with `WHOLE_RUN` of a run, replacing those in the store.
 
-        Nothing is written if a profile that they were computed from, by rank in ``sha256``, is now another.
+        ``explanation`` is the one of the run, in JSON, if they were computed with it. Nothing is written, and
+        the result is False, if a profile that they were computed from, by rank in ``sha256``, is now another.
         """
         with self.writing(run_id) as connection:
             now = _checksums(connection, run_id)
-            if sha256 == (now if rank == WHOLE_RUN else {rank: now.get(rank)}):
-                for name in tables:
-                    delete_analysis(connection, run_id, name, rank)
-                insert_analyses(connection, run_id, {rank: tables})
+            if sha256 != (now if rank == WHOLE_RUN else {rank: now.get(rank)}):
+                return False
+            if explanation:
+                delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
+                insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, explanation)])
+            for name in tables:
+                delete_analysis(connection, run_id, name, rank)
+            insert_analyses(connection, run_id, {rank: tables})
+            return True
 
     def explanation(self, run_id: str) -> ExplanationRow | None:
         """Return the explanation of a run; None if none was computed since a profile of it changed."""
         query = select(EXPLANATIONS).where(EXPLANATIONS.c.run_id == run_id)
         return next(iter(self._rows(ExplanationRow, query)), None)
-
-    def put_explanation(
-        self, run_id: str, text: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]
-    ) -> bool:
-        """Write the explanation of a run, replacing the one in the store.
-
-        ``text`` is the explanation in JSON, and ``tables`` are the analyses that were computed with it;
-        ``sha256`` and the result are as for `put_run`.
-        """
-        with self.writing(run_id) as connection:
-            if _checksums(connection, run_id) != sha256:
-                return False
-            delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
-            for name in tables:
-                delete_analysis(connection, run_id, name)
-            insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, text)])
-            insert_analyses(connection, run_id, {WHOLE_RUN: tables})
-            return True
 
     def baselines(self) -> list[BaselineRow]:
         """Return the runs of all named baselines, by name and in the order in which they were given."""

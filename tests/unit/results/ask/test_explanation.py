@@ -33,7 +33,7 @@ from hpcprof.results.ask.explanation import (
     what_if,
 )
 from hpcprof.results.ask.step_alone import step_alone
-from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
@@ -141,7 +141,7 @@ def test_a_given_step_time_is_kept_for_later_explanations(run: Run, store: Store
     explain(run, store, as_recorded=True)
     assert [one.alone for one in graph.inputs] == [None, alone, None]
     values = {**graph.explanation.as_json(), "version": 1}
-    assert store.put_explanation(run.id, json.dumps(values), {}, {0: "a" * 64, 1: "a" * 64})
+    assert store.put_analyses(run.id, WHOLE_RUN, {}, {0: "a" * 64, 1: "a" * 64}, json.dumps(values))
     explain(run, store)
     assert [one.alone for one in graph.inputs] == [None, alone, None, alone]
 
@@ -240,17 +240,15 @@ def test_whoever_may_only_read_the_database_gets_an_explanation_too(
     def refuse(*_: object) -> bool:
         raise StoreError("attempt to write a readonly database")
 
-    monkeypatch.setattr(Store, "put_explanation", refuse)
+    monkeypatch.setattr(Store, "put_analyses", refuse)
     assert explain(run, store) == graph.explanation
 
 
 def test_an_explanation_is_computed_again_if_a_collect_has_overtaken_it(
     run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_explanation, lost = Store.put_explanation, iter([True])
-    monkeypatch.setattr(
-        Store, "put_explanation", lambda *given: not next(lost, False) and put_explanation(*given)
-    )
+    put_analyses, lost = Store.put_analyses, iter([True])
+    monkeypatch.setattr(Store, "put_analyses", lambda *given: not next(lost, False) and put_analyses(*given))
     assert explain(run, store) == graph.explanation
     assert len(graph.inputs) == 2
 

@@ -15,6 +15,7 @@ from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect import over_ranks
 from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.store import rank_tables
 from hpcprof.results.store.rank_tables import kept_table
 from hpcprof.results.store.run_communication import ClockSource, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
@@ -47,7 +48,8 @@ def _without_communication(monkeypatch: pytest.MonkeyPatch, ranks: Collection[in
             return rows
         return rows.filter(pa.array([rank not in ranks for rank in rows["rank"].to_pylist()], pa.bool_()))
 
-    monkeypatch.setattr(over_ranks, "kept_table", changed)
+    for module in (over_ranks, rank_tables):
+        monkeypatch.setattr(module, "kept_table", changed)
     monkeypatch.setattr(over_ranks, "load_communication", lambda *_: None)
     monkeypatch.setattr(RunCommunication, "save", lambda _: None)
 
