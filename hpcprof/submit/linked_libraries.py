@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcprof.node.program_words import PYTHON, commands, family_of
+from hpcprof.node.program_words import PYTHON, SHELL, commands, family_of
 
 _ELF = b"\x7fELF"
+_NOTHING = re.compile(rb"(?!)")
 _LIBRARY = re.compile(rb"\0(lib[\w+.-]*\.so[\w.]*)(?=\0)")
 _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packages/mpi4py/MPI*.so")
 
@@ -41,6 +42,15 @@ def program_file(arguments: Sequence[str], directory: str) -> Path | None:
     program = arguments[0] if arguments else ""
     path = os.path.join(directory, program) if "/" in program else shutil.which(program)  # noqa: PTH118
     return Path(path) if path and Path(path).is_file() else None
+
+
+def is_compiled(arguments: Sequence[str], directory: str) -> bool:
+    """Return whether a command, behind its runners and scripts, is known to start a program not in Python."""
+    *_, last = [[], *(command.words for command in commands(list(arguments), directory))]
+    file = program_file(last, directory)
+    if file is None or any(interpreter.fullmatch(file.name) for interpreter in (PYTHON, SHELL)):
+        return False
+    return _find_pattern(file, _NOTHING) is not None
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python
+from hpcprof.submit.linked_libraries import is_compiled
 from hpcprof.submit.sites.model import Vendor
 from hpcprof.workloads import catalogue
 
@@ -108,7 +109,8 @@ class Target:
     ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
     ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
     many of the ``ranks`` run under the profiler. ``in_python`` says that it is a program in Python, and
-    ``uses_jax`` that it imports JAX. ``no_hook`` says that the user wants it left alone.
+    ``uses_jax`` that it imports JAX. ``no_hook`` says that the user wants it left alone. ``is_compiled``
+    says of a program with steps to capture that it is known to be none in Python.
     """
 
     workload: str | None
@@ -119,11 +121,12 @@ class Target:
     in_python: bool = True
     uses_jax: bool = False
     no_hook: bool = False
+    is_compiled: bool = False
 
     @property
     def marks_steps(self) -> bool:
         """True if a workload, or the start-up hook in a program of PyTorch, marks the steps to capture."""
-        return self.workload is not None or (self.captures > 0 and self.in_python and not self.uses_jax)
+        return self.workload is not None or (self.captures > 0 and not (self.is_compiled or self.uses_jax))
 
 
 def target_of(job: Job) -> Target:
@@ -142,6 +145,7 @@ def target_of(job: Job) -> Target:
         in_python=in_python,
         no_hook=job.no_hook,
         uses_jax=in_jax,
+        is_compiled=bool(job.capture_steps) and is_compiled(job.arguments, job.directory),
     )
 
 

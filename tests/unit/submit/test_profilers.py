@@ -335,7 +335,7 @@ def test_a_program_of_the_users_is_recorded_from_its_start_to_the_end_of_a_windo
     assert profiler.environment(USERS, whole).keys() <= {"NSYS_MPI_STORE_TEAMS_PER_RANK"}
 
 
-@pytest.mark.parametrize("facts", [{"in_python": False}, {"uses_jax": True}])
+@pytest.mark.parametrize("facts", [{"is_compiled": True}, {"uses_jax": True}])
 def test_a_program_whose_steps_nothing_counts_is_recorded_from_its_start(facts: dict[str, bool]) -> None:
     target = Target(None, ranks=4, captures=2, **facts)
     nsys, ncu = PROFILERS["nsys"], PROFILERS["ncu"]

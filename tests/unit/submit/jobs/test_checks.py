@@ -184,10 +184,12 @@ def test_a_site_can_name_the_profilers_that_work_there() -> None:
         ("polaris", {}, []),
         (
             "polaris",
-            {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["./solve"]},
+            {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["env", "/bin/sleep", "1"]},
             ["nsys records this program from its start; --profiler-option capture=range if it marks them"],
         ),
         ("polaris", {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["python", "train.py"]}, []),
+        # What is not known to be compiled may be in Python.
+        ("polaris", {"profiler": "nsys", "capture_steps": "3-5", "arguments": ["bash", "train.sh"]}, []),
     ],
 )
 def test_what_is_no_mistake_but_should_be_known_is_a_remark(
