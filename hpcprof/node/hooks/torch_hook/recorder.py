@@ -179,7 +179,7 @@ class Recorder(Window):
         if self._window_said:
             say(self._window_said.format(steps=self._count_text()))
         elif self._stands_back:
-            say("no trace: the program runs the PyTorch profiler itself.")
+            say("no trace: the program runs the PyTorch profiler itself; hpcprof open reads its traces.")
         elif self._no_windows and not self._steps and not self._profile.exists():
             say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
         elif self._steps and self._span:
