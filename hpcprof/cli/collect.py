@@ -143,7 +143,7 @@ def command(
     if named and executor == "processes":
         _expect(workers, named)
     from hpcprof.results.collect.run_names import find_runs_to_collect
-    from hpcprof.results.collect.run_profiles import runs_to_collect, told_apart
+    from hpcprof.results.collect.run_profiles import runs_to_collect, several_runs_notes
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_runs, typed_name
 
@@ -153,7 +153,7 @@ def command(
         candidates = [member for run in candidates for member in runs_to_collect(run)]
     else:
         candidates = find_runs_to_collect(runs or ("last",), runs_dir, store)
-    for sentence in told_apart(candidates):
+    for sentence in several_runs_notes(candidates):
         echo(f"hpcprof: {sentence}", err=True)
     if submit:
         from hpcprof.results.collect.host_collect import submit_there
@@ -285,7 +285,7 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
 
 def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
     """Say so and return True if neither the profiles of all runs nor the store have changed."""
-    from hpcprof.results.collect.known_files import settled
+    from hpcprof.results.collect.known_files import settled_state
     from hpcprof.results.collect.last_collected import note_collected
     from hpcprof.results.collect.run_profiles import profiles_of
     from hpcprof.runs.config import database_file, default_database
@@ -300,7 +300,7 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
         if run.files is not None or (run.manifest is not None and run.manifest.site.darshan_logs):
             return False
         files = profiles_of(run)
-        stored = settled(run.id, files, store)
+        stored = settled_state(run.id, files, store)
         if stored is None:
             return False
         collected.append((run, [files[0].with_name(name) for name in stored.read], stored.losses))

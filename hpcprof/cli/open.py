@@ -74,14 +74,14 @@ def command(
     from hpcprof.cli.collect import collect_and_tell, for_each
     from hpcprof.results.ask.explanation import explain
     from hpcprof.results.collect.run_names import find_runs_to_collect
-    from hpcprof.results.collect.run_profiles import told_apart
+    from hpcprof.results.collect.run_profiles import several_runs_notes
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
     runs = find_runs_to_collect(paths, runs_dir, store)
     if step_time is not None and len(runs) > 1:
         raise UsageError(f"--step-time is about one run: {len(runs)} were found.")
-    for sentence in told_apart(runs):
+    for sentence in several_runs_notes(runs):
         echo(f"hpcprof: {sentence}", err=True)
     store.prepare()
     as_page = can_show_pages() and not terminal

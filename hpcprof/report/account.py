@@ -34,17 +34,17 @@ IDLE_CAUSES = {
 
 _UNEVEN = ("uneven", UNEVEN)
 _MOST_RANGES = 2
-_NOTED = 0.01
+_MIN_NOTED_SHARE = 0.01
 """Uneven steps are explained if they take more than this share of the step."""
 
 _SHORTEST, _FIGURES, _GAP = 4, 19, 2
-_LEAST_PCT = 0.1
+_MIN_SHOWN_PCT = 0.1
 _BAR, _SHORTEST_BAR = 20, 8
 _BAR_FROM = 64
 """From this width in characters on, a terminal shows bars, which are shorter to leave room for ranges."""
 
 
-_NOT_ALIGNED = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
+_NOT_ALIGNED_NOTE = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
 _IN_MPI = "Waiting in MPI counts as communication; mpi_waits tells what is waited for."
 
 
@@ -98,7 +98,7 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     if len(rows) > 1:
         causes |= _causes_by_kind(contents)
     undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
-    waiting = (_IN_MPI if contents.table("mpi_calls").rows else _NOT_ALIGNED) if undivided else ""
+    waiting = (_IN_MPI if contents.table("mpi_calls").rows else _NOT_ALIGNED_NOTE) if undivided else ""
     return [
         _account(row, steps, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
         for row in rows
@@ -127,16 +127,16 @@ def _account(
     row: Row, steps: StepSet, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]
 ) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
-    idle = _idle(causes, row["idle_ns"])
+    idle = _idle_parts(causes, row["idle_ns"])
     named += [("idle", name, ns, where) for name, ns, where in idle]
-    whole = _whole([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
+    whole = _round_parts([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
-    notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
+    notes = _notes(steps, ranks, waiting, row["uneven_ns"] > _MIN_NOTED_SHARE * row["elapsed_ns"])
     figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, steps, row["steps"], ranks, row["share_pct"])
     return Account(row["kind"], kinds, *figures, () if row["kind"] else notes)
 
 
-def _idle(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float, str]]:
+def _idle_parts(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float, str]]:
     """Divide idle time by cause; as (name, ns, ranges)."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for cause, name, ns in causes:
@@ -152,7 +152,7 @@ def _idle(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float,
     return sorted(idle, key=lambda part: -part[1])
 
 
-def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[AccountPart]:
+def _round_parts(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[AccountPart]:
     """Round the parts so that their sum is the elapsed time; the largest takes what rounding leaves."""
     rounded = [round(ns) for _, _, ns, _ in parts]
     largest = max(range(len(parts)), key=lambda number: rounded[number])
@@ -187,7 +187,7 @@ def account_title(account: Account) -> str:
 def share(part: AccountPart, account: Account) -> str:
     """Return a part's share of the step in percent."""
     percent = 100 * part.ns / account.elapsed_ns
-    return f"{percent:.1f} %" if percent >= _LEAST_PCT else f"< {_LEAST_PCT} %"
+    return f"{percent:.1f} %" if percent >= _MIN_SHOWN_PCT else f"< {_MIN_SHOWN_PCT} %"
 
 
 def account_lines(account: Account, width: int) -> list[str]:

@@ -49,7 +49,7 @@ def export_chakra(
     if not graphs:
         raise HpcprofError("nothing to write: no step has operations of all ranks.")
     if not names:
-        numbers = {name: _numbered(name, at) for at, name in enumerate(sorted(table["name"].unique()))}
+        numbers = {name: _anonymous_name(name, at) for at, name in enumerate(sorted(table["name"].unique()))}
         for graph in graphs:
             graph.rows["name"] = graph.rows["name"].map(numbers)
     begin = table.groupby("step")["start_ns"].min()
@@ -59,18 +59,20 @@ def export_chakra(
         path = folder / f"rank.{rank}{SUFFIX}"
         progress(path)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_sized(_text(1, _VERSION)))
+            file.write(_sized_field(_text(1, _VERSION)))
             for node in rank_operations(graphs, rank):
-                file.write(_sized(_node(node, begin)))
+                file.write(_sized_field(_node(node, begin)))
         written.append(path)
     return Exported(written)
 
 
-def _numbered(name: str, at: int) -> str:
+def _anonymous_name(name: str, at: int) -> str:
     """Return a name that tells only the direction of a pipeline and the kind of communication."""
-    way = "b" if name.lower().startswith("b") else "f"
+    direction = "b" if name.lower().startswith("b") else "f"
     kind = operation(name)
-    return f"{way}-{kind.lower()}" if kind in ("Send", "Recv") else f"{way}-{kind or 'compute'}-{at}"
+    return (
+        f"{direction}-{kind.lower()}" if kind in ("Send", "Recv") else f"{direction}-{kind or 'compute'}-{at}"
+    )
 
 
 class RankOperation(msgspec.Struct, frozen=True, eq=False):
@@ -124,7 +126,7 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
     content += b"".join(_number(_DATA, datum) for datum in node.data)
     content += _number(START, start // 1000) + _number(DURATION, own_ns // 1000)
     host = values["kind"] in ("host", "wait")
-    content += _nested(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))
+    content += _nested_field(ATTRIBUTE, _text(1, "is_cpu_op") + _number(BOOL_VAL, int(host)))
     numbers = {"start_ns": start, "duration_ns": duration, "own_ns": own_ns}
     numbers |= {name: int(values[name]) for name in _NUMBERS if name in values and name != "step"}
     numbers["step"] = step
@@ -136,18 +138,18 @@ def _node(node: RankOperation, begin: pd.Series) -> bytes:
             op = operation(str(values["name"])) or "AllReduce"
             numbers["comm_type"] = COLLECTIVES.index(op) if op in COLLECTIVES else 0
             group = str(values["group"]) or "-".join(map(str, sorted(set(ranks) or {int(values["rank"])})))
-            content += _nested(ATTRIBUTE, _text(1, "pg_name") + _text(STRING_VAL, group))
+            content += _nested_field(ATTRIBUTE, _text(1, "pg_name") + _text(STRING_VAL, group))
         else:
-            mine = int(values["rank"])
-            other = next((rank for rank in ranks if rank != mine), int(values["peer"]))
+            own_rank = int(values["rank"])
+            other = next((rank for rank in ranks if rank != own_rank), int(values["peer"]))
             sends = values["kind"] == "send"
             numbers |= {
-                "comm_src": mine if sends else other,
-                "comm_dst": other if sends else mine,
+                "comm_src": own_rank if sends else other,
+                "comm_dst": other if sends else own_rank,
                 "comm_tag": 0,
             }
     for name, value in numbers.items():
-        content += _nested(ATTRIBUTE, _text(1, name) + _number(INT64_VAL, value))
+        content += _nested_field(ATTRIBUTE, _text(1, name) + _number(INT64_VAL, value))
     return content
 
 
@@ -164,13 +166,13 @@ def _number(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
 
 
-def _nested(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _sized(content)
+def _nested_field(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _sized_field(content)
 
 
 def _text(field: int, text: str) -> bytes:
-    return _nested(field, text.encode())
+    return _nested_field(field, text.encode())
 
 
-def _sized(content: bytes) -> bytes:
+def _sized_field(content: bytes) -> bytes:
     return _varint(len(content)) + content

@@ -27,19 +27,19 @@ def verdict_sentence(compared: Comparison) -> str:
     """Return the verdict, the metrics that decide with their intervals, and the difference, in one line."""
     if not compared.table.rows:
         return "; ".join(compared.table.reasons.values())
-    first, *others = compared.table.rows
-    worse = [row for row in others if row["verdict"] == REGRESSION]
-    said = compared.other_clocks() + "; ".join(map(_judged, [first, *worse]))
+    first, *other_rows = compared.table.rows
+    worse = [row for row in other_rows if row["verdict"] == REGRESSION]
+    judgement = compared.other_clocks() + "; ".join(map(_metric_sentence, [first, *worse]))
     difference = f" {in_a_sentence(compared.waterfall)}" if compared.waterfall else ""
     reasons = "".join(f" {sentence}" for sentence in compared.reasons) if compared.regressed else ""
-    return visible(f"{said}.{difference}{reasons}")
+    return visible(f"{judgement}.{difference}{reasons}")
 
 
-def _judged(row: Row) -> str:
-    said = f"{row['verdict']}: {row['metric']} {_value(row, 'a')} in A, {_value(row, 'b')} in B"
+def _metric_sentence(row: Row) -> str:
+    sentence = f"{row['verdict']}: {row['metric']} {_value(row, 'a')} in A, {_value(row, 'b')} in B"
     if row["ci_low"] is not None:
-        said += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
-    return said
+        sentence += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
+    return sentence
 
 
 def _value(row: Row, side: str) -> str:
@@ -138,13 +138,13 @@ def junit_report(compared: Comparison, now: datetime) -> str:
     candidate = _in_xml(", ".join(run.id for run in compared.candidate))
     metric = _in_xml(str(row["metric"])) if row else "step"
     case = ElementTree.SubElement(suite, "testcase", {"classname": candidate, "name": metric, "time": "0"})
-    said = _in_xml(verdict_sentence(compared))
+    sentence = _in_xml(verdict_sentence(compared))
     if failed:
-        failure = ElementTree.SubElement(case, "failure", {"message": said, "type": REGRESSION})
-        failure.text = said
+        failure = ElementTree.SubElement(case, "failure", {"message": sentence, "type": REGRESSION})
+        failure.text = sentence
     elif skipped:
-        ElementTree.SubElement(case, "skipped", {"message": said})
-    ElementTree.SubElement(suite, "system-out").text = said
+        ElementTree.SubElement(case, "skipped", {"message": sentence})
+    ElementTree.SubElement(suite, "system-out").text = sentence
     ElementTree.SubElement(suite, "system-err")
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)

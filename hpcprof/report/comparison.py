@@ -39,11 +39,11 @@ from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
-_SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
+_MAX_ROWS = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
 """The most rows of an analysis that a comparison shows."""
 
 _DIFFERENCE = ("difference_ns",)
-_NAMED = {
+_NAMED_ANALYSES = {
     "kernel_difference": ("kernel", ("name",), _DIFFERENCE),
     "collective_difference": ("collective", ("op",), ("count_effect_ns", "size_effect_ns")),
     "idle_difference": ("idle time,", ("cause", "range"), _DIFFERENCE),
@@ -105,9 +105,9 @@ class Comparison(InNotebooks):
     def as_json(self) -> dict[str, Any]:
         """Return everything as objects for JSON, with times in whole nanoseconds."""
         parts = self.waterfall
-        said = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
+        reasons = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
         # Most runs keep no snapshots.
-        del said["memory_difference"]
+        del reasons["memory_difference"]
         return {
             "a": [run.id for run in self.baseline],
             "b": [run.id for run in self.candidate],
@@ -122,7 +122,7 @@ class Comparison(InNotebooks):
             "idle": self.differences["idle_difference"].rows,
             "memory": self.differences["memory_difference"].rows,
             "differing": [asdict(fact) for fact in self.differing],
-            "remarks": [*filter(None, [*said.values(), *remarks(self.table)])],
+            "remarks": [*filter(None, [*reasons.values(), *remarks(self.table)])],
         }
 
     def explanation(self, store: Store, width: int) -> RenderableType:
@@ -137,17 +137,17 @@ class Comparison(InNotebooks):
             for line in waterfall_lines(self.waterfall, width):
                 yield Text(line, no_wrap=True, overflow="ignore")
             yield from map(Text, remarks(self.differences["step_difference"]))
-        for name, shown in _SHOWN.items():
+        for name, limit in _MAX_ROWS.items():
             rows = self.rows(name)
             if rows:
-                shown_rows, analysis = rows[:shown], ACROSS_RUNS[name]
+                shown_rows, analysis = rows[:limit], ACROSS_RUNS[name]
                 if self._whole(name):
                     shown_rows, analysis = _per_capture(shown_rows, analysis)
                 yield from titled(analysis.title, analysis, shown_rows, width)
-            if len(rows) > shown:
+            if len(rows) > limit:
                 words = [*map(typed_run, self.candidate), "--analysis", name]
                 words += [word for run in self.baseline for word in ("--against", typed_run(run))]
-                more = counted(len(rows) - shown, "more row")
+                more = counted(len(rows) - limit, "more row")
                 yield more_rows(more, command_line(store, "report", *words))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
@@ -172,13 +172,13 @@ class Comparison(InNotebooks):
         """Return that a candidate that is worse ran at other clocks, in a sentence; empty if it did not."""
         if not self.regressed:
             return ""
-        said = next((remark for remark in remarks(self.table) if remark.startswith(CLOCKS_DIFFER)), "")
-        return f"{said[:1].upper()}{said[1:].partition('; ')[0]}. " if said else ""
+        remark_text = next((remark for remark in remarks(self.table) if remark.startswith(CLOCKS_DIFFER)), "")
+        return f"{remark_text[:1].upper()}{remark_text[1:].partition('; ')[0]}. " if remark_text else ""
 
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
-        said = [part for remark in remarks(self.table) for part in remark.split("; ")]
-        lacking = "".join(f"Not judged: {part}. " for part in said if part.startswith(NOT_MEASURED))
+        parts = [part for remark in remarks(self.table) for part in remark.split("; ")]
+        lacking = "".join(f"Not judged: {part}. " for part in parts if part.startswith(NOT_MEASURED))
         return f"{lacking}{self._of_metrics()}".rstrip()
 
     def _of_metrics(self) -> str:
@@ -219,7 +219,7 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
     `MATERIAL_PCT` of a step.
     """
     reasons = []
-    before, after = (_explained(side[-1], store) for side in (compared.baseline, compared.candidate))
+    before, after = (_find_explanation(side[-1], store) for side in (compared.baseline, compared.candidate))
     if after is not None:
         had = {_identity(finding): finding.saving_ns or 0 for finding in before.findings} if before else {}
         grown = [
@@ -231,7 +231,7 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
             reasons.append(f"Cause: {named(finding, after)}, {format_ns(growth)} a step.")
     longer = [
         (increase, label, " ".join(filter(None, (row.get(name) for name in names))))
-        for analysis, (label, names, effects) in _NAMED.items()
+        for analysis, (label, names, effects) in _NAMED_ANALYSES.items()
         for row in (compared.rows(analysis) if analysis in compared.differences else ())
         if row.get("class") != "comm" and (increase := sum(row[effect] for effect in effects)) > 0
     ]
@@ -243,7 +243,7 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
     return reasons
 
 
-def _explained(run: Run, store: Store) -> Explanation | None:
+def _find_explanation(run: Run, store: Store) -> Explanation | None:
     explain_for_report(run, store)
     return kept_explanation(run, store)
 
@@ -256,7 +256,7 @@ _LEAST_SHARE = 0.01
 """The sentence leaves out a part that is a smaller share of all changes."""
 
 _LONGEST_BAR, _SHORTEST_BAR = 40, 8
-_UP, _DOWN = "█", "░"
+_UP_BARS, _DOWN_BARS = "█", "░"
 
 
 class Waterfall(msgspec.Struct, frozen=True):
@@ -296,15 +296,17 @@ def in_a_sentence(parts: Waterfall) -> str:
     changes = sorted(parts.parts.items(), key=lambda part: -abs(part[1]))
     least = _LEAST_SHARE * sum(abs(change) for _, change in changes)
     changed = [
-        f"{name} {_signed(change, factor)}" for name, change in changes if change and abs(change) >= least
+        f"{name} {_signed_value(change, factor)}"
+        for name, change in changes
+        if change and abs(change) >= least
     ]
     both = f"{format_ns(parts.a_ns)} in A, {format_ns(parts.b_ns)} in B"
     if not parts.difference_ns and not changed:
         return f"No difference of the step: {both}."
-    return f"{_signed(parts.difference_ns, factor)} {unit} a step: {', '.join(changed)} ({both})."
+    return f"{_signed_value(parts.difference_ns, factor)} {unit} a step: {', '.join(changed)} ({both})."
 
 
-def _signed(nanoseconds: int, factor: int) -> str:
+def _signed_value(nanoseconds: int, factor: int) -> str:
     value = nanoseconds / factor
     digits = 0 if abs(value) >= 100 or factor == 1 else 1 if abs(value) >= 10 else 2
     text = f"{abs(value):,.{digits}f}"
@@ -320,7 +322,7 @@ def waterfall_lines(parts: Waterfall, width: int) -> Iterator[str]:
     """
     factor, unit = time_unit(max(map(abs, (parts.difference_ns, *parts.parts.values()))))
     named = {"A": format_ns(parts.a_ns)}
-    named |= {name: f"{_signed(change, factor)} {unit}" for name, change in parts.parts.items()}
+    named |= {name: f"{_signed_value(change, factor)} {unit}" for name, change in parts.parts.items()}
     named["B"] = format_ns(parts.b_ns)
     label, value = (max(map(len, texts)) for texts in (named, named.values()))
     room = min(_LONGEST_BAR, width - label - value - 6)
@@ -338,5 +340,7 @@ def _bars(changes: Sequence[int], room: int) -> list[str]:
     bars = []
     for before, after, change in zip(places, places[1:], changes, strict=False):
         length = max(abs(after - before), 1 if change else 0)
-        bars.append(" " * min(before, after, room - length) + (_UP if change > 0 else _DOWN) * length)
+        bars.append(
+            " " * min(before, after, room - length) + (_UP_BARS if change > 0 else _DOWN_BARS) * length
+        )
     return bars

@@ -86,8 +86,8 @@ def _timeline(run: Run, store: Store) -> dict[str, Any] | None:
 
 
 def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
-    rest = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
-    return analysis_table(analysis, table.rows, rest, reasons(table))
+    pointer = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
+    return analysis_table(analysis, table.rows, pointer, reasons(table))
 
 
 def _metrics(compared: Comparison) -> PageTable:
@@ -187,10 +187,10 @@ def _by_cause(sides: tuple[int, int], rows: Iterable[Row]) -> list[_Part]:
 
 def _shares(total: int, weights: Sequence[int]) -> list[int] | None:
     """Divide a whole number by weights, so that the parts add up to it; None if time has no weight."""
-    every = sum(weights)
-    if not every:
+    sum_of_weights = sum(weights)
+    if not sum_of_weights:
         return None if total else [0] * len(weights)
-    ends = [round(total * sum(weights[:place]) / every) for place in range(len(weights) + 1)]
+    ends = [round(total * sum(weights[:place]) / sum_of_weights) for place in range(len(weights) + 1)]
     return [high - low for low, high in pairwise(ends)]
 
 
@@ -210,8 +210,8 @@ def _bar(
 def _row(part: _Part, colour: str) -> SidePart:
     a, b = part.sides
     sign = "−" if b < a else "+" if b > a else ""
-    return SidePart(colour, part.name, _written(a), _written(b), f"{sign}{format_ns(abs(b - a))}")
+    return SidePart(colour, part.name, _written_row(a), _written_row(b), f"{sign}{format_ns(abs(b - a))}")
 
 
-def _written(ns: int) -> str:
+def _written_row(ns: int) -> str:
     return f"−{format_ns(-ns)}" if ns < 0 else format_ns(ns)

@@ -19,7 +19,7 @@ from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_names import command_line, typed_run
-from hpcprof.results.collect.run_profiles import untraced, why_unprofiled
+from hpcprof.results.collect.run_profiles import untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import is_unprofiled
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
@@ -93,10 +93,10 @@ class Contents:
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
-        every = ((name, ANALYSES[name]) for name in names)
+        analyses = ((name, ANALYSES[name]) for name in names)
         candidates = (
             name
-            for name, item in every
+            for name, item in analyses
             if item.reads in kinds or (item.map and not item.map_over.of_profiles)
         )
         return {name: self.table(name) for name in candidates if self._tells(name)}
@@ -106,8 +106,8 @@ class Contents:
 
         Some are shown only if a rank has several values of a column.
         """
-        about = ANALYSES[name].about
-        if about is not None and not self._has(about) and not self.table(name).count:
+        topics = ANALYSES[name].about
+        if topics is not None and not self._has(topics) and not self.table(name).count:
             return False
         column = ANALYSES[name].only_with_several
         if not column:
@@ -170,7 +170,7 @@ def gather(
     unstarted = launch_failure(run) if status is not None and status.state is JobState.FAILED else ""
     warnings = [*preparation_failures(run), *filter(None, [unstarted]), *results.damaged]
     if not profiles and (run.manifest is not None or not unprofiled):
-        warnings = [*warnings, _uncollected(run, store)]
+        warnings = [*warnings, _missing_profile_reason(run, store)]
     if run.manifest is not None and profiles:
         missing = [r for r in run.profiled_ranks if r not in profiles]
         if missing:
@@ -191,7 +191,7 @@ def gather(
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
-        losses=[*untraced(run), *short_sentences(store.losses(run.id))] if profiles else (),
+        losses=[*untraced_notes(run), *short_sentences(store.losses(run.id))] if profiles else (),
         gpus=store.gpus(run.id) if profiles else (),
     )
 
@@ -199,11 +199,11 @@ def gather(
 def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Explanation | None:
     if unprofiled:
         return explain(run, store)
-    kept = kept_explanation(run, store) if profiled else None
-    return None if kept is None else as_of_now(kept, run, store)
+    stored = kept_explanation(run, store) if profiled else None
+    return None if stored is None else as_of_now(stored, run, store)
 
 
-def _uncollected(run: Run, store: Store) -> str:
+def _missing_profile_reason(run: Run, store: Store) -> str:
     """Return why there is no profile of a run."""
     if run.manifest is not None and not run.manifest.job.profiled_ranks:
         return "the run used no profiler"
@@ -227,7 +227,7 @@ def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
     counts = [counted(_sum(analyses[table], column, ranks), noun) for table, column, noun in _COUNTS]
     steps = analyses["step_times"].rows_by_rank
     steps = Counter({rank: steps[rank] for rank in ranks if rank in steps})
-    return f"n: {' and '.join(counts)} on {counted(len(ranks), 'rank')}, {_each(steps, len(ranks))}"
+    return f"n: {' and '.join(counts)} on {counted(len(ranks), 'rank')}, {_steps_per_rank(steps, len(ranks))}"
 
 
 def _sum(table: AnalysisTable, column: str, ranks: Set[int]) -> int:
@@ -237,7 +237,7 @@ def _sum(table: AnalysisTable, column: str, ranks: Set[int]) -> int:
     return sum(value for rank, value in zip(table.columns["rank"], values, strict=True) if rank in ranks)
 
 
-def _each(steps: Counter[int], ranks: int) -> str:
+def _steps_per_rank(steps: Counter[int], ranks: int) -> str:
     """Return how many steps each rank took; the same step of several ranks counts once."""
     low, high = (min(steps.values()) if len(steps) == ranks else 0), max(steps.values(), default=0)
     if low < high:

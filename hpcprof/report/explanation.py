@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hpcprof.analysis.explain.cause import Cause, Trait, cause_names, cause_of, is_a
 from hpcprof.analysis.explain.changes import Prediction
-from hpcprof.analysis.explain.evidence import plain
+from hpcprof.analysis.explain.evidence import plain_figure
 from hpcprof.analysis.explain.explanation import (
     CAPTURE,
     CAUSES,
@@ -32,16 +32,16 @@ _INDENT = 3
 _NARROWEST = 20
 _NAMED_RANKS = 8
 _NAMED_STEPS = 5
-_AS_LONG = 1.02
+_MAX_TIME_RATIO = 1.02
 """Kinds of steps whose times differ by less differ in where their time goes."""
 
-_SLOWED = 0.02
+_MIN_PROFILER_SHARE = 0.02
 """Minimum share of a step that a typical profiler may have, for a word about how much it is."""
 
 _MOSTLY_COMPUTE = 80.0
 """Minimum share of compute in a step, in percent, beside which nothing else can be gained."""
 
-_BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
+_OUTSIDE_PLACES = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
 
 HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step"
@@ -65,7 +65,7 @@ class WrittenExplanation(msgspec.Struct, frozen=True):
     not_judged: list[str]
 
 
-def written(explanation: Explanation) -> WrittenExplanation:
+def write_explanation(explanation: Explanation) -> WrittenExplanation:
     """Put the findings that are shown, and the rest of an explanation, into words."""
     return WrittenExplanation(
         conclusion(explanation),
@@ -78,11 +78,11 @@ def written(explanation: Explanation) -> WrittenExplanation:
             for number, finding in enumerate(explanation.shown(), 1)
         ],
         [hidden_cost(finding, explanation) for finding in explanation.hidden],
-        [f"{visible(analysis)}: {visible(reason)}" for analysis, reason in unjudged(explanation)],
+        [f"{visible(analysis)}: {visible(reason)}" for analysis, reason in unjudged_rows(explanation)],
     )
 
 
-def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
+def unjudged_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
     in_conclusion = set() if explanation.shown() else {WAITING, IDLE, CAUSES}
     if explanation.step.wall_p50_ns is None:
@@ -100,25 +100,27 @@ def explanation_text(explanation: Explanation, width: int, in_full: Callable[[st
 
     ``in_full`` returns the command that shows an analysis.
     """
-    failed = _wrapped(_capital(f"{explanation.failure['summary']}."), width) if explanation.failure else ()
-    return Group(*failed, *_explanation(written(explanation), width, in_full))
+    failed = (
+        _wrapped_lines(_capital(f"{explanation.failure['summary']}."), width) if explanation.failure else ()
+    )
+    return Group(*failed, *_explanation(write_explanation(explanation), width, in_full))
 
 
-def _explanation(said: WrittenExplanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:
-    for sentence in said.conclusion:
-        yield from _wrapped(sentence, width)
-    for finding in said.findings:
+def _explanation(explained: WrittenExplanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:
+    for sentence in explained.conclusion:
+        yield from _wrapped_lines(sentence, width)
+    for finding in explained.findings:
         yield from _heading(finding.title, width, _INDENT)
         for label, text in finding.described:
-            yield from _labelled(label, text, width)
+            yield from _labelled_lines(label, text, width)
         for analysis, figures in finding.evidence:
-            yield from _labelled("evidence", "; ".join(figures), width)
-            yield _whole(f"{'':{_INDENT + _LABELS}}{in_full(analysis)}")
-    for title, lines in ((HIDDEN, said.hidden), ("Not judged", said.not_judged)):
+            yield from _labelled_lines("evidence", "; ".join(figures), width)
+            yield _unbroken_line(f"{'':{_INDENT + _LABELS}}{in_full(analysis)}")
+    for title, lines in ((HIDDEN, explained.hidden), ("Not judged", explained.not_judged)):
         if lines:
             yield from _heading(title, width)
         for line in lines:
-            yield from _wrapped(line, width, first=_INDENT, indent=_INDENT)
+            yield from _wrapped_lines(line, width, first=_INDENT, indent=_INDENT)
 
 
 def conclusion(explanation: Explanation) -> list[str]:
@@ -140,7 +142,7 @@ def stall_verdict(explanation: Explanation) -> list[str]:
     """Return why the run stood still, if it did."""
     if explanation.stall is None:
         return []
-    return [f"The run stood still{_since(explanation.stall)}. {describe(explanation.stall)}"]
+    return [f"The run stood still{_since_text(explanation.stall)}. {describe(explanation.stall)}"]
 
 
 def _slower(explanation: Explanation) -> list[str]:
@@ -156,7 +158,7 @@ def _slower(explanation: Explanation) -> list[str]:
     ]
 
 
-def _since(stall: Stall) -> str:
+def _since_text(stall: Stall) -> str:
     step = "" if stall.last_step is None else f" after step {stall.last_step}"
     return f" from {stall.since} on{step}" if stall.since else step
 
@@ -165,24 +167,24 @@ def _of_steps(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
         reasons = [visible(item.reason) for item in explanation.not_judged if item.what == CAUSES]
-        said = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
+        sentences = [f"{': '.join(['No step was found, so savings are unknown', *reasons])}."]
     else:
-        said = [*_takes(step, step.priced_ns)]
+        sentences = [*_takes(step, step.priced_ns)]
         if step.once:
             long = [f"step {row.step}: {format_ns(row.extra_ns)} of {row.where}" for row in step.once]
-            said.append(f"Single long steps are not part of that: {listed(long, 3)}.")
-        said += [*_kinds(step), *_gains(explanation, step.priced_ns)]
+            sentences.append(f"Single long steps are not part of that: {listed(long, 3)}.")
+        sentences += [*_kinds(step), *_gains(explanation, step.priced_ns)]
     if step.replay_error_pct is not None:
-        said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
-    return said
+        sentences.append(_replay_text(step.replay_error_pct, step.explained_steps, step.steps))
+    return sentences
 
 
 def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
     """Yield what a step takes, alone and recorded, and what is known of the profiler's share."""
-    alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured(step)
+    alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured_steps_text(step)
     if alone is None or recorded is None:
         yield _measured_step(step, priced_ns, steps)
-    elif alone.source == TYPICAL and recorded - alone.low < _SLOWED * recorded:
+    elif alone.source == TYPICAL and recorded - alone.low < _MIN_PROFILER_SHARE * recorded:
         yield _measured_step(step, recorded, steps)
         if format_ns(recorded) != format_ns(priced_ns):
             yield f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take."
@@ -215,7 +217,7 @@ def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
     return f"A step takes {format_ns(time_ns)} ({steps})."
 
 
-def _measured(step: StepSummary) -> str:
+def _measured_steps_text(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
         return "no step was found, so all launched work is one: collect --step-range NAME chooses another"
@@ -230,7 +232,7 @@ def _measured(step: StepSummary) -> str:
 
 def _kinds(step: StepSummary) -> Iterator[str]:
     times = [kind.wall_p50_ns for kind in step.kinds]
-    if times and max(times) < _AS_LONG * min(times):
+    if times and max(times) < _MAX_TIME_RATIO * min(times):
         yield f"The steps are of {len(times)} kinds, which take equally long (--analysis step_kinds)."
     elif times:
         kinds = (f"{kind.share_pct:.0f} % of them take {format_ns(kind.wall_p50_ns)}" for kind in step.kinds)
@@ -242,23 +244,23 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
     priced = [finding for finding in explanation.shown() if finding.saving_ns is not None]
     if not priced:
         return [_nothing(explanation)]
-    said = []
+    sentences = []
     # Other findings may explain the same single steps, so that both savings do not add up.
     replayed = [finding for finding in priced if not is_a(finding.cause, Trait.SINGLE_STEPS)]
-    names = [_remedied(finding, explanation) for finding in replayed]
+    names = [_remedy_text(finding, explanation) for finding in replayed]
     # A mean over all steps of a run without a profile may exceed their median.
     if replayed and (replayed[0].saving_ns or 0) < wall_ns:
-        said.append(f"{_capital(names[0])} it would take about {_without(wall_ns, replayed[:1])}.")
+        sentences.append(f"{_capital(names[0])} it would take about {_step_without(wall_ns, replayed[:1])}.")
     # Savings in two or three steps, the first of which takes long, add up to more than a mean step.
     if len(replayed) > 1 and sum(finding.saving_ns or 0 for finding in replayed) < wall_ns:
-        said.append(f"Also {' and '.join(names[1:])}: about {_without(wall_ns, replayed)}.")
-    return said
+        sentences.append(f"Also {' and '.join(names[1:])}: about {_step_without(wall_ns, replayed)}.")
+    return sentences
 
 
-def _remedied(finding: Finding, explanation: Explanation) -> str:
+def _remedy_text(finding: Finding, explanation: Explanation) -> str:
     """Return the state of a run whose finding is remedied: ``without host work in data on all ranks``."""
     if without := cause_of(finding.cause).without:
-        return f"{without}{located(finding, explanation)}"
+        return f"{without}{place_text(finding, explanation)}"
     return f"without {named(finding, explanation)}"
 
 
@@ -293,21 +295,22 @@ def _nothing(explanation: Explanation) -> str:
     return " ".join([nothing, *(f"But {reason}." for reason in lost)])
 
 
-def _without(wall_ns: int, findings: Sequence[Finding]) -> str:
+def _step_without(wall_ns: int, findings: Sequence[Finding]) -> str:
     """Return what a step takes without findings, each of which was judged without those before it."""
     saving = min(wall_ns, sum(finding.saving_ns or 0 for finding in findings))
     return f"{format_ns(wall_ns - saving)}, {100 * saving / wall_ns:.1f} % less"
 
 
-def _replayed(error_pct: float, steps: int, of: int) -> str:
-    replayed = counted(steps, "step") if steps >= of else f"{steps:,} of {counted(of, 'step')}"
+def _replay_text(error_pct: float, steps: int, total: int) -> str:
+    replayed = counted(steps, "step") if steps >= total else f"{steps:,} of {counted(total, 'step')}"
     return f"A replay of {replayed} without any change is {abs(error_pct):.1f} % off the measured time."
 
 
 def named(finding: Finding, explanation: Explanation) -> str:
     """Return a finding in a few words: ``host work in data on all ranks``."""
     parts = (
-        f"{cause_of(part.cause).title}{located(part, explanation)}" for part in (finding, *finding.together)
+        f"{cause_of(part.cause).title}{place_text(part, explanation)}"
+        for part in (finding, *finding.together)
     )
     return " together with ".join(parts)
 
@@ -317,7 +320,7 @@ def _place(finding: Finding) -> str:
     return "the step" if finding.where == "step" else visible(finding.where)
 
 
-def located(finding: Finding, explanation: Explanation) -> str:
+def place_text(finding: Finding, explanation: Explanation) -> str:
     """Return where a finding is, to follow what it is: `` in data on all ranks``."""
     where, ranks = _place(finding), _on_ranks(finding.ranks, explanation)
     if finding.cause == Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
@@ -328,7 +331,7 @@ def located(finding: Finding, explanation: Explanation) -> str:
     if finding.cause == Cause.STEP_DRIFT:  # Its place is the whole capture.
         return f"{ranks}{steps}"
     # A place between calls says by itself where it is.
-    inside = "" if where.startswith(_BETWEEN) else "in "
+    inside = "" if where.startswith(_OUTSIDE_PLACES) else "in "
     return f" {inside}{where}{ranks}{steps}" if where else f"{ranks}{steps}"
 
 
@@ -349,12 +352,12 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
     return f", in {steps} {named} of the {step.explained_steps:,} replayed"
 
 
-def instead(finding: Finding, explanation: Explanation) -> list[str]:
+def alternative_texts(finding: Finding, explanation: Explanation) -> list[str]:
     """Return what would save about as much instead of a finding, each with its price."""
     return [f"{named(other, explanation)}: {saved(other, explanation)}" for other in finding.alternatives]
 
 
-def together(finding: Finding, explanation: Explanation) -> str:
+def joint_causes_text(finding: Finding, explanation: Explanation) -> str:
     """Return the causes that have to go too, in a sentence; empty without any."""
     names = [named(part, explanation) for part in finding.together]
     return f"Only without {' and '.join(names)} as well; alone it saves little." if names else ""
@@ -397,8 +400,8 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
         ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),
         ("saving", saved(finding, explanation)),
-        ("together", together(finding, explanation)),
-        *(("or", other) for other in instead(finding, explanation)),
+        ("together", joint_causes_text(finding, explanation)),
+        *(("or", other) for other in alternative_texts(finding, explanation)),
         ("remedy", visible(finding.remedy)),
         ("confidence", finding.confidence),
     ]
@@ -423,7 +426,7 @@ def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
     texts_by_analysis: dict[str, list[str]] = {}
     largest: dict[tuple[str, int | None, str], tuple[str, str]] = {}
     # Explanations of earlier versions have no words.
-    texts = finding.evidence_text or map(plain, finding.evidence)
+    texts = finding.evidence_text or map(plain_figure, finding.evidence)
     for cell, text in zip(finding.evidence, texts, strict=True):
         largest.setdefault((cell.analysis, cell.rank, cell.key), (cell.analysis, visible(text)))
     for analysis, text in largest.values():
@@ -447,7 +450,7 @@ def in_short(explanation: Explanation) -> list[str]:
     lines = []
     for number, finding in enumerate(explanation.shown(), 1):
         lines.append(f"{number}. {named(finding, explanation)}: {saved(finding, explanation)}")
-        lines += [f"or: {other}" for other in instead(finding, explanation)]
+        lines += [f"or: {other}" for other in alternative_texts(finding, explanation)]
         lines.append(f"remedy: {visible(finding.remedy)}")
     step = explanation.step
     alone = _takes(step, step.priced_ns) if step.is_alone and step.priced_ns is not None else ()
@@ -459,32 +462,32 @@ def prediction_text(prediction: Prediction, changed: bool, width: int) -> Render
 
     ``changed`` tells a what-if from the replay of the run as it was.
     """
-    lines = [line for sentence in predicted(prediction, changed) for line in _wrapped(sentence, width)]
+    lines = [line for sentence in predicted(prediction, changed) for line in _wrapped_lines(sentence, width)]
     return Group(*lines)
 
 
 def predicted(prediction: Prediction, changed: bool) -> list[str]:
     """Return a prediction in sentences, with the error of the replay."""
     wall, measured = prediction.wall_p50_ns, prediction.measured_p50_ns
-    error = _replayed(prediction.replay_error_pct, prediction.steps, prediction.steps)
+    error = _replay_text(prediction.replay_error_pct, prediction.steps, prediction.steps)
     interval = f"between {format_ns(prediction.low_ns)} and {format_ns(prediction.high_ns)}"
     if not changed:
-        said = (
+        sentence = (
             f"The replayed median step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
         )
-        return [said, _elapsed(prediction), error]
+        return [sentence, _elapsed_text(prediction), error]
     difference = wall - measured
     share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
     word = "more" if difference > 0 else "less"
     return [
         f"The median step would take {format_ns(wall)} ({interval}).",
         f"That is {format_ns(abs(difference))} or {share} {word} than the measured {format_ns(measured)}.",
-        _elapsed(prediction),
+        _elapsed_text(prediction),
         error,
     ]
 
 
-def _elapsed(prediction: Prediction) -> str:
+def _elapsed_text(prediction: Prediction) -> str:
     """Return the elapsed time per step, by which `hpcprof explain` prices causes."""
     times = (format_ns(time) for time in (prediction.elapsed_ns, prediction.measured_elapsed_ns))
     return "Elapsed time per step: {}; measured: {}.".format(*times)
@@ -492,25 +495,25 @@ def _elapsed(prediction: Prediction) -> str:
 
 def _heading(text: str, width: int, indent: int = 0) -> Iterator[Text]:
     yield Text()
-    yield from _wrapped(text, width, style="bold", indent=indent)
+    yield from _wrapped_lines(text, width, style="bold", indent=indent)
 
 
-def _labelled(label: str, text: str, width: int) -> Iterator[Text]:
-    first, *rest = _lines(text, width - _INDENT - _LABELS)
-    yield _whole(f"{'':{_INDENT}}{label:{_LABELS}}{first}")
-    yield from (_whole(f"{'':{_INDENT + _LABELS}}{line}") for line in rest)
+def _labelled_lines(label: str, text: str, width: int) -> Iterator[Text]:
+    first, *further_lines = _lines(text, width - _INDENT - _LABELS)
+    yield _unbroken_line(f"{'':{_INDENT}}{label:{_LABELS}}{first}")
+    yield from (_unbroken_line(f"{'':{_INDENT + _LABELS}}{line}") for line in further_lines)
 
 
-def _wrapped(text: str, width: int, style: str = "", first: int = 0, indent: int = 0) -> Iterator[Text]:
+def _wrapped_lines(text: str, width: int, style: str = "", first: int = 0, indent: int = 0) -> Iterator[Text]:
     lines = _lines(text, width - indent)
-    yield _whole(f"{'':{first}}{lines[0]}", style)
-    yield from (_whole(f"{'':{indent}}{line}", style) for line in lines[1:])
+    yield _unbroken_line(f"{'':{first}}{lines[0]}", style)
+    yield from (_unbroken_line(f"{'':{indent}}{line}", style) for line in lines[1:])
 
 
 def _lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(_NARROWEST, width), break_on_hyphens=False) or [""]
 
 
-def _whole(line: str, style: str = "") -> Text:
+def _unbroken_line(line: str, style: str = "") -> Text:
     """Return a line that the terminal does not break: a wrapped command cannot be copied."""
     return Text(line, style=style, no_wrap=True, overflow="ignore")

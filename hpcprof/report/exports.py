@@ -22,7 +22,7 @@ from hpcprof.results.across.predictions import run_operations
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.ask.windows import RunWindows
 from hpcprof.results.collect.over_ranks import run_communication
-from hpcprof.results.collect.run_names import find_known_run, not_collected
+from hpcprof.results.collect.run_names import find_known_run, not_collected_error
 from hpcprof.results.collect.timelines import Timelines, find_timelines
 from hpcprof.results.store.analysis_table import Row
 from hpcprof.results.store.store import Store, open_store
@@ -97,7 +97,7 @@ def _export_timelines(
 ) -> Exported:
     if form is ExportFormat.CHROME and not steps:
         timelines = find_timelines(run)
-        rank_paths = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
+        rank_paths = {rank: timelines.paths[rank] for rank in _ranks_among(ranks, list(timelines.paths), run)}
         collected = store.exists() and bool(store.profiles(run.id))
         communication = run_communication(run, store) if collected else None
         return export_timelines(replace(timelines, paths=rank_paths), folder, progress, communication)
@@ -105,8 +105,8 @@ def _export_timelines(
     if not (store.exists() and windows.profiles):
         if store.exists() and store.profiles(run.id):
             raise HpcprofError(f"{run.id} has no timelines: no profile of it holds one.")
-        raise not_collected(run, store)
-    members = _among(ranks, list(windows.profiles), run)
+        raise not_collected_error(run, store)
+    members = _ranks_among(ranks, list(windows.profiles), run)
     if form is ExportFormat.PERFETTO:
         return export_trace(run, store, folder, progress, ranks=members, steps=next(iter(steps), None))
     paths = {rank: run.path / windows.profiles[rank].file for rank in members}
@@ -137,7 +137,7 @@ def _spans(option: str, text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Run) -> list[int]:
+def _ranks_among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Run) -> list[int]:
     for first, last in spans:
         if not any(first <= rank <= last for rank in ranks):
             which = f"rank {first}" if first == last else f"ranks {first}-{last}"
@@ -159,10 +159,12 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     names are replaced; their paths are returned.
     """
     if not store.exists() or not store.profiles(run.id):
-        raise not_collected(run, store)
+        raise not_collected_error(run, store)
     write = _parquet if form == "parquet" else _csv
     stored = dict(RunTables(run, store))
-    reasons = [(rank, name, why) for name, table in stored.items() for rank, why in table.reasons.items()]
+    reasons = [
+        (rank, name, reason) for name, table in stored.items() for rank, reason in table.reasons.items()
+    ]
     losses = [(name, sentence) for name, table in stored.items() for sentence in table.losses]
     tables = {name: (ANALYSES[name].columns, table.columns) for name, table in stored.items()}
     steps = {name: str(table.steps) for name, table in stored.items() if table.steps is not None}

@@ -31,7 +31,7 @@ from hpcprof.workloads.schema import RankResult, Training, summarize
 _OPERATIONS = 2
 _STRAGGLERS = 3
 _OTHER_RANGES = 4
-_HOW_FOUND = {
+_STEP_SOURCES = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
     "--step-range": "named by --step-range",
@@ -45,12 +45,12 @@ def facts(contents: Contents, *, findings: bool = True) -> list[tuple[str, str]]
 
     The ``findings`` of its explanation come next.
     """
-    run, *described = _described(contents)
-    explained = _explained(contents) if findings else []
-    return [run, *explained, *described, *_measured(contents.results), *_found(contents)]
+    run, *described = _description_facts(contents)
+    explained = _finding_facts(contents) if findings else []
+    return [run, *explained, *described, *_measured_facts(contents.results), *_step_facts(contents)]
 
 
-def _explained(contents: Contents) -> list[tuple[str, str]]:
+def _finding_facts(contents: Contents) -> list[tuple[str, str]]:
     """Return the findings that explain where the time of a step goes, two lines each."""
     if contents.explanation is None:
         if contents.unexplained:
@@ -61,7 +61,7 @@ def _explained(contents: Contents) -> list[tuple[str, str]]:
     return [("" if number else "findings", line) for number, line in enumerate(lines)]
 
 
-def _described(contents: Contents) -> list[tuple[str, str]]:
+def _description_facts(contents: Contents) -> list[tuple[str, str]]:
     run, status, profiles = contents.run, contents.status, contents.profiles.values()
     described = [("run", run.id)]
     if run.manifest is not None:
@@ -113,7 +113,7 @@ def _gpus_of(contents: Contents) -> str:
     )
 
 
-def _measured(results: list[RankResult]) -> list[tuple[str, str]]:
+def _measured_facts(results: list[RankResult]) -> list[tuple[str, str]]:
     """Return what the workload measured itself: step times, correctness, overlap and training."""
     if not results:
         return []
@@ -122,7 +122,7 @@ def _measured(results: list[RankResult]) -> list[tuple[str, str]]:
     profiled = any(result.profiler != "none" for result in results)
     return [
         *(("step time", _step_time(point, profiled)) for point in points),
-        *_checked(results),
+        *_correctness_facts(results),
         *(("overlap", sentence) for point in points for sentence in _without_overlap(point)),
         *([("training", trained(first.training))] if first.training else []),
     ]
@@ -139,12 +139,12 @@ def _step_time(result: RankResult, profiled: bool) -> str:
         notes.append(f"{fastest}, the fastest of {len(latencies)} modes")
     if profiled:
         notes.append("while profiled")
-    return _at(
+    return _time_text(
         result.point, f"p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})"
     )
 
 
-def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
+def _correctness_facts(results: list[RankResult]) -> list[tuple[str, str]]:
     """Return whether the results are correct; nothing where the workload has no reference."""
     checks = [
         (result.rank, check)
@@ -177,30 +177,30 @@ def _without_overlap(result: RankResult) -> list[str]:
         name for name, mode in result.modes.items() if mode.figures and mode.figures.overlapped is False
     ]
     return [
-        _at(result.point, note)
+        _time_text(result.point, note)
         for name in unseen
         for note in result.notes
         if note.startswith(f"{name} ") and "overlap" in note
     ]
 
 
-def _at(point: str, sentence: str) -> str:
+def _time_text(point: str, sentence: str) -> str:
     return f"{point}: {sentence}" if point else sentence
 
 
 def trained(training: Training) -> str:
     """Return a training's throughput, its last loss and its buckets of gradients."""
-    said = [f"{training.rate:.1f} {training.unit}/s over all ranks"]
+    facts = [f"{training.rate:.1f} {training.unit}/s over all ranks"]
     if training.loss:
         last = training.loss[-1]
-        said.append(f"loss {'NaN' if last is None else f'{last:.4f}'} at the last step")
+        facts.append(f"loss {'NaN' if last is None else f'{last:.4f}'} at the last step")
     if training.bucket_bytes:
         buckets = counted(len(training.bucket_bytes), "bucket")
-        said.append(f"{buckets}, {format_bytes(sum(training.bucket_bytes))}")
-    return ", ".join(said)
+        facts.append(f"{buckets}, {format_bytes(sum(training.bucket_bytes))}")
+    return ", ".join(facts)
 
 
-def _found(contents: Contents) -> list[tuple[str, str]]:
+def _step_facts(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     steps = contents.table("step_times").rows_by_rank
     facts_of_run = [
@@ -231,29 +231,31 @@ def step_range(
     names = dict.fromkeys(row["range"] for row in chosen)
     # Ranges that only repeat come after those that could be found.
     ordered = sorted(rows, key=lambda row: row["source"] == "repeats")
-    others = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
-    possible = listed([*map(visible, others)], _OTHER_RANGES)
+    other_ranges = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
+    possible = listed([*map(visible, other_ranges)], _OTHER_RANGES)
     if not chosen:
-        first = shlex.quote(others[0])
+        first = shlex.quote(other_ranges[0])
         return (
             f"none found: figures are per capture; possible: {possible}; {collect} --step-range {first} "
             "takes the first"
         )
-    said = [_of_range(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names]
-    return "; ".join([*said, *([f"also possible: {possible}"] if others else [])])
+    range_texts = [
+        _of_range(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names
+    ]
+    return "; ".join([*range_texts, *([f"also possible: {possible}"] if other_ranges else [])])
 
 
 def _of_range(name: str, rows: list[Row], steps: Mapping[int, int]) -> str:
-    number = _low_to_high([row["instances"] for row in rows])
+    number = _range_text([row["instances"] for row in rows])
     source = rows[0]["source"]
-    how = _HOW_FOUND.get(source, "" if source == name else f"known from {source}")
+    how = _STEP_SOURCES.get(source, "" if source == name else f"known from {source}")
     where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
     if any(steps.get(row["rank"], row["instances"]) != row["instances"] for row in rows):
-        where += f" ({_low_to_high([steps.get(row['rank'], 0) for row in rows])} steps)"
+        where += f" ({_range_text([steps.get(row['rank'], 0) for row in rows])} steps)"
     return ", ".join(filter(None, [visible(name), how, f"{number} {where}"]))
 
 
-def _low_to_high(counts: Collection[int]) -> str:
+def _range_text(counts: Collection[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 

@@ -75,11 +75,11 @@ _HEADERS = {
 }
 """Headers that the words of the key do not give."""
 
-_GRADED = ("_efficiency_pct", "load_balance_pct", "_scaling_pct")
+_GRADED_SUFFIXES = ("_efficiency_pct", "load_balance_pct", "_scaling_pct")
 _RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
 
 
-_GOOD_PCT, _FAIR_PCT = 80, 60
+_GRADE_LIMITS_PCT, _FAIR_PCT = 80, 60
 
 LEAST_P_VALUE = 0.001
 """Minimum p-value that is shown as a number."""
@@ -115,9 +115,9 @@ class Grade(Enum):
 
 def grade(key: str, value: object) -> Grade | None:
     """Return the grade of a value; None if its column holds no efficiency in percent."""
-    if not isinstance(value, (int, float)) or not key.endswith(_GRADED):
+    if not isinstance(value, (int, float)) or not key.endswith(_GRADED_SUFFIXES):
         return None
-    if value >= _GOOD_PCT:
+    if value >= _GRADE_LIMITS_PCT:
         return Grade.GOOD
     return Grade.FAIR if value >= _FAIR_PCT else Grade.POOR
 

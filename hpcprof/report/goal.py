@@ -67,21 +67,21 @@ class _Lines:
         members = np.flatnonzero(graph.group == group) if group >= 0 else np.array([row])
         ranks = sorted({self._number[rank] for rank in graph.rows["rank"].to_numpy()[members].tolist()})
         size = max(int(graph.rows["bytes"].to_numpy()[row]), 1)
-        here = self._number[self._rank]
+        own_number = self._number[self._rank]
         if len(ranks) > 1 and kind in MESSAGES:
-            (other,) = (rank for rank in ranks if rank != here)
-            way = f"send {size}b to {other}" if kind == "send" else f"recv {size}b from {other}"
-            yield from self._line(f"{way} tag {_MOST_ROUNDS * group}", waits)
+            (other,) = (rank for rank in ranks if rank != own_number)
+            verb = f"send {size}b to {other}" if kind == "send" else f"recv {size}b from {other}"
+            yield from self._line(f"{verb} tag {_MOST_ROUNDS * group}", waits)
             return
         if len(ranks) > 1:
             rounds = (len(ranks) - 1).bit_length()
             op = operation_of(str(graph.rows["name"].iat[row]), str(kind))
             part = max(round(size * volume(op, len(ranks)) / rounds), 1)
-            place = ranks.index(here)
+            place = ranks.index(own_number)
             for at in range(rounds):
-                to, source = (ranks[(place + way) % len(ranks)] for way in (1 << at, -(1 << at)))
+                receiver, source = (ranks[(place + verb) % len(ranks)] for verb in (1 << at, -(1 << at)))
                 tag = _MOST_ROUNDS * group + at
-                yield from self._line(f"send {part}b to {to} tag {tag}", waits)
+                yield from self._line(f"send {part}b to {receiver} tag {tag}", waits)
                 yield from self._line(f"recv {part}b from {source} tag {tag}", waits)
                 waits = [self._label - 1, self._label]
         own_ns = 0 if kind in COMMUNICATION else round(float(graph.own[row, node.column]))

@@ -28,10 +28,12 @@ COLUMNS = (
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return a series as one line of bars, at most ``width``; of a longer one, the last values."""
-    shown = list(values)[-width:]
-    low, high = min(shown), max(shown)
+    visible_values = list(values)[-width:]
+    low, high = min(visible_values), max(visible_values)
     steps = len(_BARS) - 1
-    return "".join(_BARS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
+    return "".join(
+        _BARS[round((value - low) / (high - low) * steps) if high > low else 0] for value in visible_values
+    )
 
 
 def told_apart(series: Sequence[History]) -> str:
@@ -69,8 +71,8 @@ def in_words(history: History) -> Iterator[str]:
     for point in history.points:
         if point.change_probability is not None:
             commit = f", commit {visible(point.commit)}" if point.commit else ""
-            said = f"{_change(point)} from {visible(point.run)} on{commit}."
-            yield f"{_first_said(point.clocks)}{said}"
+            change = f"{_change(point)} from {visible(point.run)} on{commit}."
+            yield f"{_clock_note(point.clocks)}{change}"
     if any(point.change_probability is not None for point in history.points):
         yield _BY_CHANCE
 
@@ -78,12 +80,12 @@ def in_words(history: History) -> Iterator[str]:
 def regression_sentence(series: Sequence[History]) -> str:
     """Return what became worse in some histories; with other clocks, these come first."""
     last = [[point for point in history.points if point.change_pct is not None][-1] for history in series]
-    clocks = "".join(dict.fromkeys(_first_said(point.clocks) for point in last))
+    clocks = "".join(dict.fromkeys(_clock_note(point.clocks) for point in last))
     names = ", ".join(f"{item.metric} from {point.run} on" for item, point in zip(series, last, strict=True))
     return f"{clocks}Regression: {visible(names)}."
 
 
-def _first_said(clocks: str) -> str:
+def _clock_note(clocks: str) -> str:
     return f"{clocks[:1].upper()}{clocks[1:]}. " if clocks else ""
 
 

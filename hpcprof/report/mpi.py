@@ -35,7 +35,7 @@ _TREE_WITH_GPUS = (
 
 _LEAVES = ("load_balance_pct", "serialization_efficiency_pct", "transfer_efficiency_pct")
 _MOST_SCOPES = 12
-_DELAYING = 3
+_MAX_DELAYING_RANKS = 3
 _WORTH_NAMING = 5
 """A delay is named if it causes this share of all waits, in percent."""
 
@@ -80,13 +80,13 @@ def useful_time(rows: Sequence[Row]) -> str:
     if row is None or row["parallel_efficiency_pct"] is None:
         return ""
     where = "a step" if row["scope"] == "step" else "the run"
-    said = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is "
+    beginning = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is "
     if row.get("device_efficiency_pct") is None:
-        return f"{said}useful{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}"
+        return f"{beginning}useful{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}"
     leaves = tuple(key for key, _, depth in _DEVICE_TREE if depth)
     costliest = _costliest(row, "device_efficiency_pct", _DEVICE_TREE, leaves)
     return (
-        f"{said}outside MPI{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}. "
+        f"{beginning}outside MPI{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}. "
         f"{row['device_efficiency_pct']:.1f} % of that of their GPUs computes{costliest}"
     )
 
@@ -113,7 +113,7 @@ def delays(rows: Sequence[Row]) -> str:
     named_rows = [row for row in rows if row["delaying_rank"] is not None]
     named = [
         f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"
-        for row in named_rows[:_DELAYING]
+        for row in named_rows[:_MAX_DELAYING_RANKS]
         if row["share_pct"] >= _WORTH_NAMING
     ]
     if not named and named_rows:
@@ -132,12 +132,12 @@ def messages(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     number, size = (sum(row[key] for row in rows) for key in ("messages", "bytes"))
-    said = f"{counted(number, 'message')}, {format_bytes(size)}"
+    text = f"{counted(number, 'message')}, {format_bytes(size)}"
     if any(row["sender_node"] is None or row["receiver_node"] is None for row in rows):
-        return said
+        return text
     inside = [row for row in rows if row["sender_node"] == row["receiver_node"]]
     if len(inside) == len(rows):
-        return f"{said}, all within a node"
+        return f"{text}, all within a node"
     basis = "bytes" if size else "messages"
     crossing = (size if size else number) - sum(row[basis] for row in inside)
-    return f"{said}; {100 * crossing / (size or number):.0f} % between nodes"
+    return f"{text}; {100 * crossing / (size or number):.0f} % between nodes"

@@ -32,65 +32,74 @@ _WIDTH = 110
 
 
 @singledispatch
-def html_of(shown: object) -> str | None:
+def html_of(value: object) -> str | None:
     """Return an object as HTML; None for one that has no picture."""
     return None
 
 
 @html_of.register
-def _results(shown: Results) -> str:
+def _results(results: Results) -> str:
     try:
-        return _screen(first_screen(gather(shown.run, shown.store, None)), shown.id)
+        return _screen(first_screen(gather(results.run, results.store, None)), results.id)
     except HpcprofError as error:
         return f"<p>{escape(str(error))}</p>"
 
 
 @html_of.register
-def _explanation(shown: Explanation) -> str:
-    return _screen(explanation_screen(shown))
+def _explanation(explanation: Explanation) -> str:
+    return _screen(explanation_screen(explanation))
 
 
 @html_of.register
-def _finding(shown: Finding) -> str:
-    cause = cause_of(shown.cause)
-    rows = [("saving", saved(shown)), ("remedy", shown.remedy)]
-    rows += [(name, "; ".join(figures)) for name, figures in evidence(shown)]
-    said = Markup("<b>{}</b>").format(f"{cause.title}: {cause.meaning}{shown.where and f': {shown.where}'}")
-    return said + Markup().join(Markup("<br>{}: {}").format(*row) for row in rows)
+def _finding(finding: Finding) -> str:
+    cause = cause_of(finding.cause)
+    rows = [("saving", saved(finding)), ("remedy", finding.remedy)]
+    rows += [(name, "; ".join(figures)) for name, figures in evidence(finding)]
+    heading = Markup("<b>{}</b>").format(
+        f"{cause.title}: {cause.meaning}{finding.where and f': {finding.where}'}"
+    )
+    return heading + Markup().join(Markup("<br>{}: {}").format(*row) for row in rows)
 
 
 @html_of.register
-def _prediction(shown: Prediction) -> str:
-    return _printed(predicted(shown, changed=True))
+def _prediction(prediction: Prediction) -> str:
+    return _preformatted(predicted(prediction, changed=True))
 
 
 @html_of.register
-def _scale(shown: ScalePrediction) -> str:
-    return _printed([scale_text([shown], (), ())])
+def _scale(prediction: ScalePrediction) -> str:
+    return _preformatted([scale_text([prediction], (), ())])
 
 
 @html_of.register
-def _pipeline(shown: PipelinePrediction) -> str:
-    return _printed([pipeline_text(shown)])
+def _pipeline(prediction: PipelinePrediction) -> str:
+    return _preformatted([pipeline_text(prediction)])
 
 
 @html_of.register
-def _comparison(shown: Comparison) -> str:
-    sentences = [shown.waterfall and in_a_sentence(shown.waterfall), shown.conclusion(), *shown.reasons]
-    rows = data_frame(shown.analysis.columns, shown.table.columns)[[*shown.analysis.main_columns]]
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence)
-    return f"{said}{rows.to_html(index=False)}"
+def _comparison(comparison: Comparison) -> str:
+    sentences = [
+        comparison.waterfall and in_a_sentence(comparison.waterfall),
+        comparison.conclusion(),
+        *comparison.reasons,
+    ]
+    rows = data_frame(comparison.analysis.columns, comparison.table.columns)[
+        [*comparison.analysis.main_columns]
+    ]
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence)
+    return f"{paragraphs}{rows.to_html(index=False)}"
 
 
 @html_of.register
-def _timeline(shown: RunTimeline) -> str:
+def _timeline(timeline: RunTimeline) -> str:
     from hpcprof.report.page.timeline_data import timeline_data
 
-    data = {"timeline": timeline_data(shown.run, shown.store)}
+    data = {"timeline": timeline_data(timeline.run, timeline.store)}
     page = render_page("report/page.html.j2", [], data, [("timeline", "Timeline")])
     return (
-        f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts" title="Timeline of {escape(shown.run.id)}" '
-        f'style="width: 100%; height: {shown.height}px; border: 0"></iframe>'
+        f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts" '
+        f'title="Timeline of {escape(timeline.run.id)}" '
+        f'style="width: 100%; height: {timeline.height}px; border: 0"></iframe>'
     )
 
 
@@ -113,7 +122,7 @@ def _screen(screen: FirstScreen, title: str = "") -> str:
     return f'<div class="hpcprof"><style>.hpcprof{{{style}}}{links}</style>{name}{parts}</div>'
 
 
-def _printed(parts: Iterable[RenderableType]) -> str:
+def _preformatted(parts: Iterable[RenderableType]) -> str:
     console = Console(record=True, width=_WIDTH, file=io.StringIO())
     for part in parts:
         console.print(part, highlight=False, markup=False)

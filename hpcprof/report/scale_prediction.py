@@ -34,7 +34,7 @@ def scale_text(
             f"{scale_prediction.efficiency_pct:.1f} %",
             *(format_ns(scale_prediction.baselines[name]) for name in ("unchanged", "log2")),
         )
-    said = [
+    sentences = [
         f"Measured on {counted(first.measured_ranks, 'rank')}: {format_ns(first.measured_ns)} a step "
         f"(replayed with an error of {first.replay_error_pct:.1f} %); {first.scaling} scaling.",
         f"Mesh on {last.ranks:,} ranks: {', '.join(f'{name} {size:,}' for name, size in last.mesh.items())}. "
@@ -43,9 +43,9 @@ def scale_text(
     parts = ", ".join(f"{_words(part).lower()} {format_ns(last.account[f'{part}_ns'])}" for part in _PARTS)
     limits = f"On {last.ranks:,} ranks, {_words(last.limits).lower()} limits the step ({parts})"
     hours = f"1,000 steps take {last.node_hours_per_1000_steps:.3g} node-hours."
-    said += [f"{limits}. {hours}", *notes, score_text(checks)]
-    said.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")
-    return Group(*said[:2], "", table, "", *filter(None, said[2:]))
+    sentences += [f"{limits}. {hours}", *notes, score_text(checks)]
+    sentences.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")
+    return Group(*sentences[:2], "", table, "", *filter(None, sentences[2:]))
 
 
 _SOURCES = {
@@ -89,20 +89,20 @@ def score_text(checks: Sequence[Kept]) -> str:
 KEPT_COLUMNS = ("Run", "From", "To", "Predicted", "Measured", "Error", "Unchanged", "a + b log2 p")
 
 
-def kept_cells(kept: Kept) -> list[str]:
+def kept_cells(prediction: Kept) -> list[str]:
     """Return the cells of a kept prediction, with its score and those of the baselines."""
-    actual = kept.actual
+    actual = prediction.actual
 
     def error(value: int) -> str:
         return "" if actual is None else f"{100 * (value / actual - 1):+.1f} %"
 
     return [
-        kept.run,
-        f"{kept.measured_ranks:,}",
-        f"{kept.ranks:,}",
-        f"{format_ns(kept.value)} ({format_ns(kept.low)} to {format_ns(kept.high)})",
+        prediction.run,
+        f"{prediction.measured_ranks:,}",
+        f"{prediction.ranks:,}",
+        f"{format_ns(prediction.value)} ({format_ns(prediction.low)} to {format_ns(prediction.high)})",
         "" if actual is None else format_ns(actual),
-        *map(error, (kept.value, kept.unchanged, kept.log2)),
+        *map(error, (prediction.value, prediction.unchanged, prediction.log2)),
     ]
 
 

@@ -25,7 +25,7 @@ from hpcprof.results.store.analysis_table import AnalysisTable, Row
 ROWS = 16
 """The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""
 
-_BESIDE = 60
+_MIN_BESIDE_WIDTH = 60
 """From this width in characters on, facts are beside their labels."""
 
 LACKING = "What the profiles lack"
@@ -40,19 +40,24 @@ FAILURES = 3
 
 def full_report(contents: Contents, width: int) -> RenderableType:
     """Return the full report of a run for a terminal of ``width`` characters."""
-    return Group(*_beginning(contents, width), *_tables(contents, width), *_losses(contents))
+    return Group(*_head_of_report(contents, width), *_tables(contents, width), *_losses(contents))
 
 
 def first_screen(contents: Contents, width: int) -> RenderableType:
     """Return a report without its tables, and how to see them. A run without steps has its first tables."""
     names = [name for name, table in contents.shown().items() if table.count]
-    shown = [] if accounts_of_steps(contents) else names[:_TABLES_WITHOUT_STEPS]
-    tables = (part for name in shown for part in _part(contents.declared(name), contents, width))
-    others = [name for name in names if name not in shown]
-    return Group(*_beginning(contents, width), *tables, *_losses(contents), *_more(contents, others))
+    shown_names = [] if accounts_of_steps(contents) else names[:_TABLES_WITHOUT_STEPS]
+    tables = (part for name in shown_names for part in _part(contents.declared(name), contents, width))
+    other_names = [name for name in names if name not in shown_names]
+    return Group(
+        *_head_of_report(contents, width),
+        *tables,
+        *_losses(contents),
+        *_further_tables(contents, other_names),
+    )
 
 
-def _more(contents: Contents, names: Sequence[str]) -> Iterator[RenderableType]:
+def _further_tables(contents: Contents, names: Sequence[str]) -> Iterator[RenderableType]:
     """Yield the names of tables that are not shown, and the commands that show them."""
     if names:
         yield Text("\nTables", style="bold")
@@ -69,12 +74,12 @@ def _losses(contents: Contents) -> Iterator[RenderableType]:
         yield from (Text(line) for line in contents.losses)
 
 
-def _beginning(contents: Contents, width: int) -> Iterator[RenderableType]:
+def _head_of_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     """Yield the facts of a run, the account of its step, and what failed."""
-    run, *others = facts(contents)
-    yield from _labelled([run], width)
+    run, *other_facts = facts(contents)
+    yield from _labelled_facts([run], width)
     yield from _accounts(accounts_of_steps(contents), width)
-    yield from _labelled(others, width)
+    yield from _labelled_facts(other_facts, width)
     for failure in contents.failures[:FAILURES]:
         yield Text(f"\n{failure}", style="bold red")
         yield from (Text(f"  {line}") for line in failure.last_lines)
@@ -94,7 +99,7 @@ def _tables(contents: Contents, width: int) -> Iterator[RenderableType]:
             empty.setdefault("; ".join(reasons(table)), []).append(name)
     if empty:
         yield Text("\nNot available", style="bold")
-        yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
+        yield from (Text(f"{', '.join(names)}: {reason}") for reason, names in empty.items())
 
 
 def _accounts(accounts: Sequence[Account], width: int) -> Iterator[RenderableType]:
@@ -108,9 +113,9 @@ def _accounts(accounts: Sequence[Account], width: int) -> Iterator[RenderableTyp
         yield Text()
 
 
-def _labelled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
+def _labelled_facts(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
     """Yield facts beside their labels, or below them where there is little room."""
-    if width >= _BESIDE:
+    if width >= _MIN_BESIDE_WIDTH:
         table = Table(box=None, show_header=False, pad_edge=False)
         for label, text in pairs:
             table.add_row(Text(label, style="bold"), Text(text))
@@ -159,8 +164,8 @@ def reasons(table: AnalysisTable) -> list[str]:
     if not table.reasons:
         return []
     rank, sentence = next(iter(table.reasons.items()))
-    others = len(table.reasons) - 1
-    more = f" (the same on {counted(others, 'more rank')})" if others else ""
+    further = len(table.reasons) - 1
+    more = f" (the same on {counted(further, 'more rank')})" if further else ""
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
@@ -237,9 +242,9 @@ class Layout(msgspec.Struct, frozen=True):
 def whole_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], width: int) -> Layout:
     """Lay out every column; where they do not fit, the ``main`` ones, as many as fit."""
     columns = _Columns(analysis, rows)
-    every = tuple(columns.cells)
-    if columns.width(every, _READABLE_NAME) <= width:
-        return Layout(every, columns.table(every, columns.single_line(every)))
+    all_keys = tuple(columns.cells)
+    if columns.width(all_keys, _READABLE_NAME) <= width:
+        return Layout(all_keys, columns.table(all_keys, columns.single_line(all_keys)))
     filled = tuple(key for key in main if any(row[key] is not None for row in rows))
     return main_table(analysis, rows, filled, width)
 
@@ -286,16 +291,16 @@ class _Columns:
         widths = self._widths(headers)
         widest = max(keys, key=lambda key: (key in self._text, widths[key]))
         if clip_to is not None and widest in self._text:
-            others = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
-            room = max(_SHORTEST_NAME, clip_to - others)
+            other_width = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
+            room = max(_SHORTEST_NAME, clip_to - other_width)
             if widest == "file":
                 # The end of a path tells more than its begin.
                 cells[widest] = [
                     text if len(text) <= room else f"…{text[1 - room :]}" for text in cells[widest]
                 ]
             else:
-                shown = labels(dict.fromkeys(cells[widest]), room)
-                cells[widest] = [shown[text] for text in cells[widest]]
+                short_texts = labels(dict.fromkeys(cells[widest]), room)
+                cells[widest] = [short_texts[text] for text in cells[widest]]
         table = Table(box=None, pad_edge=False)
         for key in keys:
             text = key in self._text

@@ -34,7 +34,7 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
     calls, (start,) = timeline.calls, timeline.of_operations("start")
     call, operation = launches(timeline)
     ends = (calls.start[call], calls.thread[call], start[operation], track[operation])
-    yield from _drawn("ac2g", rank, zero, *ends)
+    yield from _draw_arrows("ac2g", rank, zero, *ends)
     operators = timeline.operators
     forward, backward = gradients(timeline)
     ends = (
@@ -43,7 +43,7 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
         operators.start[backward],
         operators.thread[backward],
     )
-    yield from _drawn("fwdbwd", rank, zero, *ends)
+    yield from _draw_arrows("fwdbwd", rank, zero, *ends)
 
 
 def message_arrows(
@@ -109,7 +109,7 @@ def gradients(timeline: Timeline) -> tuple[Ints, Ints]:
     return linked[pairs], linked[pairs + 1]
 
 
-def _drawn(
+def _draw_arrows(
     category: str, rank: int, zero: int, begin: Ints, begin_track: Ints, end: Ints, end_track: Ints
 ) -> Iterator[str]:
     common = f'"cat":"{category}","name":"{category}","pid":{rank}'

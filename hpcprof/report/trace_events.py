@@ -80,7 +80,7 @@ def export_timelines(
     write. The clocks of ``communication`` put the ranks on a common one; without those of all ranks, the UTC
     times in the profiles place them.
     """
-    done = Exported(notes=list(timelines.skipped))
+    exported = Exported(notes=list(timelines.skipped))
     zeros: dict[int, _Zero] = {}
     try:
         for rank in timelines.paths:
@@ -89,24 +89,24 @@ def export_timelines(
             try:
                 timeline = timelines.read(rank)
             except DamagedInput as error:
-                done.notes.append(str(error))
+                exported.notes.append(str(error))
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             zeros[rank] = zero = _Zero(first_event(timeline), timeline.origin.start_utc_ns)
             properties = _properties(rank, timeline) | _base(zero.utc)
             with _trace(path, properties) as write:
                 write(_events(timeline, rank, zero.first))
-            done.written.append(path)
+            exported.written.append(path)
         if len(zeros) > 1:
             progress(folder / MERGED)
             if communication is not None and zeros.keys() <= communication.clocks.clocks.keys():
-                _export_aligned(timelines, zeros, folder / MERGED, communication, done)
+                _export_aligned(timelines, zeros, folder / MERGED, communication, exported)
             else:
-                _export_by_utc(timelines, zeros, folder / MERGED, done)
-            done.written.append(folder / MERGED)
+                _export_by_utc(timelines, zeros, folder / MERGED, exported)
+            exported.written.append(folder / MERGED)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
-    return done
+    return exported
 
 
 class _Zero(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def _export_aligned(
     zeros: Mapping[int, _Zero],
     path: Path,
     communication: RunCommunication,
-    done: Exported,
+    exported: Exported,
 ) -> None:
     """Write all ranks on the clock that they share."""
     clocks = communication.clocks
@@ -137,15 +137,15 @@ def _export_aligned(
             if messages is not None:
                 messages = replace(messages, start=clocks.to_common(rank, messages.start))
             write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base, messages))
-    done.notes.append(f"{path.name}: {clocks.note()}")
+    exported.notes.append(f"{path.name}: {clocks.note()}")
 
 
-def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, done: Exported) -> None:
+def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, exported: Exported) -> None:
     stamps = [zero.utc for zero in zeros.values() if zero.utc is not None]
     base = min(stamps) if len(stamps) == len(zeros) else None
     if base is None:
         unknown = [rank for rank, zero in zeros.items() if zero.utc is None]
-        done.notes.append(
+        exported.notes.append(
             f"{path.name}: the profiles of {named_ranks(unknown)} do not record when they started, so every "
             "rank starts at 0 and times of different ranks cannot be compared."
         )
@@ -179,8 +179,8 @@ def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[I
 
         def write(events: Iterable[str]) -> None:
             nonlocal separator
-            rest = iter(events)
-            while batch := list(islice(rest, _BATCH)):
+            remaining = iter(events)
+            while batch := list(islice(remaining, _BATCH)):
                 packed.write((separator + ",\n".join(batch)).encode())
                 separator = ",\n"
 
@@ -246,8 +246,8 @@ def _events(
         for number in calls.correlation.tolist()
     )
     yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, call_arguments)
-    done = timeline.operators
-    yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
+    operators = timeline.operators
+    yield from _complete("cpu_op", operators, names, rank, zero, operators.thread, _inputs(timeline))
     called = timeline.modules
     yield from _complete("python_function", called, names, rank, zero, called.thread)
     on_thread = on_one_thread(ranges)
@@ -259,11 +259,11 @@ def _events(
     yield from _complete("mpi", mpi, names, rank, zero, mpi.thread)
     request_tracks = tracks.of_requests(requests)
     yield from _complete("mpi", requests, names, rank, zero, request_tracks)
-    yield from _allocated(timeline.allocations, rank, zero, tracks)
+    yield from _allocation_events(timeline.allocations, rank, zero, tracks)
     yield from arrows(timeline, rank, zero, track)
     if messages is not None:
         yield from message_arrows(messages, rank, zero, mpi, requests, request_tracks)
-    threads = (calls.thread, pushed.thread, done.thread, mpi.thread)
+    threads = (calls.thread, pushed.thread, operators.thread, mpi.thread)
     yield from tracks.metadata(np.unique(np.concatenate(threads)))
 
 
@@ -333,7 +333,7 @@ def _messages(timeline: Timeline, ranges: Ranges) -> Iterator[str]:
         yield f',"args":{{"Input Dims":[[{length}]],"Input type":["unsigned char"]}}' if length > 0 else ""
 
 
-def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
+def _allocation_events(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
     """Yield the allocations as instant events on a track of their own."""
     track = tracks.of_allocator(table)
     columns = (table.time - zero, table.device, table.bytes, table.allocated, table.reserved)
@@ -387,16 +387,16 @@ class _Tracks:
 
     def metadata(self, threads: Ints) -> Iterator[str]:
         """Yield the events that name the rank and its tracks, threads first and then streams."""
-        yield _named("process_name", self._rank, 0, {"name": f"rank {self._rank}"})
-        yield _named("process_sort_index", self._rank, 0, {"sort_index": self._rank})
+        yield _track_name("process_name", self._rank, 0, {"name": f"rank {self._rank}"})
+        yield _track_name("process_sort_index", self._rank, 0, {"sort_index": self._rank})
         tracks = [(tid, f"thread {tid}") for tid in threads.tolist()]
         tracks += [(_FIRST_TRACK + i, name) for i, name in enumerate(self._names)]
         for position, (tid, name) in enumerate(tracks):
-            yield _named("thread_name", self._rank, tid, {"name": name})
-            yield _named("thread_sort_index", self._rank, tid, {"sort_index": position})
+            yield _track_name("thread_name", self._rank, tid, {"name": name})
+            yield _track_name("thread_sort_index", self._rank, tid, {"sort_index": position})
 
 
-def _named(kind: str, rank: int, tid: int, values: dict[str, object]) -> str:
+def _track_name(kind: str, rank: int, tid: int, values: dict[str, object]) -> str:
     return json.dumps({"ph": "M", "name": kind, "pid": rank, "tid": tid, "args": values})
 
 

@@ -116,7 +116,7 @@ class Results(InNotebooks):
         self._collected()
         return arrow_table(analysis.columns, RunTables(self.run, self.store).table(name).columns)
 
-    def against(self, name: str, *others: Results) -> pd.DataFrame:
+    def against(self, name: str, *runs: Results) -> pd.DataFrame:
         """Return an analysis that compares this run (the candidate, side b) with others.
 
         The others are repeats of each other (the baseline, side a).
@@ -133,10 +133,10 @@ class Results(InNotebooks):
         """
         from hpcprof.results.across.across_runs import over_pair
 
-        analysis = find_analysis_across_runs(name, against=bool(others))
-        if analysis is None or not others:
+        analysis = find_analysis_across_runs(name, against=bool(runs))
+        if analysis is None or not runs:
             raise UsageError(f"{name} compares nothing without other runs.")
-        return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
+        return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in runs], self.store))
 
     def explain(self, *, step_ns: int | None = None, as_recorded: bool = False) -> Explanation:
         """Explain where step time is lost, and what each cause costs.
@@ -236,7 +236,7 @@ class Results(InNotebooks):
         self._collected()
         tables = RunTables(self.run, self.store)
         names = [*tables] if analysis is None else [analysis]
-        rows = [(rank, name, why) for name in names for rank, why in tables.table(name).reasons.items()]
+        rows = [(rank, name, reason) for name in names for rank, reason in tables.table(name).reasons.items()]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=["rank", "analysis", "reason"])
         return frame
 

@@ -130,7 +130,10 @@ def test_runs_of_a_baseline_are_kept_and_named(database: Database, make_run: Mak
     open_store(None, tmp_path).put_baseline("main", rows)
     kept: set[str] = set()
     now = datetime.now(timezone.utc)
-    assert [old_removals(now, tmp_path, kept=kept), missing_removals(tmp_path, kept=kept)] == [[], []]
+    assert [old_removals(now, tmp_path, protected=kept), missing_removals(tmp_path, protected=kept)] == [
+        [],
+        [],
+    ]
     assert kept == {ended.id, "gone"}
     for name in kept:
         with pytest.raises(UsageError, match=rf"^{name} is in the baseline 'main': first give the baseline"):

@@ -254,7 +254,7 @@ def test_a_task_is_not_lost_because_its_worker_ended_when_it_was_over(
 def test_workers_that_keep_ending_between_tasks_are_given_up(
     dask: OnDask, ended_between_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.collect.executors.dask._SPARED", 1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._MAX_IDLE_DEATHS", 1)
     submit = Mock(wraps=dask.client.submit)
     monkeypatch.setattr(dask.client, "submit", submit)
     with pytest.raises(HpcprofError, match=r"the workers of the Dask cluster on this machine keep ending"):

@@ -21,11 +21,10 @@ _PARAGRAPH = re.compile(r"\n\s*\n|\n\s*[\w*, ]+ : [^\n]*\n|\n\s*(?:[-*|#]|\d+\.)
 """Between paragraphs, items, cells of a table, and the fields of a NumPy docstring."""
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[])")
 
-_NO_NOUN = re.compile(r"found|one|own|known|some|told|what|asked|there|of_\w+")
+_NO_NOUN = re.compile(
+    r"found|one|own|known|some|told|what|asked|there|of_\w+|said|kept|mine|shown|seen|given|rest|others|done"
+)
 """Names of variables that say nothing of what they hold."""
-
-_NO_NOUN_EITHER = re.compile(r"said|kept|mine|shown|seen|given|rest|others|done")
-"""Further ones, outside the rooms of `_LATER`."""
 
 _ADJECTIVES = re.compile(
     r"_(?:(?:"
@@ -45,9 +44,8 @@ _ADJECTIVES = re.compile(
 )
 """Names of functions and constants that have adjectives, participles and prepositions alone."""
 
-_LATER = ("analysis/explain/", "report/", "results/")
-
 _OLD_NAMES = {
+    "results/api.py": 1,
     "submit/profilers/base.py": 1,
     "analysis/explain/causes/kernels.py": 3,
     "analysis/explain/replay.py": 18,
@@ -135,20 +133,16 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def says_nothing(name: str, is_strict: bool) -> bool:
+def says_nothing(name: str) -> bool:
     """Return whether a name, with ``()`` if of a function, says nothing of what it stands for."""
     if name.startswith("_"):
-        return is_strict and _ADJECTIVES.fullmatch(name.rstrip("()")) is not None
-    return _NO_NOUN.fullmatch(name) is not None or (is_strict and _NO_NOUN_EITHER.fullmatch(name) is not None)
+        return _ADJECTIVES.fullmatch(name.rstrip("()")) is not None
+    return _NO_NOUN.fullmatch(name) is not None
 
 
 def test_names_are_nouns_and_verbs_of_the_domain() -> None:
     unnamed = {
-        module_name(path): [
-            f"{line}: {name}"
-            for line, name in names(path)
-            if says_nothing(name, not module_name(path).startswith(_LATER))
-        ]
+        module_name(path): [f"{line}: {name}" for line, name in names(path) if says_nothing(name)]
         for path in SOURCES
     }
     assert {name: lines for name, lines in unnamed.items() if len(lines) > _OLD_NAMES.get(name, 0)} == {}
@@ -185,9 +179,7 @@ def test_the_rules_find_what_has_to_be_decoded() -> None:
         "begin with the subject",
         "repeat the noun",
     ]
-    assert [
-        name for name in ("said", "_kept()", "_USUAL", "kept_rows", "_keep()") if says_nothing(name, True)
-    ] == [
+    assert [name for name in ("said", "_kept()", "_USUAL", "kept_rows", "_keep()") if says_nothing(name)] == [
         "said",
         "_kept()",
         "_USUAL",

@@ -30,7 +30,7 @@ _FIRST_STEP = 5
 SURELY_SLOW = 2.5
 """Minimum ratio of times of a host that is slower everywhere, for a finding; nsys alone causes up to 1.9."""
 
-_EXPLAINED = 0.5
+_MIN_EXPLAINED_SHARE = 0.5
 """Minimum share of the time of recurring long steps of a cause that is named instead of them."""
 
 _GOOD_REPLAY_PCT, POOR_REPLAY_PCT = 1.0, 3.0
@@ -45,18 +45,18 @@ def drifts(judged: Judged, series: StepSeries) -> bool:
         return False
     wall = series.wall.copy()
     wall[:replayed] -= np.rint(judged.gained).astype(np.int64)
-    rest = drift(replace(series, wall=wall))
-    return rest is None or rest.excess < _EXPLAINED * change.excess
+    remaining = drift(replace(series, wall=wall))
+    return remaining is None or remaining.excess < _MIN_EXPLAINED_SHARE * change.excess
 
 
-def as_sure(judged: Judged, level: Finding) -> Judged:
+def with_certain_interval(judged: Judged, level: Finding) -> Judged:
     """Return a cause of the changing level with an interval as narrow as the level's: a trend is no noise."""
     share = judged.saving / (level.saving_ns or 1)
     low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
     return replace(judged, interval=replace(judged.interval, low=low, high=high, steps_needed=None))
 
 
-def by_steps(
+def join_by_steps(
     series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int], drifting: Sequence[Finding]
 ) -> list[Finding]:
     """Join the findings of the series and of the replay that are about the same single steps.
@@ -65,26 +65,33 @@ def by_steps(
     to them or, if they recur, comes before them, as does a cause that changes the level of the steps
     (``drifting``).
     """
-    left = [item for item in replayed if not _only_in(item, paused)]
+    unassigned = [item for item in replayed if not _only_in(item, paused)]
     result = []
-    for long in series:
-        change = long.cause == Cause.STEP_DRIFT
-        same = [item for item in left if _only_in(item, set(long.steps)) or (change and item in drifting)]
-        left = [item for item in left if item not in same]
-        if not same:
-            result.append(long)
-        elif (change or len(long.steps) >= RECURRING) and (same[0].saving_ns or 0) >= _EXPLAINED * (
-            long.saving_ns or 0
-        ):
-            result += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
+    for pauses in series:
+        change = pauses.cause == Cause.STEP_DRIFT
+        same_steps = [
+            item for item in unassigned if _only_in(item, set(pauses.steps)) or (change and item in drifting)
+        ]
+        unassigned = [item for item in unassigned if item not in same_steps]
+        if not same_steps:
+            result.append(pauses)
+        elif (change or len(pauses.steps) >= RECURRING) and (
+            same_steps[0].saving_ns or 0
+        ) >= _MIN_EXPLAINED_SHARE * (pauses.saving_ns or 0):
+            result += [
+                replace(same_steps[0], alternatives=(*same_steps[0].alternatives, pauses)),
+                *same_steps[1:],
+            ]
         else:
-            result.append(replace(long, alternatives=tuple(replace(item, alternatives=()) for item in same)))
-    return [*result, *left]
+            result.append(
+                replace(pauses, alternatives=tuple(replace(item, alternatives=()) for item in same_steps))
+            )
+    return [*result, *unassigned]
 
 
 def _only_in(finding: Finding, steps: Set[int]) -> bool:
-    near = {step + by for step in steps for by in (-1, 0, 1)}
-    return bool(finding.steps) and near.issuperset(finding.steps)
+    near_steps = {step + offset for step in steps for offset in (-1, 0, 1)}
+    return bool(finding.steps) and near_steps.issuperset(finding.steps)
 
 
 def slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
@@ -102,7 +109,7 @@ def slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
             )
 
 
-def trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
+def usual_confidence(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
     """Return the confidence that nothing about a single finding lowers."""
     if error_pct > POOR_REPLAY_PCT or inputs.coverage:
         return "low"
@@ -155,7 +162,7 @@ def finding_of(
     )
 
 
-def beyond_profiler(
+def without_profiler_cost(
     built: Replayable, judged: Sequence[Judged], wall: int
 ) -> tuple[list[Judged], list[NotJudged]]:
     """Return the causes that would also be shown without what the profiler adds to them, and those in doubt.
@@ -163,7 +170,7 @@ def beyond_profiler(
     The latter would be shown if the profiler cost nothing, or with more steps.
     """
     bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
-    kept, doubts = [], []
+    certain, doubts = [], []
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
         place = f" in {item.candidate.where}" if item.candidate.where else ""
@@ -172,7 +179,7 @@ def beyond_profiler(
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
             doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
             continue
-        kept.append(item)
+        certain.append(item)
         unsure = item.saving >= bar and interval.low < least
         if unsure and interval.steps_needed and built.graph.steps == built.steps:
             steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
@@ -183,10 +190,10 @@ def beyond_profiler(
                     f"(--capture-steps {_FIRST_STEP}-{last})",
                 )
             )
-    return kept, doubts
+    return certain, doubts
 
 
-def ordered(
+def order_findings(
     findings: Sequence[Finding], elapsed: int | None, kinds: Mapping[int, int]
 ) -> tuple[Finding, ...]:
     """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
@@ -199,13 +206,16 @@ def ordered(
 
     def of_step(finding: Finding) -> Finding:
         # The host's work before the first launch of a step is in the wall time of the step before.
-        around = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
+        kinds_of_steps = [{kinds.get(step - offset) for step in finding.steps} for offset in (0, 1)]
         # The rarer kind tells more.
-        kind = max((number for pair in around if len(pair) == 1 for number in pair if number), default=None)
+        kind = max(
+            (number for pair in kinds_of_steps if len(pair) == 1 for number in pair if number), default=None
+        )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
         low, high = (
-            None if of is None else min(of, elapsed) for of in (finding.saving_low_ns, finding.saving_high_ns)
+            None if bound is None else min(bound, elapsed)
+            for bound in (finding.saving_low_ns, finding.saving_high_ns)
         )
         saving = min(finding.saving_ns, elapsed)
         share = round(100 * saving / elapsed, 3)

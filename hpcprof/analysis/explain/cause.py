@@ -51,7 +51,7 @@ class Cause(str, metaclass=_Constants):
 
     def __new__(cls, name: str) -> Cause:
         """Return the name."""
-        return _interned(str(name))
+        return _intern_cause(str(name))
 
     @property
     def value(self) -> str:
@@ -60,7 +60,7 @@ class Cause(str, metaclass=_Constants):
 
 
 @cache
-def _interned(name: str) -> Cause:
+def _intern_cause(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
@@ -133,8 +133,10 @@ def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
     """Return what chooses idle time with some causes, in the place of a finding if any lies there."""
 
     def rows(table: pd.DataFrame, place: str) -> Any:
-        same = table["cause"].isin(causes)
-        return same & (table["range"] == place) if place and (table["range"] == place).any() else same
+        has_cause = table["cause"].isin(causes)
+        return (
+            has_cause & (table["range"] == place) if place and (table["range"] == place).any() else has_cause
+        )
 
     return rows
 
@@ -146,8 +148,8 @@ def named(pattern: str) -> Callable[[pd.DataFrame, str], Any]:
 
 def of_call(table: pd.DataFrame, place: str) -> Any:
     """Choose the rows of the call that a finding is about, or all if it is about none."""
-    same = table["call"] == place
-    return same if same.any() else slice(None)
+    is_call = table["call"] == place
+    return is_call if is_call.any() else slice(None)
 
 
 _COMPOUNDS = re.compile(r"data_?parallel|batch_?norm|meta_?data|(?:down|off|pay|up|work)_?load")
@@ -234,9 +236,9 @@ class CauseDeclaration:
         )
         chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
-        said = chosen.format(where=where or "the step", ranks=subject)
+        advice_text = chosen.format(where=where or "the step", ranks=subject)
         # Such a place says where it is.
-        return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
+        return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", advice_text)
 
     @property
     def is_of_host(self) -> bool:
@@ -278,7 +280,7 @@ def find_cause(name: str) -> CauseDeclaration:
 
     Raises UsageError if there is none of that name, or a package adds something else under it.
     """
-    declared = _declared(name)
+    declared = _find_declaration(name)
     if declared is None:
         raise unknown("cause", name, cause_names())
     return declared
@@ -287,13 +289,13 @@ def find_cause(name: str) -> CauseDeclaration:
 @cache
 def cause_of(name: str) -> CauseDeclaration:
     """Return the declaration of the cause of a finding, which may be kept from a package that is gone."""
-    gone = "a cause of a package that is not installed"
-    return _declared(name) or CauseDeclaration(
-        name=name, title=name.replace("_", " "), meaning=gone, remedy=""
+    meaning = "a cause of a package that is not installed"
+    return _find_declaration(name) or CauseDeclaration(
+        name=name, title=name.replace("_", " "), meaning=meaning, remedy=""
     )
 
 
-def _declared(name: str) -> CauseDeclaration | None:
+def _find_declaration(name: str) -> CauseDeclaration | None:
     if name in BUILT_IN:
         module = import_module(f"{causes.__name__}.{BUILT_IN[name]}")
         built_in: CauseDeclaration = getattr(module, name.upper())

@@ -34,10 +34,12 @@ FORMS: dict[str, str] = {
 
 _KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 _RANGES = ("range", "gpu")
-_NAMED = (*_RANGES, "kernel", "api", "mpi")
-_ONE_RANK = (*_NAMED, "copy")
-_SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
-_ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)
+_NAMED_TARGETS = (*_RANGES, "kernel", "api", "mpi")
+_ONE_RANK = (*_NAMED_TARGETS, "copy")
+_SCALED_TIME = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
+_ADDED_TIME = re.compile(
+    r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL
+)
 _IDEAL = re.compile(r"ideal(?:(?P<but>[@!])(?P<which>(?:rank|stage|replica):\d+|name:.+))?", re.DOTALL)
 _MEDIAN = re.compile(r"rank:(\d+)=median")
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -87,19 +89,19 @@ def parse_changes(texts: Sequence[str]) -> list[Change]:
 
     Raises UsageError if one of them is something else.
     """
-    return [_parsed(text) for text in texts]
+    return [_parse_change(text) for text in texts]
 
 
-def _parsed(text: str) -> Change:
+def _parse_change(text: str) -> Change:
     kind = _kind(text)
     if kind == "ideal" and (ideal := _IDEAL.fullmatch(text)):
         return Change(kind, ideal["which"] or "", float(ideal["but"] == "!"))
     if kind == "rank" and (like := _MEDIAN.fullmatch(text)):
         return Change(kind, "", 1.0, rank=int(like[1]), median=True)
-    if kind in _RANGES and (added := _ADDED.fullmatch(text)):
+    if kind in _RANGES and (added := _ADDED_TIME.fullmatch(text)):
         name, rank = _name(text, kind, added["target"]), added["rank"]
         return Change(kind, name, 1.0, _nanoseconds(text, added), _number(rank))
-    scaled = _SCALED.fullmatch(text)
+    scaled = _SCALED_TIME.fullmatch(text)
     if scaled is None or kind in ("ideal", "rank"):
         raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
     if scaled["rank"] and kind not in _ONE_RANK:
@@ -119,7 +121,7 @@ def _kind(text: str) -> ChangeKind:
 def _name(text: str, kind: ChangeKind, target: str) -> str:
     """Return the name or the pattern after the colon; the kinds that are about all have none."""
     _, colon, name = target.partition(":")
-    if kind not in _NAMED:
+    if kind not in _NAMED_TARGETS:
         if colon:
             raise UsageError(f"{text!r}: {kind} takes no name; write it as in {_examples(kind)}.")
         return ""

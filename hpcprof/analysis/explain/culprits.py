@@ -46,7 +46,7 @@ from hpcprof.profiles.timeline import (
 MOST_RANKS = 16
 """Maximum ranks whose functions are looked at."""
 
-_MOST, _LEAST_PCT = 3, 5.0
+_MAX_CULPRITS, _MIN_SHARE_PCT = 3, 5.0
 
 _Line = tuple[str, str, int]
 
@@ -81,7 +81,7 @@ def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
         share = round(100 * sum(lines.values()) / total, 1)
         sources.append(Source(file or None, None if longest == NO_LINE else longest, function, share))
     sources.sort(key=lambda source: -source.share_pct)
-    return tuple(source for source in sources[:_MOST] if source.share_pct >= _LEAST_PCT)
+    return tuple(source for source in sources[:_MAX_CULPRITS] if source.share_pct >= _MIN_SHARE_PCT)
 
 
 def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Counter[_Line | None]:
@@ -99,23 +99,25 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
             continue
         rows_of = functions.take(rows)
         function, (place, outside) = _innermost(rows_of), places.of(thread)
-        calling = _calling(timeline, cause, thread, steps)
+        calling = _call_function(timeline, cause, thread, steps)
         _, start, end = split_by_function([function, place, outside, calling], steps.start, steps.end)
         at = place.at(start)
-        kept = inside[np.where(at == NONE, outside.at(start), at)]
+        chosen = inside[np.where(at == NONE, outside.at(start), at)]
         if cause.calls:
-            kept &= calling.at(start) != NONE
-        row, length = function.at(start[kept]), (end - start)[kept]
+            chosen &= calling.at(start) != NONE
+        row, length = function.at(start[chosen]), (end - start)[chosen]
         for distinct_row in np.unique(row).tolist():
             name, file = timeline.names(
-                np.array([of[distinct_row] for of in (rows_of.function, rows_of.file)])
+                np.array([field[distinct_row] for field in (rows_of.function, rows_of.file)])
             )
             line = None if distinct_row == NONE else (name or "", file or "", int(rows_of.line[distinct_row]))
             counter[line] += int(length[row == distinct_row].sum())
     return counter
 
 
-def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes) -> StepFunction:
+def _call_function(
+    timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes
+) -> StepFunction:
     calls = timeline.calls
     rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
     names = timeline.names(calls.name[rows])
@@ -136,7 +138,7 @@ def working_threads(timeline: Timeline) -> list[Thread]:
     return [(process, thread) for (process, thread), _ in rows_by_key(table.process, table.thread)]
 
 
-_OTHERS = 8
+_MAX_OTHER_RANKS = 8
 """With how many other ranks the kernels of a late one are compared."""
 
 
@@ -152,7 +154,7 @@ def culprit_of(
         return None
     read = [rank for rank in ranks if rank in timelines]
     only = {rank: _slowest_kernel(rank, timelines) for rank in read if cause == Cause.LATE_RANK_GPU}
-    calls = [_longest(rank, timelines[rank], declared, where, only.get(rank)) for rank in read]
+    calls = [_longest_kernel(rank, timelines[rank], declared, where, only.get(rank)) for rank in read]
     steps = [steps_of(timelines[rank]).number for rank in read]
     first = min((int(number[0]) for number in steps if len(number)), default=0)
     return max(
@@ -162,8 +164,8 @@ def culprit_of(
 
 def _slowest_kernel(rank: int, timelines: Mapping[int, Timeline]) -> str | None:
     """Return the kernel for which a rank needs most more time than the median of others; None without any."""
-    others = [other for other in timelines if other != rank][:_OTHERS]
-    times = [_time_by_name(timelines[other]) for other in others]
+    other_ranks = [other for other in timelines if other != rank][:_MAX_OTHER_RANKS]
+    times = [_time_by_name(timelines[other]) for other in other_ranks]
     excess = {
         name: time - median(other.get(name, 0) for other in times) if times else 0
         for name, time in _time_by_name(timelines[rank]).items()
@@ -180,7 +182,7 @@ def _time_by_name(timeline: Timeline) -> dict[str, int]:
     return {text: int(ns) for text, ns in zip(timeline.names(used), time, strict=True) if text}
 
 
-def _longest(
+def _longest_kernel(
     rank: int, timeline: Timeline, cause: CauseDeclaration, where: str, kernel: str | None
 ) -> Culprit | None:
     steps = step_intervals(timeline)
@@ -189,8 +191,8 @@ def _longest(
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
     start, end, name = _candidates(timeline, places, cause, where)
     within = (start < steps.end[-1]) & (end > steps.start[0])
-    if kernel is not None and (alike := within & named(timeline, name, kernel.__eq__)).any():
-        within = alike
+    if kernel is not None and (is_kernel := within & named(timeline, name, kernel.__eq__)).any():
+        within = is_kernel
     start, end, name = start[within], end[within], name[within]
     if not len(start):
         return None
@@ -219,7 +221,7 @@ def _candidates(
             chosen &= named(timeline, work.name, cause.kernels)
         calls, launch = timeline.calls, launch_calls(timeline)
         launched = np.flatnonzero(chosen & (launch != NO_CALL))
-        place = places.at(timeline, *(getattr(calls, of)[launch[launched]] for of in _WHOSE))
+        place = places.at(timeline, *(getattr(calls, field)[launch[launched]] for field in _WHOSE))
         rows = launched[inside[place]]
         work = work.take(rows if len(rows) else np.flatnonzero(chosen))
         return work.start, work.end, work.name
@@ -233,7 +235,7 @@ def _candidates(
         inner = {path.rpartition("/")[2] for path in wheres}
         chosen = on_thread & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
     rows = np.flatnonzero(chosen)
-    rows = rows[inside[places.at(timeline, *(getattr(table, of)[rows] for of in _WHOSE))]]
+    rows = rows[inside[places.at(timeline, *(getattr(table, field)[rows] for field in _WHOSE))]]
     return table.start[rows], table.end[rows], table.name[rows]
 
 

@@ -41,10 +41,10 @@ def evidence_of(
         rows = table[figures.rows(table, inner)]
         rank_column = "delaying_rank" if "delaying_rank" in rows else "rank"
         rows_of_ranks = rows[rows[rank_column].isin(ranks)] if rank_column in rows else rows
-        shown = rows_of_ranks if len(rows_of_ranks) or candidate.has(Trait.LATE_RANK) else rows
+        candidates = rows_of_ranks if len(rows_of_ranks) or candidate.has(Trait.LATE_RANK) else rows
         if figures.analysis == "idle_causes":
-            shown = shown[shown[figures.key] >= _MIN_IDLE_SHARE * candidate.own_ns]
-        evidence += largest(figures.analysis, figures.key, shown)
+            candidates = candidates[candidates[figures.key] >= _MIN_IDLE_SHARE * candidate.own_ns]
+        evidence += largest(figures.analysis, figures.key, candidates)
     return tuple(evidence[:_MAX_EVIDENCE])
 
 
@@ -61,13 +61,13 @@ def largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
     values = filled[key].astype(float)
     top = filled.loc[values.sort_values(ascending=False, kind="stable").index[:2]]
     return [
-        Evidence(analysis, int(row["rank"]) if "rank" in row else None, key, _plain(row[key]))
+        Evidence(analysis, int(row["rank"]) if "rank" in row else None, key, _plain_value(row[key]))
         for _, row in top.iterrows()
         if float(row[key]) > 0
     ]
 
 
-def _plain(value: Any) -> int | float | str:
+def _plain_value(value: Any) -> int | float | str:
     number = float(value)
     return int(number) if number.is_integer() else number
 
@@ -123,20 +123,20 @@ def in_words(
     sentences = (entry.sentence for entry in figures if (entry.analysis, entry.key) == figure)
     say = next(filter(None, sentences), None) or (on_host and _ON_HOST.get(figure)) or _SENTENCES.get(figure)
     if row is None or say is None:
-        return plain(evidence)
+        return plain_figure(evidence)
     sentence = say(row)
     return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
 
 
 def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
-    same = table[evidence.key] == evidence.value
+    is_row = table[evidence.key] == evidence.value
     if evidence.rank is not None:
-        same &= table["rank"] == evidence.rank
-    rows: list[Row] = table[same].head(1).to_dict("records")
+        is_row &= table["rank"] == evidence.rank
+    rows: list[Row] = table[is_row].head(1).to_dict("records")
     return next(iter(rows), None)
 
 
-def plain(evidence: Evidence) -> str:
+def plain_figure(evidence: Evidence) -> str:
     """Return a figure under the name of its column, for those without a sentence of their own."""
     words = evidence.key.removesuffix("_ns").replace("_", " ")
     is_time = evidence.key.endswith("_ns") and not isinstance(evidence.value, str)
@@ -145,7 +145,7 @@ def plain(evidence: Evidence) -> str:
     return f"{prefix}{words} of {value} in {evidence.analysis}"
 
 
-def _idle(row: Row, idle: str = "the GPU is idle for") -> str:
+def _idle_sentence(row: Row, idle: str = "the GPU is idle for") -> str:
     calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
     inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
     reason = _WHILE.get(row["cause"], "for an unknown reason {place}").format(place=f"{inside}{calling}")
@@ -157,11 +157,13 @@ def _of_step(column: str, words: str) -> Callable[[Row], str]:
 
 
 def _calls(row: Row) -> str:
-    return f"{_several(row['num_calls'], 'call')} of {row['name']}, {format_ns(row['total_ns'])} in all"
+    return (
+        f"{_several_sentence(row['num_calls'], 'call')} of {row['name']}, {format_ns(row['total_ns'])} in all"
+    )
 
 
 def _copies(row: Row) -> str:
-    operations = f"{_several(row['count'], 'operation')} {row['operation']}"
+    operations = f"{_several_sentence(row['count'], 'operation')} {row['operation']}"
     return f"{operations}, {format_ns(row['total_ns'])} in all"
 
 
@@ -171,7 +173,7 @@ def _kernel(row: Row) -> str:
 
 
 def _runs(row: Row) -> str:
-    return f"{_several(row['instances'], 'run')} of {_kernel(row)}"
+    return f"{_several_sentence(row['instances'], 'run')} of {_kernel(row)}"
 
 
 def _waits(row: Row) -> str:
@@ -184,7 +186,8 @@ def _waits(row: Row) -> str:
 
 def _mpi_calls(row: Row) -> str:
     sizes = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
-    return f"{_several(row['calls'], 'call')} of {row['call']}{sizes}, {format_ns(row['median_ns'])} each"
+    calls = _several_sentence(row["calls"], "call")
+    return f"{calls} of {row['call']}{sizes}, {format_ns(row['median_ns'])} each"
 
 
 def _meanwhile(row: Row) -> str:
@@ -207,8 +210,8 @@ def _meanwhile(row: Row) -> str:
 def _file(kind: str) -> Callable[[Row], str]:
     doing, sizes = ("reads of", "read_bytes") if kind == "read" else ("writes to", "written_bytes")
     return lambda row: (
-        f"{doing} {row['file']} take {row[f'{kind}_s']:.3g} s of {_several(row['ranks'], 'rank')}: "
-        f"{format_bytes(row[sizes])} in {_several(row[f'{kind}s'], 'call')} (Darshan)"
+        f"{doing} {row['file']} take {row[f'{kind}_s']:.3g} s of {_several_sentence(row['ranks'], 'rank')}: "
+        f"{format_bytes(row[sizes])} in {_several_sentence(row[f'{kind}s'], 'call')} (Darshan)"
     )
 
 
@@ -218,12 +221,12 @@ def _with_unit(value: float, unit: str) -> str:
     return f"{value:,.4g} {unit}".strip()
 
 
-def _several(number: float, noun: str) -> str:
+def _several_sentence(number: float, noun: str) -> str:
     return counted(int(number), noun)
 
 
 _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
-    ("idle_causes", "idle_ns_per_step"): _idle,
+    ("idle_causes", "idle_ns_per_step"): _idle_sentence,
     ("step_account", "idle_ns"): _of_step("idle_ns", "the GPU is idle for"),
     ("step_account", "compute_ns"): _of_step("compute_ns", "compute takes"),
     ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "communication alone takes"),
@@ -232,7 +235,8 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("api", "total_ns"): _calls,
     ("api", "num_calls"): _calls,
     ("os_calls", "ns_per_step"): lambda row: (
-        f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, {_several(row['calls'], 'call')}"
+        f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, "
+        f"{_several_sentence(row['calls'], 'call')}"
     ),
     ("memops", "total_ns"): _copies,
     ("memops", "count"): _copies,
@@ -250,19 +254,21 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
         f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
     ),
     ("rank_collectives", "world_ranks"): lambda row: (
-        f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
+        f"its collectives belong to {_several_sentence(row['world_ranks'], 'rank')}"
     ),
     ("coincidences", "then"): _meanwhile,
     ("darshan_files", "read_s"): _file("read"),
     ("darshan_files", "write_s"): _file("write"),
-    ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
-    ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
+    ("operators", "calls"): lambda row: f"{_several_sentence(row['calls'], 'call')} of {row['name']}",
+    ("ranges", "instances"): lambda row: (
+        f"{_several_sentence(row['instances'], 'instance')} of {row['range']}"
+    ),
 }
 """The sentence for a row of an analysis, by the analysis and the column of the figure."""
 
 _IDLE_HOST = "no operator and no collective runs for"
 _ON_HOST: dict[tuple[str, str], Callable[[Row], str]] = {
-    ("idle_causes", "idle_ns_per_step"): lambda row: _idle(row, _IDLE_HOST),
+    ("idle_causes", "idle_ns_per_step"): lambda row: _idle_sentence(row, _IDLE_HOST),
     ("step_account", "idle_ns"): _of_step("idle_ns", _IDLE_HOST),
 }
 """The sentences about programs without work on a GPU, where they differ."""

@@ -21,14 +21,14 @@ import pandas as pd
 from hpcprof.analysis.explain.arrangement import (
     POOR_REPLAY_PCT,
     SURELY_SLOW,
-    as_sure,
-    beyond_profiler,
-    by_steps,
     drifts,
     finding_of,
-    ordered,
+    join_by_steps,
+    order_findings,
     slow_hosts,
-    trust,
+    usual_confidence,
+    with_certain_interval,
+    without_profiler_cost,
 )
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, is_a
 from hpcprof.analysis.explain.culprits import with_culprits
@@ -127,21 +127,23 @@ def explain_noted(
         "darshan_files": files,
     }
     findings, _ = of_series(tables, ranks, series, {})
-    placed = with_machine(ordered(findings, round(series.wall.mean()), {}), tables)
+    placed = with_machine(order_findings(findings, round(series.wall.mean()), {}), tables)
     placed = with_files(with_waiting(placed, coincidences, elapsed), tables)
     rare = [finding for finding in placed if is_rare(finding)]
 
     def told(finding: Finding) -> Finding:
         return replace(finding, evidence_text=tuple(in_words(tables, item) for item in finding.evidence))
 
-    common = ordered([finding.changed(told) for finding in placed if finding not in rare], round(elapsed), {})
+    common = order_findings(
+        [finding.changed(told) for finding in placed if finding not in rare], round(elapsed), {}
+    )
     return common, tuple(map(rare_steps, rare))
 
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
-    summary = _measured(inputs, len(series.wall))
+    summary = _measured_step(inputs, len(series.wall))
     elapsed, once = summary.elapsed_ns, summary.once
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if summary.kinds else []
     kind_of = dict(zip(series.steps.tolist(), numbers, strict=False))
@@ -157,7 +159,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             ]
         source = steps_of(timelines[inputs.ranks[0]]).source if len(series.wall) else None
         summary = replace(summary, source=source, compute_pct=None)
-        findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
+        findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     is_mpi = built.graph.is_of_host
@@ -180,18 +182,21 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     recorded_elapsed = elapsed or round(search.wall)
     elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
-    usual = trust(inputs, built, error)
+    usual = usual_confidence(inputs, built, error)
     doubts = [*share.doubts, *absent]
     if error > POOR_REPLAY_PCT and any(item.candidate.cause.name == Cause.CONTENTION for item in causes):
         causes = [item for item in causes if item.candidate.cause.name != Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
     level = next((finding for finding in findings if finding.cause == Cause.STEP_DRIFT), None)
     drifters = [item.candidate for item in causes if level and drifts(item, series)]
-    causes = [as_sure(item, level) if level and item.candidate in drifters else item for item in causes]
-    causes, uncertain = beyond_profiler(built, causes, elapsed)
+    causes = [
+        with_certain_interval(item, level) if level and item.candidate in drifters else item
+        for item in causes
+    ]
+    causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
-    findings = by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
+    findings = join_by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
     # A cost of the whole step may be that of its only place.
     hiding = [*{(item.cause, item.where, item.ranks): item for item in hiding}.values()]
@@ -213,9 +218,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     quiet = is_mpi or replay.recorded is not None
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
-    rest = rest_of_capture(inputs.tables["breakdown"], covered)
-    unjudged = (*rest, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
-    findings = with_machine(ordered(findings, elapsed, kind_of), inputs.tables)
+    uncovered = rest_of_capture(inputs.tables["breakdown"], covered)
+    unjudged = (*uncovered, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
+    findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
     if not quiet:
         idle = unexplained_idle(inputs.tables["step_account"], explanation.shown(), elapsed)
@@ -238,10 +243,10 @@ def _weights(
     if not kinds or graph.steps == built.steps:
         return (None if steady.all() or not steady[:-1].any() else steady), []
     replayed = np.array([kinds.get(number, 0) for number in numbers])
-    every = np.array([*kinds.values()])
-    absent = sorted({*every.tolist()} - {*replayed.tolist()})
-    counts = [np.count_nonzero(every == kind) / np.count_nonzero(replayed == kind) for kind in replayed]
-    weights = np.maximum(np.array(counts), 1 / len(every)) * (steady if steady[:-1].any() else 1.0)
+    all_kinds = np.array([*kinds.values()])
+    absent = sorted({*all_kinds.tolist()} - {*replayed.tolist()})
+    counts = [np.count_nonzero(all_kinds == kind) / np.count_nonzero(replayed == kind) for kind in replayed]
+    weights = np.maximum(np.array(counts), 1 / len(all_kinds)) * (steady if steady[:-1].any() else 1.0)
     return weights, [
         NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
         for kind in absent
@@ -268,19 +273,21 @@ def _main_kernel(scene: Scene, elapsed: int, profiler: str) -> MainKernel | None
     return MainKernel(kernel, round(min(share, 100.0), 3), where, counted)
 
 
-def _measured(inputs: ExplainInputs, steps: int) -> StepSummary:
+def _measured_step(inputs: ExplainInputs, steps: int) -> StepSummary:
     """Return what is known of the ``steps`` steps before a replay."""
     account, rows = inputs.tables["step_account"], inputs.tables["step_kinds"]
     summary = StepSummary(None, steps, len(inputs.ranks), 0, None, once=once_steps(account))
     if not len(rows):
         return summary
-    every, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
+    all_steps, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
     elapsed, number, compute = rows[["elapsed_ns", "counted_steps", "compute_ns"]].iloc[0]
     return replace(
         summary,
-        wall_p50_ns=int(every.wall_p50_ns),
+        wall_p50_ns=int(all_steps.wall_p50_ns),
         elapsed_ns=int(elapsed),
-        kinds=tuple(StepKind(int(kind), float(share), int(p50), int(of)) for kind, share, p50, of in kinds),
+        kinds=tuple(
+            StepKind(int(kind), float(share), int(p50), int(count)) for kind, share, p50, count in kinds
+        ),
         counted_steps=None if pd.isna(number) else int(number),
         compute_pct=round(min(100.0, 100 * float(compute) / float(elapsed)), 3) if elapsed else None,
     )

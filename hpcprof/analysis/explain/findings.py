@@ -21,13 +21,13 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 _MOST_FINDINGS = 6
-_SAME = 0.9
+_MIN_KEPT_SHARE = 0.9
 """Minimum share of the saving that a narrower cause keeps to be the one to name."""
 
 _TELLS = 0.75
 """The same for a cause that tells why a broader one happens."""
 
-_ABSORBED = 0.5
+_MAX_ABSORBED_SHARE = 0.5
 """Maximum share of its saving that an alternative keeps after another cause is gone."""
 
 _MOST_ALTERNATIVES = 3
@@ -35,7 +35,7 @@ _SOME_STEPS = 0.5
 _MOSTLY = 0.8
 """Minimum share of the saving in at most half of the steps for a cause of these steps."""
 
-_HIDDEN_PCT = 3.0
+_MIN_HIDDEN_PCT = 3.0
 
 MUCH_SLOWER = 1.6
 """Minimum slowdown of a host whose cost is removed before the other causes are judged."""
@@ -109,44 +109,46 @@ class Search:
         for late in slow:
             if late.candidate.slower >= MUCH_SLOWER:
                 base = late.candidate.remove(base, late.ranks)
-        begin = self._elapsed(base) if slow else self.unchanged
+        begin = self._elapsed_times(base) if slow else self.unchanged
         chosen: list[Judged] = []
         times, walls = base, begin
         savings = self._savings(times, [item for item in self.candidates if not item.slower])
-        hidden = self._hidden(savings)
+        hidden = self._hidden_host_work(savings)
         while len(chosen) < _MOST_FINDINGS:
             worth = [(saving, item) for saving, item in savings if 100 * saving >= LEAST_PCT * self.wall]
-            judged = self._best(times, walls, worth) or self._late_together(times, walls)
+            judged = self._best_candidate(times, walls, worth) or self._joint_lateness(times, walls)
             if judged is None:
                 break
             # A saving beyond a cause's own share is due to the causes before it.
-            alone = self._judged(base, begin, judged.candidate, judged.ranks) if chosen else judged
-            hiding = self._hiding(chosen, judged, alone)
+            alone = self._judge_candidate(base, begin, judged.candidate, judged.ranks) if chosen else judged
+            hiding = self._hiding_findings(chosen, judged, alone)
             without = judged.candidate.remove(times, judged.ranks)
             # A late rank costs little while another one is as late.
-            left = [
+            remaining = [
                 (saving, item)
                 for saving, item in savings
                 if ((saving, item) in worth or item.has(Trait.LATE_RANK))
                 and not _overlaps(item, judged.candidate)
             ]
-            savings = self._savings(without, [item for _, item in left])
+            savings = self._savings(without, [item for _, item in remaining])
             absorbed = [
                 pair
-                for pair, (rest, _) in zip(left, savings, strict=True)
+                for pair, (remainder, _) in zip(remaining, savings, strict=True)
                 if pair[1].cause is not judged.candidate.cause
-                and rest < _ABSORBED * pair[0]
+                and remainder < _MAX_ABSORBED_SHARE * pair[0]
                 and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
             ]
-            others = self._alternatives(times, walls, absorbed)
-            least, of = (judged, times) if hiding or judged.saving <= alone.saving else (alone, base)
+            alternatives = self._alternatives(times, walls, absorbed)
+            least, measured_in = (judged, times) if hiding or judged.saving <= alone.saving else (alone, base)
             together = hiding or judged.together
-            chosen.append(replace(self._bounded(least, of), alternatives=others, together=together))
-            times, walls = without, self._elapsed(without)
-            hidden = [self._limiting(item, chosen[-1], times) for item in hidden]
+            chosen.append(
+                replace(self._with_interval(least, measured_in), alternatives=alternatives, together=together)
+            )
+            times, walls = without, self._elapsed_times(without)
+            hidden = [self._limiting_cost(item, chosen[-1], times) for item in hidden]
         return chosen, hidden, slow
 
-    def _limiting(self, late: Judged, last: Judged, times: Times) -> Judged:
+    def _limiting_cost(self, late: Judged, last: Judged, times: Times) -> Judged:
         """Return a hidden cost, which limits the step after a finding if it shortens what is left."""
         ((saving, _),) = (
             self._savings(times, [late.candidate]) if late.limits_after is None else ((0.0, None),)
@@ -154,24 +156,26 @@ class Search:
         limits = 100 * saving >= LEAST_ESTIMATE_PCT * self.wall
         return replace(late, limits_after=last) if limits else late
 
-    def _hiding(self, earlier: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
+    def _hiding_findings(
+        self, earlier: Sequence[Judged], judged: Judged, alone: Judged
+    ) -> tuple[Judged, ...]:
         """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""
         hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
         if not hidden or not judged.candidate.has(Trait.LATE_RANK):
             return ()
         late = [item for item in earlier if item.candidate.has(Trait.LATE_RANK)]
-        others = [item for item in late if not set(item.ranks) & set(judged.ranks)]
-        return tuple(others or (earlier if not late else ()))
+        other_late = [item for item in late if not set(item.ranks) & set(judged.ranks)]
+        return tuple(other_late or (earlier if not late else ()))
 
-    def _late_together(self, times: Times, walls: Ints) -> Judged | None:
+    def _joint_lateness(self, times: Times, walls: Ints) -> Judged | None:
         """Return ranks that are late by different causes, where a step gains enough only without both.
 
         The later rank is the finding, and the other one goes with it. If pairs save about as much, the pair
         with the fewest ranks counts.
         """
-        by_host, by_gpu = map(self._latest, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
+        by_host, by_gpu = map(self._latest_candidates, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
         pairs = [
-            self._without_both(times, walls, *sorted((first, other), key=lambda late: -late.own_ns))
+            self._judge_without_both(times, walls, *sorted((first, other), key=lambda late: -late.own_ns))
             for first in by_host
             for other in by_gpu
             if not set(first.ranks) & set(other.ranks)
@@ -180,26 +184,26 @@ class Search:
         if 100 * best < LEAST_ESTIMATE_PCT * self.wall:
             return None
         chosen = min(
-            (pair for pair in pairs if pair.saving >= _SAME * best),
+            (pair for pair in pairs if pair.saving >= _MIN_KEPT_SHARE * best),
             key=lambda pair: len(pair.ranks) + len(pair.together[0].ranks),
         )
-        other = self._judged(times, walls, chosen.together[0].candidate, chosen.together[0].ranks)
-        return replace(chosen, together=(self._bounded(other, times),))
+        other = self._judge_candidate(times, walls, chosen.together[0].candidate, chosen.together[0].ranks)
+        return replace(chosen, together=(self._with_interval(other, times),))
 
-    def _latest(self, cause: Cause) -> list[Candidate]:
+    def _latest_candidates(self, cause: Cause) -> list[Candidate]:
         """Return the latest rank by a cause and the latest group; none if a host is slower everywhere."""
         late = [item for item in self.candidates if item.cause.name == cause]
         several = [[item for item in late if (len(item.ranks) > 1) == group] for group in (False, True)]
-        latest = [max(alike, key=lambda item: item.own_ns) for alike in several if alike]
+        latest = [max(members, key=lambda item: item.own_ns) for members in several if members]
         return [] if any(item.slower for item in latest) else latest
 
-    def _without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
+    def _judge_without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
         """Judge ``first`` with what a step gains without both causes."""
 
         def remove(times: Times, _: tuple[int, ...] | None) -> Times:
             return second.remove(first.remove(times, first.ranks), second.ranks)
 
-        both = self._judged(times, walls, replace(first, remove=remove), first.ranks)
+        both = self._judge_candidate(times, walls, replace(first, remove=remove), first.ranks)
         other = Judged(second, second.ranks, 0.0, np.empty(0), Interval(0.0, 0.0))
         return replace(both, together=(other,))
 
@@ -208,19 +212,19 @@ class Search:
     ) -> tuple[Judged, ...]:
         alternatives: list[Judged] = []
         while len(alternatives) < _MOST_ALTERNATIVES:
-            judged = self._best(times, walls, absorbed)
+            judged = self._best_candidate(times, walls, absorbed)
             if judged is None:
                 break
-            alternatives.append(self._bounded(judged, times))
+            alternatives.append(self._with_interval(judged, times))
             absorbed = [pair for pair in absorbed if pair[1].cause is not judged.candidate.cause]
         return tuple(alternatives)
 
     def _savings(self, times: Times, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
         """Return what each candidate saves, about: the same kernels stay beside communication."""
-        before = self._elapsed(times, exact=False)
-        without = (self._elapsed(item.remove(times, item.ranks), exact=False) for item in candidates)
+        before = self._elapsed_times(times, exact=False)
+        without = (self._elapsed_times(item.remove(times, item.ranks), exact=False) for item in candidates)
         return [
-            (self._mean_of(_gained(before, after)), item)
+            (self._mean_of(_gains_of_steps(before, after)), item)
             for after, item in zip(without, candidates, strict=True)
         ]
 
@@ -230,21 +234,21 @@ class Search:
         slow = []
         for candidate in self.candidates:
             if candidate.slower > 1:
-                judged = self._judged(times, walls, candidate, candidate.ranks)
+                judged = self._judge_candidate(times, walls, candidate, candidate.ranks)
                 if 100 * judged.saving >= LEAST_PCT * self.wall:
-                    slow.append(self._bounded(judged, times))
+                    slow.append(self._with_interval(judged, times))
                     times = candidate.remove(times, candidate.ranks)
-                    walls = self._elapsed(times)
+                    walls = self._elapsed_times(times)
         return slow
 
     def _mean(self, times: Times) -> float:
-        return self._mean_of(self._elapsed(times))
+        return self._mean_of(self._elapsed_times(times))
 
     def _mean_of(self, steps: Ints | Floats) -> float:
         """Return the mean of values of the replayed steps over the steps that these stand for."""
         return float(np.average(steps, weights=self._weights[: len(steps)]))
 
-    def _elapsed(self, times: Times, *, exact: bool = True) -> Ints:
+    def _elapsed_times(self, times: Times, *, exact: bool = True) -> Ints:
         """Return the elapsed time of each step; a quarter of what is asked for was asked for before.
 
         Where communication slows nothing, replays with and without it are the same.
@@ -257,30 +261,36 @@ class Search:
             self._found[state] = self.replay.elapsed(self.replay.moments(times, exact=exact))
         return self._found[state]
 
-    def _best(self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]) -> Judged | None:
+    def _best_candidate(
+        self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]
+    ) -> Judged | None:
         """Return the narrowest candidate that saves about as much as the best one; None without one."""
         if not savings:
             return None
         best = max(saving for saving, _ in savings)
-        least = {True: _TELLS * best, False: _SAME * best}
-        near = (item for saving, item in savings if saving >= least[item.has(Trait.TELLING)])
-        narrow = min(near, key=_breadth)
+        least = {True: _TELLS * best, False: _MIN_KEPT_SHARE * best}
+        near_best = (item for saving, item in savings if saving >= least[item.has(Trait.TELLING)])
+        narrow = min(near_best, key=_breadth)
         if narrow.has(Trait.BROAD):
-            alike = [(saving / best, item) for saving, item in savings if item.cause is narrow.cause]
-            narrow = _around([item for share, item in alike if share >= _ABSORBED], narrow)
-        return self._narrowed(times, walls, narrow)
+            same_cause = [(saving / best, item) for saving, item in savings if item.cause is narrow.cause]
+            narrow = _enclosing_candidate(
+                [item for share, item in same_cause if share >= _MAX_ABSORBED_SHARE], narrow
+            )
+        return self._narrow_to_rank(times, walls, narrow)
 
-    def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
+    def _narrow_to_rank(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
         """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
-        whole = self._judged(times, walls, candidate, candidate.ranks)
+        whole = self._judge_candidate(times, walls, candidate, candidate.ranks)
         if candidate.has(Trait.ALL_RANKS) or candidate.only == NONE:
             return whole
-        alone = self._judged(times, walls, candidate, (candidate.only,))
-        return alone if alone.saving >= _SAME * whole.saving else whole
+        alone = self._judge_candidate(times, walls, candidate, (candidate.only,))
+        return alone if alone.saving >= _MIN_KEPT_SHARE * whole.saving else whole
 
-    def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
+    def _judge_candidate(
+        self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]
+    ) -> Judged:
         changed = candidate.remove(times, ranks)
-        gained = _gained(walls, self._elapsed(changed))
+        gained = _gains_of_steps(walls, self._elapsed_times(changed))
         # A single event is no cause of the other steps.
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
         saving = self._mean_of(gained)
@@ -291,7 +301,7 @@ class Search:
             steps = self._numbers(times, changed, chosen)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
-    def _bounded(self, judged: Judged, times: Times) -> Judged:
+    def _with_interval(self, judged: Judged, times: Times) -> Judged:
         remove, ranks = judged.candidate.remove, judged.ranks
         if judged.candidate.has(Trait.BROAD):
             # A host that is quick enough on another machine is no cause.
@@ -325,13 +335,13 @@ class Search:
         earlier = int(less[before].sum() > less[~before].sum())
         return tuple((np.flatnonzero(chosen) + first + earlier).tolist())
 
-    def _hidden(self, savings: Sequence[tuple[float, Candidate]]) -> list[Judged]:
+    def _hidden_host_work(self, savings: Sequence[tuple[float, Candidate]]) -> list[Judged]:
         """Return the work of the host that takes long and costs about nothing, at its narrowest places."""
         hidden = [
             Judged(item, item.ranks, max(0.0, saving), np.empty(0), Interval(0.0, max(0.0, saving)))
             for saving, item in savings
             if item.has(Trait.HIDES)
-            and 100 * item.own_ns >= _HIDDEN_PCT * self.wall
+            and 100 * item.own_ns >= _MIN_HIDDEN_PCT * self.wall
             and 100 * saving < LEAST_PCT * self.wall
         ]
         hidden.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
@@ -343,12 +353,18 @@ class Search:
 
 
 def _outer(inner: Judged, other: Judged) -> bool:
-    mine, its = inner.candidate, other.candidate
-    inside = its.where != mine.where and is_inside(its.where, mine.where)
-    return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
+    inner_candidate, outer_candidate = inner.candidate, other.candidate
+    inside = outer_candidate.where != inner_candidate.where and is_inside(
+        outer_candidate.where, inner_candidate.where
+    )
+    return (
+        inner_candidate.cause is outer_candidate.cause
+        and inside
+        and outer_candidate.own_ns >= _MIN_KEPT_SHARE * inner_candidate.own_ns
+    )
 
 
-def _gained(before: Ints, after: Ints) -> Floats:
+def _gains_of_steps(before: Ints, after: Ints) -> Floats:
     """Return what each step gains, the first at most as much as another: queues are empty when it begins."""
     gained = (before - after).astype(float)
     gained[0] = min(gained[0], gained[1:].max(initial=gained[0] if len(gained) == 1 else 0.0))
@@ -376,7 +392,7 @@ def _breadth(candidate: Candidate) -> tuple[bool, int, bool, bool, float, int]:
     return candidate.has(Trait.BROAD), ranks, syncs, unknown, candidate.own_ns, -len(candidate.where)
 
 
-def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
+def _enclosing_candidate(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
     """Return the narrowest of some places if it lies in, or around, each of the others; else the whole step.
 
     Where it also helps to be quicker in another place, none alone is the cause. The place with the most time

@@ -34,7 +34,7 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     findings = list(findings)
     # Without any finding, nobody asks for the table.
     rows = [] if not findings else _rows(tables[TABLE])
-    return with_files([_explained(finding, rows) for finding in findings] if rows else findings, tables)
+    return with_files([_with_reasons(finding, rows) for finding in findings] if rows else findings, tables)
 
 
 def _waits() -> list[tuple[str, MachineWait]]:
@@ -65,21 +65,21 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
+def _with_reasons(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
     for cause, wait in _waits():
-        as_wait = _as_waiting(finding, rows, cause, wait) if wait.metrics else None
+        as_wait = _waiting_finding(finding, rows, cause, wait) if wait.metrics else None
         if as_wait is not None:
             return as_wait
-    about = _about(finding, rows)
+    rows_about = _rows_about(finding, rows)
     enough = _ENOUGH * (finding.share_pct or 0.0)
-    reasons = (row for row in about if row["beyond_chance"])
+    reasons = (row for row in rows_about if row["beyond_chance"])
     explains = ((row, _explained_pct(row)) for row in reasons)
-    shown = [row for row, share in explains if share is None or share >= enough][:_MOST_REASONS]
-    shown += [row for row in about if row not in shown][: _MOST_CHANCES if not shown else 0]
-    return replace(finding, evidence=(*finding.evidence, *map(_evidence, shown)))
+    reported = [row for row, share in explains if share is None or share >= enough][:_MOST_REASONS]
+    reported += [row for row in rows_about if row not in reported][: _MOST_CHANCES if not reported else 0]
+    return replace(finding, evidence=(*finding.evidence, *map(_evidence, reported)))
 
 
-def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _rows_about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     subject = cause_of(finding.cause).meanwhile
     matching = [row for row in rows if row["subject"] == subject]
     if subject == "rank":
@@ -106,7 +106,7 @@ def _explained_pct(row: Mapping[str, Any]) -> float | None:
     return 100 * more if row["unit"] in ("s/s", "cores") else None
 
 
-def _as_waiting(
+def _waiting_finding(
     finding: Finding, rows: Sequence[Mapping[str, Any]], cause: str, wait: MachineWait
 ) -> Finding | None:
     """Return a finding about the host as one about waiting for something; None if that is not its time.
@@ -130,13 +130,13 @@ def _as_waiting(
         and row["rank"] in finding.ranks
         and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
     ]
-    shown = in_steps or on_ranks
-    if not shown:
+    rows_shown = in_steps or on_ranks
+    if not rows_shown:
         return None
-    also = [row for row in in_long if in_steps and row["metric"] in (*wait.metrics, *wait.beside)]
-    late = {int(row["rank"]) for row in shown if row["rank"] is not None}
+    further = [row for row in in_long if in_steps and row["metric"] in (*wait.metrics, *wait.beside)]
+    late = {int(row["rank"]) for row in rows_shown if row["rank"] is not None}
     ranks = tuple(sorted(late)) or finding.ranks
-    reasons = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
+    reasons = [*rows_shown, *(row for row in further if row not in rows_shown)][:_MOST_REASONS]
     where = "" if finding.cause == Cause.STEP_SPIKES else finding.where
     return replace(
         finding,
@@ -150,12 +150,14 @@ def _as_waiting(
 
 def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a rank for which memory is short waits for hardly anything else in long steps."""
-    alike = [line for line in rows if line["rank"] == row["rank"]]
+    rank_lines = [line for line in rows if line["rank"] == row["rank"]]
     blocked = (
-        line["then"] for line in alike if (line["subject"], line["metric"]) == ("spikes", "blocked_pct")
+        line["then"] for line in rank_lines if (line["subject"], line["metric"]) == ("spikes", "blocked_pct")
     )
     share = row["then"] * (100 if row["unit"] == "s/s" else 1)
-    return any(line["subject"] == "memory" for line in alike) and share >= _ENOUGH * max(blocked, default=0.0)
+    return any(line["subject"] == "memory" for line in rank_lines) and share >= _ENOUGH * max(
+        blocked, default=0.0
+    )
 
 
 def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:

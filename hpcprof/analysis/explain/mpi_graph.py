@@ -102,26 +102,26 @@ class _RankCalls:
 
 
 def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _RankCalls:
-    every = run.calls
-    low, high = np.searchsorted(every.rank, [rank, rank + 1])
+    all_calls = run.calls
+    low, high = np.searchsorted(all_calls.rank, [rank, rank + 1])
     rows = np.arange(low, high)
-    rows = rows[(every.own_start[rows] >= bounds[0]) & (every.own_start[rows] < bounds[-1])]
-    main = every.sequence[low] if high > low else 0
-    last_of_main = int(np.searchsorted(every.sequence[low:high], main, side="right")) + low
+    rows = rows[(all_calls.own_start[rows] >= bounds[0]) & (all_calls.own_start[rows] < bounds[-1])]
+    main = all_calls.sequence[low] if high > low else 0
+    last_of_main = int(np.searchsorted(all_calls.sequence[low:high], main, side="right")) + low
     count = len(bounds)
     row = np.concatenate((np.full(count, NONE), rows))
-    sequence = np.concatenate((np.full(count, main), every.sequence[rows]))
-    start = np.concatenate((bounds, every.own_start[rows]))
-    end = np.concatenate((bounds, every.own_end[rows]))
+    sequence = np.concatenate((np.full(count, main), all_calls.sequence[rows]))
+    start = np.concatenate((bounds, all_calls.own_start[rows]))
+    end = np.concatenate((bounds, all_calls.own_end[rows]))
     order = np.lexsort((row != NONE, start, sequence))
-    next_row = low + np.searchsorted(every.own_start[low:last_of_main], bounds)
+    next_row = low + np.searchsorted(all_calls.own_start[low:last_of_main], bounds)
     following = np.concatenate((np.where(next_row < last_of_main, next_row, NONE), rows))
     row, sequence, start, end, following = (part[order] for part in (row, sequence, start, end, following))
     again = np.append(False, sequence[1:] == sequence[:-1])
     # Calls of a thread do not overlap, but stamps of damaged profiles may.
     begin = np.maximum(start, np.where(again, np.append(start[:1], end[:-1]), start))
     step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, count - 2)
-    name = np.where(row == NONE, NONE, every.name[row])
+    name = np.where(row == NONE, NONE, all_calls.name[row])
     calls = HostCalls(
         row=row,
         start=clock.common(rank, begin),
@@ -151,23 +151,23 @@ def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[st
     innermost = np.full(len(gaps), NONE)
     owner, begin, finish = np.arange(len(gaps)), start, end
     if len(timeline.ranges) and len(gaps):
-        owner, begin, finish, innermost = _divided(timeline, run, calls.thread[gaps], start, end, number)
-    between = _between(run, part.following[gaps], number)
+        owner, begin, finish, innermost = _divide_gaps(timeline, run, calls.thread[gaps], start, end, number)
+    between = _rows_between(run, part.following[gaps], number)
     place = np.where(innermost == NONE, between[owner], innermost)
     return tuple(number), HostPieces(gaps[owner], place, finish - begin, calls.step[gaps[owner]])
 
 
-def _divided(
+def _divide_gaps(
     timeline: Timeline, run: RunMpi, thread: Ints, start: Ints, end: Ints, number: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints]:
     places = places_of(timeline, int(start.min()), int(end.max()))
     columns = []
-    for (sequence,), mine in rows_by_key(thread):
+    for (sequence,), own_rows in rows_by_key(thread):
         opened, marking = places.of(_thread(timeline, run, sequence))
-        owner, begin, finish = split_by_function((opened, marking), start[mine], end[mine])
+        owner, begin, finish = split_by_function((opened, marking), start[own_rows], end[own_rows])
         place = opened.at(begin)
         place = np.where(place == NONE, marking.at(begin), place)
-        columns.append((mine[owner], begin, finish, place))
+        columns.append((own_rows[owner], begin, finish, place))
     owner, begin, finish, place = (np.concatenate(column) for column in zip(*columns, strict=True))
     texts = [number.setdefault(text, len(number)) if text else NONE for text in places.texts]
     return owner, begin, finish, np.array([*texts, NONE], np.int64)[place]
@@ -185,17 +185,17 @@ def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], ru
     for timeline, part in zip(timelines.values(), parts, strict=True):
         calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
         gaps = np.flatnonzero(part.calls.before != NONE)
-        for (sequence,), mine in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
+        for (sequence,), own_rows in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
             process, thread = _thread(timeline, run, sequence)
             on_thread = calls.take((calls.process == process) & (calls.thread == thread))
-            rows = gaps[mine]
+            rows = gaps[own_rows]
             start, end = part.own_end[part.calls.before[rows]], part.own_start[rows]
             time[rows] = coverage(start, end, union(on_thread.start, on_thread.end))
         times.append(time)
     return np.concatenate(times)
 
 
-def _between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
+def _rows_between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:
     calls = run.calls
     last = following == NONE
     before = np.where(following > 0, calls.name[following - 1], NONE)

@@ -64,7 +64,7 @@ class MpiPart:
         inner = np.count_nonzero(directions + directions.T, axis=0) > 1
         relays = self.relays[inner[self.relays[:, 1]]]
         passed = relays[relays[:, 0] != relays[:, 2]]
-        if not len(passed) or len(passed) < _RELAYED * len(relays):
+        if not len(passed) or len(passed) < _MIN_RELAYED_SHARE * len(relays):
             return False
         after: dict[tuple[int, int], set[tuple[int, int]]] = {}
         for source, rank, target in np.unique(passed, axis=0).tolist():
@@ -78,15 +78,15 @@ class MpiPart:
         if len(directions) <= 2 or not directions.any():
             return NONE
         hub = int((directions.sum(axis=0) + directions.sum(axis=1)).argmax())
-        others = np.delete(np.arange(len(directions)), hub)
-        serves = (directions[hub, others] > 0) & (directions[others, hub] > 0)
-        return hub if serves.all() and not directions[np.ix_(others, others)].any() else NONE
+        clients = np.delete(np.arange(len(directions)), hub)
+        serves = (directions[hub, clients] > 0) & (directions[clients, hub] > 0)
+        return hub if serves.all() and not directions[np.ix_(clients, clients)].any() else NONE
 
 
-_RELAYED = 0.75
+_MIN_RELAYED_SHARE = 0.75
 """Minimum share of a pipeline's messages after others that go on, first and last rank left out."""
 
-_NEAR_NS = 20_000
+_MAX_SWAPPED_NS = 20_000
 """Moments of two ranks that are so close may be in the other order."""
 
 _MOSTLY = 0.5
@@ -110,7 +110,7 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     came, target = received[last[rows]], rank[received[rows]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= _NEAR_NS
+    at_once = calls.start[sent[rows]] - calls.end[received[last[rows]]] <= _MAX_SWAPPED_NS
     source = np.where(answers | at_once, target, rank[sent[last[rows]]])
     return np.column_stack((source, rank[sent[rows]], target))
 
@@ -132,10 +132,10 @@ class MpiNeeds:
 
     def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:
         self._calls, self._run, self._row = calls, run, row
-        kept = np.flatnonzero(row != NONE)
-        self._real = kept[np.lexsort((calls.start[kept], calls.thread[kept]))]
+        has_row = np.flatnonzero(row != NONE)
+        self._real = has_row[np.lexsort((calls.start[has_row], calls.thread[has_row]))]
         node = np.full(len(run.calls) + 1, NONE)
-        node[row[kept]] = kept
+        node[row[has_row]] = has_row
         operations = run.operations
         receives, held = operations.matched_receives, blocked_sends(run)
         sends = operations.matched_sends
@@ -154,28 +154,32 @@ class MpiNeeds:
         gathered: list[tuple[Ints, Ints]] = []
         for op, rows in collective_tables(run):
             name = operations.ops[op]
-            begin, done = node[operations.begin[rows]], node[operations.completes[rows]]
-            here = np.all((begin != NONE) & (done != NONE), axis=1)
-            rows, begin, done = rows[here], begin[here], done[here]
+            begin, completed = node[operations.begin[rows]], node[operations.completes[rows]]
+            is_complete = np.all((begin != NONE) & (completed != NONE), axis=1)
+            rows, begin, completed = rows[is_complete], begin[is_complete], completed[is_complete]
             is_root = operations.rank[rows] == operations.root[rows][:, :1]
             one_root = is_root.sum(axis=1) == 1
             if run.waits_for_all(op, rows):
-                joined += zip(begin, done, strict=True)
+                joined += zip(begin, completed, strict=True)
             elif name in PREFIX:
                 waiters, other = scan_predecessors(run, rows)
                 rooted.append((node[operations.begin[other]], node[operations.completes[waiters]]))
             elif name in FROM_ROOT:
-                rows, begin, done, is_root = (column[one_root] for column in (rows, begin, done, is_root))
-                others = rows.shape[1] - 1
-                rooted.append((np.repeat(begin[is_root], others), done[~is_root]))
+                rows, begin, completed, is_root = (
+                    column[one_root] for column in (rows, begin, completed, is_root)
+                )
+                peer_count = rows.shape[1] - 1
+                rooted.append((np.repeat(begin[is_root], peer_count), completed[~is_root]))
             elif name in TO_ROOT:
-                rows, begin, done, is_root = (column[one_root] for column in (rows, begin, done, is_root))
+                rows, begin, completed, is_root = (
+                    column[one_root] for column in (rows, begin, completed, is_root)
+                )
                 blocked.append(blocked_givers(run, rows))
-                gathered += zip(begin, done[is_root][:, None], strict=True)
+                gathered += zip(begin, completed[is_root][:, None], strict=True)
         self._held, self._posted, *_ = self._pairs(
             run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
         )
-        root, leaves = (np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1))
+        root, leaves = (np.concatenate([pair[side] for pair in rooted] or [_NO_ROWS]) for side in (0, 1))
         self._needs = (
             (self._received, self._sent, EdgeKind.MESSAGE),
             (self._held, self._posted, EdgeKind.RENDEZVOUS),
@@ -187,8 +191,8 @@ class MpiNeeds:
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
         operations = run.operations
         waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
-        here = (waiter != NONE) & (other != NONE) & (waiter != other)
-        return waiter[here], other[here], partner[here]
+        is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)
+        return waiter[is_pair], other[is_pair], partner[is_pair]
 
     def _progress(self, run: RunMpi, waiter: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
         """Return calls that end because a partner is inside MPI again, and the call in which it is.
@@ -200,19 +204,19 @@ class MpiNeeds:
         calls, ops = self._calls, run.operations
         begun = ops.completes[partner] != ops.begin[partner]
         at_start, at_end = (
-            self._last_begun(calls.thread[other], moment)
-            for moment in (calls.start[waiter], calls.end[waiter] + _NEAR_NS)
+            self._last_begun_call(calls.thread[other], moment)
+            for moment in (calls.start[waiter], calls.end[waiter] + _MAX_SWAPPED_NS)
         )
-        away = begun & (at_end > at_start) & (calls.end[at_start] + _NEAR_NS < calls.start[waiter])
+        away = begun & (at_end > at_start) & (calls.end[at_start] + _MAX_SWAPPED_NS < calls.start[waiter])
         alone = calls.start[at_end] - calls.start[waiter]
         length = calls.end[waiter] - calls.start[waiter]
-        chosen = np.flatnonzero(away & (alone > _NEAR_NS) & (alone > _MOSTLY * length))
+        chosen = np.flatnonzero(away & (alone > _MAX_SWAPPED_NS) & (alone > _MOSTLY * length))
         # A wait has waited for the last one of several partners to come back.
         chosen = chosen[np.lexsort((-alone[chosen], waiter[chosen]))]
         chosen = chosen[np.append(True, np.diff(waiter[chosen]) != 0)[: len(chosen)]]
         return waiter[chosen], at_end[chosen]
 
-    def _last_begun(self, thread: Ints, moment: Ints) -> Ints:
+    def _last_begun_call(self, thread: Ints, moment: Ints) -> Ints:
         calls, rows = self._calls, self._real
         low = int(min(calls.start.min(initial=0), moment.min(initial=0)))
         span = int(max(calls.start.max(initial=0), moment.max(initial=0))) - low + 1
@@ -232,11 +236,11 @@ class MpiNeeds:
             relays=_relays(messages, self._calls, rank),
             ranks=ranks,
             in_files=in_files,
-            reordered=self._reordered[[0, 2]].T,
+            reordered=self._reordered_receives[[0, 2]].T,
         )
 
     @cached_property
-    def _reordered(self) -> Ints:
+    def _reordered_receives(self) -> Ints:
         """The calls that receive messages in another order than that in which they are sent, shape (3, r).
 
         The rows are the call, the call that sends the message which it would receive in that order, and the
@@ -281,15 +285,15 @@ class MpiNeeds:
         last = start.copy()
         for waiter, other, _ in self._needs:
             np.maximum.at(last, waiter, start[other])
-        for come, waiting in self._groups:
-            last[waiting] = np.maximum(last[waiting], start[come].max())
+        for arriving, waiting in self._groups:
+            last[waiting] = np.maximum(last[waiting], start[arriving].max())
         transfer: Ints = np.minimum(last, end) - start
         return transfer
 
     def moments(self) -> Ints:
         """Return when the last rank comes to each collective with a node of its own."""
         start = self._calls.start
-        return np.array([int(start[come].max()) for come, _ in self._groups], np.int64)
+        return np.array([int(start[arriving].max()) for arriving, _ in self._groups], np.int64)
 
     def edges(self, first: int) -> list[Edges]:
         """Return the edges between calls; the nodes of collectives have numbers from ``first`` on."""
@@ -299,18 +303,18 @@ class MpiNeeds:
         for waiter, other, kind in self._needs:
             lag = np.minimum(transfer[waiter], end[waiter] - start[other])
             edges.append(edges_of(1 + 2 * other, 2 + 2 * waiter, lag, kind, waiter))
-        waiter, sent, _ = self._reordered
+        waiter, sent, _ = self._reordered_receives
         edges.append(edges_of(1 + 2 * sent, 2 + 2 * waiter, EARLIEST, EdgeKind.ORDER, waiter))
         sources, targets = [], []
-        for number, (come, waiting) in enumerate(self._groups, first):
-            sources.append(np.stack((come, np.full(len(come), number))))
+        for number, (arriving, waiting) in enumerate(self._groups, first):
+            sources.append(np.stack((arriving, np.full(len(arriving), number))))
             targets.append(np.stack((waiting, np.full(len(waiting), number))))
         if sources:
-            come, joined = np.concatenate(sources, axis=1)
+            arriving, joined = np.concatenate(sources, axis=1)
             waiting, leaving = np.concatenate(targets, axis=1)
             last = self.moments()[leaving - first]
             edges += [
-                edges_of(1 + 2 * come, joined, 0, EdgeKind.JOIN, come),
+                edges_of(1 + 2 * arriving, joined, 0, EdgeKind.JOIN, arriving),
                 edges_of(
                     leaving,
                     2 + 2 * waiting,
@@ -322,4 +326,4 @@ class MpiNeeds:
         return edges
 
 
-_NO = np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int64)

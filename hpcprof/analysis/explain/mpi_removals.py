@@ -22,9 +22,9 @@ SMALL_BYTES = 1 << 10
 _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 """The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
 
-_FEWEST, _QUICK, _USUAL = 8, 0.25, 0.95
+_FEWEST, _MIN_QUICK_VALUES, _USUAL_QUANTILE = 8, 0.25, 0.95
 
-_ALONE, _NOT_ALONE = 0.75, 0.1
+_MIN_ALONE_SHARE, _MAX_SHARED_SHARE = 0.75, 0.1
 """Where a rank works alone: minimum share of the time that the others wait, maximum share that they work."""
 
 _BY_CHANCE = 0.01
@@ -67,7 +67,7 @@ class MpiRemovals:
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
         ops = self.part.run.operations
-        return self._among(ops.begin[~ops.is_of(POINT_TO_POINT)])
+        return self._mask_of_ranks(ops.begin[~ops.is_of(POINT_TO_POINT)])
 
     @cached_property
     def peer(self) -> Ints:
@@ -82,7 +82,7 @@ class MpiRemovals:
         row = self.part.row
         return np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
 
-    def _among(self, calls: Ints) -> Mask:
+    def _mask_of_ranks(self, calls: Ints) -> Mask:
         mask: Mask = self._is_call & np.isin(self.part.row, calls)
         return mask
 
@@ -106,7 +106,7 @@ class MpiRemovals:
         _, group = numbered_rows(self.graph.calls.name, scale)
         transfer: Ints = self.transfer.copy()
         for _, rows in rows_by_key(group):
-            transfer[rows] = np.minimum(transfer[rows], int(np.quantile(transfer[rows], _QUICK)))
+            transfer[rows] = np.minimum(transfer[rows], int(np.quantile(transfer[rows], _MIN_QUICK_VALUES)))
         return transfer
 
     @cached_property
@@ -152,9 +152,9 @@ class MpiRemovals:
         what is sent may depend on what was received.
         """
         calls = self.graph.calls
-        small = self._is_call & (self.size >= 0) & (self.size <= _JOINED_BYTES)
+        small = self._is_call & (self.size >= 0) & (self.size <= _MAX_JOINED_BYTES)
         operations = self.part.run.operations
-        blocking = small & self._among(operations.begin[operations.begin == operations.end])
+        blocking = small & self._mask_of_ranks(operations.begin[operations.begin == operations.end])
         name = np.where(blocking, calls.name, NONE)
         last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
         other = blocking & (name != np.append(NONE, name[last[:-1]]))
@@ -182,11 +182,11 @@ class MpiRemovals:
         work, all served ranks gain alike: a quicker one of them takes work from the others.
         """
         pieces = self.graph.pieces
-        of = self.graph.call_rank[pieces.call]
+        rank_of_piece = self.graph.call_rank[pieces.call]
         share = self.host_excess(rank)[1]
-        chosen = of == rank
+        chosen = rank_of_piece == rank
         if self.part.server != NONE:
-            chosen = of != self.part.server
+            chosen = rank_of_piece != self.part.server
             total = np.delete(self.host_times, self.part.server, axis=1).sum(axis=1)
             less_time = share * self.host_times[:, rank]
             share = quotient(less_time, total)
@@ -201,25 +201,25 @@ class MpiRemovals:
         A step may come to a place several times.
         """
         pieces = self.graph.pieces
-        of = self.graph.call_rank[pieces.call]
-        order = np.lexsort((self.graph.calls.start[pieces.call], self._step, pieces.place, of))
+        rank_of_piece = self.graph.call_rank[pieces.call]
+        order = np.lexsort((self.graph.calls.start[pieces.call], self._step, pieces.place, rank_of_piece))
         turn = np.empty(len(order), np.int64)
-        _, visit = numbered_rows(of[order], pieces.place[order], self._step[order])
+        _, visit = numbered_rows(rank_of_piece[order], pieces.place[order], self._step[order])
         turn[order] = position_in_group(visit)
         keys, key = numbered_rows(pieces.place, turn)
         ranks = len(self.graph.ranks)
         count, total = (
-            np.bincount(key * ranks + of, weights, len(keys) * ranks).reshape(-1, ranks)
+            np.bincount(key * ranks + rank_of_piece, weights, len(keys) * ranks).reshape(-1, ranks)
             for weights in (None, pieces.length)
         )
         mean = quotient(total, count)
         # Ranks that do not come to the place so often tell nothing about this turn.
-        peer_count, others = (np.delete(table, rank, axis=1) for table in (count, mean))
-        masked = np.ma.masked_where(peer_count == 0, others)
+        peer_count, peer_mean = (np.delete(table, rank, axis=1) for table in (count, mean))
+        masked = np.ma.masked_where(peer_count == 0, peer_mean)
         usual = np.ma.median(masked, axis=1).filled(0.0)  # type: ignore[no-untyped-call]
         longer = np.maximum(mean[:, rank] - usual, 0.0)
         share = quotient(longer, mean[:, rank])
-        moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)
+        moved = np.where((rank_of_piece == rank) & (time > 0), pieces.length * share[key], 0.0)
         places = pieces.place + 1
         before, after = (np.bincount(places, values) for values in (time, moved))
         factor = quotient(before, after)
@@ -241,8 +241,10 @@ class MpiRemovals:
         """
         total, alone = self.host_times, self._by_place(self.alone)
         count = total.shape[1]
-        others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
-        serial: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _NOT_ALONE * total)
+        mean_of_others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
+        serial: Mask = (
+            (total > 0) & (alone >= _MIN_ALONE_SHARE * total) & (mean_of_others <= _MAX_SHARED_SHARE * total)
+        )
         serial[-1] = False
         for place, rank in np.argwhere(serial).tolist():
             serial[place, rank] = not self._is_a_turn(place, rank)
@@ -256,15 +258,15 @@ class MpiRemovals:
         """
         graph = self.graph
         pieces = graph.pieces
-        mine = (pieces.place == place) & (graph.call_rank[pieces.call] == rank)
-        length = float(pieces.length[mine].mean())
+        is_own = (pieces.place == place) & (graph.call_rank[pieces.call] == rank)
+        length = float(pieces.length[is_own].mean())
         for side in self._message_sides:
-            names = side[mine]
-            alike = (side != NONE) & np.isin(side, names[names != NONE])
-            alike &= graph.call_rank[pieces.call] != rank
-            owner = graph.call_rank[pieces.call[alike]]
+            names = side[is_own]
+            is_peer = (side != NONE) & np.isin(side, names[names != NONE])
+            is_peer &= graph.call_rank[pieces.call] != rank
+            owner = graph.call_rank[pieces.call[is_peer]]
             time, count = (
-                np.bincount(owner, weights, len(graph.ranks)) for weights in (pieces.length[alike], None)
+                np.bincount(owner, weights, len(graph.ranks)) for weights in (pieces.length[is_peer], None)
             )
             usual = quotient(time, count)
             if length <= _LONGER_THAN_BLOCKS * usual.max():
@@ -277,7 +279,7 @@ class MpiRemovals:
         calls, operations = self.graph.calls, self.part.run.operations
         messages = operations.is_of(POINT_TO_POINT)
         ends = np.concatenate((operations.begin[messages], operations.completes[messages]))
-        name = np.where(self._among(ends), calls.name, NONE)
+        name = np.where(self._mask_of_ranks(ends), calls.name, NONE)
         call = self.graph.pieces.call
         return name[calls.before[call]], name[call]
 
@@ -295,7 +297,7 @@ class MpiRemovals:
     def _usual_times(self) -> Floats:
         """The `host_times` without what the longest steps of each rank take more than its others do."""
         pieces, work = self.graph.pieces, self._work_of_steps
-        most = np.quantile(work, _USUAL, axis=0, method="lower")
+        most = np.quantile(work, _USUAL_QUANTILE, axis=0, method="lower")
         factor = np.divide(most, work, out=np.ones_like(work), where=work > most)
         return self._by_place(pieces.length * factor[self._step, self.graph.call_rank[pieces.call]])
 
@@ -307,7 +309,7 @@ class MpiRemovals:
         """
         if rank == self.part.server:
             return False
-        later = self._later(rank)
+        later = self._later_excess(rank)
         # Where some rank or other is late in each step, all are later than the median.
         mean = self._work_of_steps[:, rank].mean() - self._work_of_others(rank).mean()
         variance, free = self._chance(rank)
@@ -315,7 +317,7 @@ class MpiRemovals:
         least = student_quantile(free, 1 - _BY_CHANCE / len(self.graph.ranks))
         return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
-    def _later(self, rank: int) -> Floats:
+    def _later_excess(self, rank: int) -> Floats:
         return self._work_of_steps[:, rank] - np.median(self._work_of_others(rank), axis=1)
 
     def _work_of_others(self, rank: int) -> Floats:
@@ -325,18 +327,18 @@ class MpiRemovals:
         )
 
     def _chance(self, rank: int) -> tuple[float, int]:
-        """Return the variance of `_later` that is chance, and its degrees of freedom.
+        """Return the variance of `_later_excess` that is chance, and its degrees of freedom.
 
         It is that of the other ranks; of one other rank alone, nothing tells what both have in common.
         """
-        others = self._work_of_others(rank)
-        steps, count = others.shape
+        work_of_others = self._work_of_others(rank)
+        steps, count = work_of_others.shape
         if count == 1:
-            later = self._later(rank)
+            later = self._later_excess(rank)
             return float(np.square(later - later.mean()).sum()) / max(steps - 1, 1), max(steps - 1, 1)
-        left = others - others.mean(axis=1, keepdims=True)
+        residuals = work_of_others - work_of_others.mean(axis=1, keepdims=True)
         free = max((steps - 1) * (count - 1), 1)
-        each = float(np.square(left - left.mean(axis=0)).sum()) / free
+        each = float(np.square(residuals - residuals.mean(axis=0)).sum()) / free
         return each * (1 + _OF_MEDIAN / count), free
 
     @cached_property
@@ -346,19 +348,19 @@ class MpiRemovals:
         Shape (steps, ranks). Excess of all ranks in a step is no lateness, and neither is excess of one rank
         in all steps.
         """
-        more = self._more_than_usual
+        more = self._excess_over_usual
         return np.maximum(more - _lower_median(more), 0.0)
 
     @cached_property
     def stand_out(self) -> bool:
         """True if the ranks that are late by chance are so by far more than all ranks vary."""
-        more = self._more_than_usual
+        more = self._excess_over_usual
         spread = float((_lower_median(more)[:, 0] - more.min(axis=1)).mean())
         return more.shape[1] > 2 and float(self.late_by_chance.max(axis=1).mean()) >= _STANDS_OUT * spread
 
     @cached_property
-    def _more_than_usual(self) -> Floats:
-        return self._work_of_steps - np.quantile(self._work_of_steps, _QUICK, axis=0)
+    def _excess_over_usual(self) -> Floats:
+        return self._work_of_steps - np.quantile(self._work_of_steps, _MIN_QUICK_VALUES, axis=0)
 
     def without_chance(self, times: Times) -> Times:
         """Let each rank work no longer in a step than it usually does, beyond what others do."""
@@ -384,10 +386,10 @@ class MpiRemovals:
 
         Lateness that varies more than by chance is that of some steps.
         """
-        later = self._later(rank)
+        later = self._later_excess(rank)
         weight = np.maximum(later, 0)
-        alike = np.var(later) <= _VARIES * self._chance(rank)[0]
-        if self.part.server != NONE or alike or not weight.any():
+        is_random = np.var(later) <= _VARIES * self._chance(rank)[0]
+        if self.part.server != NONE or is_random or not weight.any():
             return time
         per_step = np.bincount(self._step, time, len(weight))
         factor = quotient(weight, per_step)
@@ -429,15 +431,15 @@ class MpiRemovals:
         A single long step of another rank, which has lost its core, makes this one no quicker.
         """
         total = np.where(self.serial, 0.0, self._usual_times)
-        others = np.delete(np.arange(total.shape[1]), rank)
+        other_ranks = np.delete(np.arange(total.shape[1]), rank)
         rank_time = np.where(self.serial[:, rank], 0.0, self.host_times[:, rank])
         server = self.part.server
         if server == NONE:
-            usual = np.median(total[:, others], axis=1)
-            whole = float(rank_time.sum() - np.median(total[:, others].sum(axis=0)))
+            usual = np.median(total[:, other_ranks], axis=1)
+            whole = float(rank_time.sum() - np.median(total[:, other_ranks].sum(axis=0)))
         else:
             each = quotient(total, self.pieces)
-            usual = np.median(each[:, others[others != server]], axis=1) * self.pieces[:, rank]
+            usual = np.median(each[:, other_ranks[other_ranks != server]], axis=1) * self.pieces[:, rank]
             whole = 0.0 if rank == server else float((rank_time - usual).sum())
         longer, whole = np.maximum(rank_time - usual, 0), max(whole, 0.0)
         share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0
@@ -480,5 +482,5 @@ _STANDS_OUT = 10.0
 _LONGER_THAN_BLOCKS = 2.0
 """Maximum work of a block, in blocks of the other ranks."""
 
-_JOINED_BYTES = 8 << 10
+_MAX_JOINED_BYTES = 8 << 10
 """Messages of so few bytes could be joined with others."""

@@ -52,7 +52,7 @@ def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
         return ()
     wall = float(np.median(account.wall.max(axis=1)))
     findings = [*_host_work(tables, account, wall), *_late_ranks(tables, account, wall)]
-    findings += _exposed(account, tables, wall)
+    findings += _exposed_findings(account, tables, wall)
     findings = [finding for finding in findings if (finding.saving_ns or 0) >= _LEAST_SHARE * wall]
     return tuple(sorted(findings, key=lambda item: -(item.saving_ns or 0)))
 
@@ -99,11 +99,11 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
     if len(account.ranks) < 2:
         return
     for position, rank in enumerate(account.ranks):
-        later_work, idle = (_later(times, position) for times in (account.own, account.idle))
+        later_work, idle = (_later_excess(times, position) for times in (account.own, account.idle))
         excess = float(np.median(later_work))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
-        place, evidence = _where_late(tables, rank, _SHARE_OF_EXCESS * excess, len(account.wall))
+        place, evidence = _range_of_lateness(tables, rank, _SHARE_OF_EXCESS * excess, len(account.wall))
         # Others on the cores make computing uneven, pauses hardly. A step saves no more than either tells.
         findings = [
             estimated_finding(
@@ -121,11 +121,13 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         yield (sure or findings)[0]
 
 
-def _later(times: Floats, position: int) -> Floats:
+def _later_excess(times: Floats, position: int) -> Floats:
     return times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
 
 
-def _where_late(tables: Tables, rank: int, least: float, steps: int) -> tuple[str, tuple[Evidence, ...]]:
+def _range_of_lateness(
+    tables: Tables, rank: int, least: float, steps: int
+) -> tuple[str, tuple[Evidence, ...]]:
     """Return the range in which a rank takes most more time than the others, and what shows it.
 
     It is one in which the rank executes no operator, else a phase, else an operator.
@@ -138,11 +140,11 @@ def _where_late(tables: Tables, rank: int, least: float, steps: int) -> tuple[st
         or _excess(tables["operators"], "name", "self_host_ns", rank, least * steps)
     )
     place = max(excess, key=excess.__getitem__, default="")
-    shown = largest("skew_summary", "lateness_p50_ns", skew[skew["rank"] == rank]) if len(skew) else []
+    evidence = largest("skew_summary", "lateness_p50_ns", skew[skew["rank"] == rank]) if len(skew) else []
     if len(idle):
         shown_rows = idle[(idle["rank"] == rank) & (idle["range"] == place)]
-        shown = [*largest("idle_causes", "idle_ns_per_step", shown_rows), *shown]
-    return place, tuple(shown)
+        evidence = [*largest("idle_causes", "idle_ns_per_step", shown_rows), *evidence]
+    return place, tuple(evidence)
 
 
 def _excess(table: pd.DataFrame, key: str, value: str, rank: int, least: float) -> dict[str, float]:
@@ -155,14 +157,14 @@ def _excess(table: pd.DataFrame, key: str, value: str, rank: int, least: float) 
     return {str(place): float(time) for place, time in excess.items() if time > least}
 
 
-def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding]:
+def _exposed_findings(account: _Account, tables: Tables, wall: float) -> Iterator[Finding]:
     least = account.communication.min(axis=1)
     table = tables["step_account"]
     evidence = tuple(largest("step_account", "exposed_comm_ns", table))
     yield estimated_finding(
         Cause.EXPOSED_COMMUNICATION,
         account.ranks,
-        _where_communicating(tables),
+        _range_of_communication(tables),
         float(np.median(least)),
         half_width(least),
         wall,
@@ -170,7 +172,7 @@ def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding
     )
 
 
-def _where_communicating(tables: Tables) -> str:
+def _range_of_communication(tables: Tables) -> str:
     rows = tables["rank_collectives"]
     if not len(rows):
         return ""

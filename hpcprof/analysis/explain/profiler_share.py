@@ -32,10 +32,11 @@ from hpcprof.profiles.timeline import Floats, Ints, Mask
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
 """Minimum and maximum cost of a launch in a program, by the kind of the profile.
 
-Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3: launches took `_RECORDED_NS` or more
-there, and `_ALONE_NS` at most without nsys."""
+Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3: launches took `_RECORDED_CALL_NS` or
+more
+there, and `_SINGLE_LAUNCH_NS` at most without nsys."""
 
-_ALONE_NS, _RECORDED_NS = 4_000, 7_000
+_SINGLE_LAUNCH_NS, _RECORDED_CALL_NS = 4_000, 7_000
 
 WEIGHTS = {
     CallKind.LAUNCH: 1.0,
@@ -54,7 +55,7 @@ WEIGHTS = {
 _OF_GRAPH = 0.3
 """The same for the launch of a CUDA graph: 3.6 µs there, whatever is in it."""
 
-_MOST_NS = 32_000
+_MAX_LAUNCH_NS = 32_000
 """Maximum cost of a launch that explains a step alone."""
 
 _OTHER_WORK = 0.1
@@ -66,10 +67,10 @@ _SLOWER_HOST = 0.3
 _OTHER_HOST = 1.25
 """Ratio of the costs of a profiler on two machines of one kind: their hosts differ by 25 %."""
 
-_HIDDEN = 0.005
+_NEGLIGIBLE_SHARE = 0.005
 """Share of a step by which the cost of a launch no longer matters."""
 
-_OTHERS = "other calls"
+_OTHER_CALLS = "other calls"
 """The row of the calls that the graph leaves out."""
 
 _ROUNDS = 9
@@ -114,10 +115,10 @@ def profiler_share(
     alone = inputs.alone
     # The optimizers mark noted steps; a range of the program may be another step.
     measured = alone if alone is not None and (alone.source != MEASURED or built.step == "step") else None
-    doubts = _of_other_steps(measured, time_at(_MOST_NS) / scale)
+    doubts = _of_other_steps(measured, time_at(_MAX_LAUNCH_NS) / scale)
     measured = None if doubts else measured
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
-    if measured is None or time(replay.unchanged) <= (1 + _HIDDEN) * time_at(_MOST_NS):
+    if measured is None or time(replay.unchanged) <= (1 + _NEGLIGIBLE_SHARE) * time_at(_MAX_LAUNCH_NS):
         launch = _typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, measured, scale=scale, doubts=doubts)
@@ -157,9 +158,9 @@ def _launch_cost(removals: Removals, alone_ns: float, time_at: Callable[[int], f
     `_SLOWER_HOST` at most. ``time_at`` returns the elapsed time of a step without such a cost.
     """
     # A GPU that limits the step hides any further cost.
-    target = max(alone_ns, (1 + _HIDDEN) * time_at(_MOST_NS))
+    target = max(alone_ns, (1 + _NEGLIGIBLE_SHARE) * time_at(_MAX_LAUNCH_NS))
     # A step alone that is longer than the recorded one is of a slower host: its calls take longer.
-    low, high = (0, _MOST_NS) if target <= time_at(0) else (-_slower_host(removals), 0)
+    low, high = (0, _MAX_LAUNCH_NS) if target <= time_at(0) else (-_slower_host(removals), 0)
     for _ in range(_ROUNDS):
         middle = (low + high) // 2
         low, high = (middle, high) if time_at(middle) > target else (low, middle)
@@ -171,7 +172,7 @@ def _slower_host(removals: Removals) -> int:
     calls = removals.graph.calls
     launches = np.flatnonzero(calls.kind == CallKind.LAUNCH)
     each = (calls.gap + removals.call_times)[launches]
-    return min(_MOST_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
+    return min(_MAX_LAUNCH_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
 
 
 def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
@@ -185,9 +186,9 @@ def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None
     launches = np.flatnonzero((graph.calls.kind == CallKind.LAUNCH) & ~_launches_graph(graph))
     if profiler not in TYPICAL_NS or not len(launches):
         return None
-    middle = (_ALONE_NS + _RECORDED_NS) / 2
+    middle = (_SINGLE_LAUNCH_NS + _RECORDED_CALL_NS) / 2
     quickest = float(summarize(graph.call_rank[launches], time[launches]).median.min())
-    share = min(1.0, (quickest - middle) / (_RECORDED_NS - middle))
+    share = min(1.0, (quickest - middle) / (_RECORDED_CALL_NS - middle))
     if share <= 0:
         return None
     low, high = (round(share * cost) for cost in TYPICAL_NS[profiler])
@@ -199,8 +200,8 @@ def _call_costs(replay: Replay, cost_ns: int) -> Ints:
 
     It includes the time of earlier calls that the graph leaves out.
     """
-    others = WEIGHTS[CallKind.OTHER] * replay.graph.calls.others
-    costs: Ints = np.rint((_weights(replay) + others) * cost_ns).astype(np.int64)
+    other_calls = WEIGHTS[CallKind.OTHER] * replay.graph.calls.others
+    costs: Ints = np.rint((_weights(replay) + other_calls) * cost_ns).astype(np.int64)
     return costs
 
 
@@ -222,8 +223,11 @@ def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple
     graph = replay.graph
     weight, name = _weights(replay), graph.calls.name
     named = [(number, name == number) for number in np.unique(name[weight > 0]).tolist()]
-    counts = [(graph.names[number], int(mine.sum()), float(weight[mine].mean())) for number, mine in named]
-    counts.append((_OTHERS, int(graph.calls.others.sum()), WEIGHTS[CallKind.OTHER]))
+    counts = [
+        (graph.names[number], int(is_named.sum()), float(weight[is_named].mean()))
+        for number, is_named in named
+    ]
+    counts.append((_OTHER_CALLS, int(graph.calls.others.sum()), WEIGHTS[CallKind.OTHER]))
     rows = []
     for call, count, share in counts if counts[-1][1] else counts[:-1]:
         calls = round(count / graph.steps / len(graph.ranks), 1)

@@ -20,7 +20,7 @@ from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans, Table, Timeline, concatenate
 
-_PACKED = np.array([1 << 32, 1 << 16, 1])
+_GRID_WEIGHTS = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
 
 
@@ -142,17 +142,17 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     further = last < len(ranges) and fronts[last] != NONE
     end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
     places = places_of(timeline, begin, end)
-    every: NamedSpans = timeline.calls
+    all_calls: NamedSpans = timeline.calls
     if len(timeline.mpi_calls):
-        every = concatenate(NamedSpans, (timeline.calls, timeline.mpi_calls))
-    calls, owner = _calls(timeline, every, begin, end, places, ranges.start)
+        all_calls = concatenate(NamedSpans, (timeline.calls, timeline.mpi_calls))
+    calls, owner = _calls(timeline, all_calls, begin, end, places, ranges.start)
     work, streams = _work(timeline, calls, owner, places)
     position = np.full(timeline.operation_count, NONE)
     position[work.row] = np.arange(len(work))
     front = position[fronts[first : last + further]]
     ended = np.flatnonzero(work.step == last - 1)
     final = NONE if further or not len(ended) else int(ended[np.argmax(work.end[ended])])
-    rows = every.take(calls.row)
+    rows = all_calls.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places, ranges.start)
     names = timeline.strings.tolist()
     return RankActivity(timeline, calls, work, pieces, places.texts, names, streams, front, final)
@@ -181,46 +181,51 @@ def _calls(
     rows = np.flatnonzero(wanted)
     rows = rows[np.lexsort((-calls.end[rows], calls.start[rows], thread[rows]))]
     outermost = _outermost(thread[rows], calls.end[rows])
-    of = np.maximum.accumulate(np.where(outermost, np.arange(len(rows)), 0))
-    kept = rows[outermost]
-    order = np.argsort(calls.start[kept], kind="stable")
-    place = np.empty(len(kept), np.int64)
-    place[order] = np.arange(len(kept))
-    position = place[(np.cumsum(outermost) - 1)[of]]
+    outer = np.maximum.accumulate(np.where(outermost, np.arange(len(rows)), 0))
+    kept_rows = rows[outermost]
+    order = np.argsort(calls.start[kept_rows], kind="stable")
+    place = np.empty(len(kept_rows), np.int64)
+    place[order] = np.arange(len(kept_rows))
+    position = place[(np.cumsum(outermost) - 1)[outer]]
     owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
-    kept, every = kept[order], thread
-    start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
+    kept_rows, thread_of_call = kept_rows[order], thread
+    start, finish, thread = calls.start[kept_rows], calls.end[kept_rows], thread[kept_rows]
     # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
-    strongest = np.full(len(kept), int(CallKind.OTHER))
+    strongest = np.full(len(kept_rows), int(CallKind.OTHER))
     np.minimum.at(strongest, position, kind[rows])
     host_calls = HostCalls(
-        row=kept,
+        row=kept_rows,
         start=start,
         end=finish,
         thread=thread,
-        kind=np.where(kept >= first_mpi, CallKind.MPI, strongest),
-        name=calls.name[kept],
-        place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
+        kind=np.where(kept_rows >= first_mpi, CallKind.MPI, strongest),
+        name=calls.name[kept_rows],
+        place=places.at(timeline, calls.process[kept_rows], calls.thread[kept_rows], start),
         step=np.searchsorted(steps, start, side="right") - 1,
         before=predecessors(start, finish, thread),
-        others=_others_before(kept, np.flatnonzero((kind == CallKind.OTHER) & working[every]), every, calls),
+        others=_count_calls_between(
+            kept_rows,
+            np.flatnonzero((kind == CallKind.OTHER) & working[thread_of_call]),
+            thread_of_call,
+            calls,
+        ),
     )
     return host_calls, owner
 
 
-def _others_before(kept: Ints, others: Ints, thread: Ints, calls: NamedSpans) -> Ints:
+def _count_calls_between(kept_rows: Ints, other_rows: Ints, thread: Ints, calls: NamedSpans) -> Ints:
     """Return how many other calls lie between each kept one and the one before on its thread.
 
     Both are rows of ``calls``; ``thread`` is the number of the thread of each.
     """
-    count = np.zeros(len(kept), np.int64)
-    order = np.lexsort((calls.start[kept], thread[kept]))
+    count = np.zeros(len(kept_rows), np.int64)
+    order = np.lexsort((calls.start[kept_rows], thread[kept_rows]))
     span = int(calls.start.max(initial=0)) + 1
-    key = thread[kept[order]] * span + calls.start[kept[order]]
-    place = np.searchsorted(key, thread[others] * span + calls.start[others])
-    first = np.append(True, np.diff(thread[kept[order]]) != 0)[: len(kept)]
+    key = thread[kept_rows[order]] * span + calls.start[kept_rows[order]]
+    place = np.searchsorted(key, thread[other_rows] * span + calls.start[other_rows])
+    first = np.append(True, np.diff(thread[kept_rows[order]]) != 0)[: len(kept_rows)]
     # Those before the first call of a thread are not between two, and those after its last one before none.
-    between = place[(place > 0) & (place < len(kept))]
+    between = place[(place > 0) & (place < len(kept_rows))]
     np.add.at(count, order[between[~first[between]]], 1)
     return count
 
@@ -249,8 +254,11 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     count = len(start)
     order = np.lexsort((start, thread))
     previous, following = np.full(count, NONE), np.full(count, NONE)
-    same = thread[order][1:] == thread[order][:-1]
-    previous[order[1:][same]], following[order[:-1][same]] = order[:-1][same], order[1:][same]
+    same_thread = thread[order][1:] == thread[order][:-1]
+    previous[order[1:][same_thread]], following[order[:-1][same_thread]] = (
+        order[:-1][same_thread],
+        order[1:][same_thread],
+    )
     by_end = np.argsort(end, kind="stable")
     latest = np.append(NONE, by_end)[np.searchsorted(end[by_end], start, side="right")]
     lowest = np.iinfo(np.int64).min
@@ -262,26 +270,28 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     beside = np.flatnonzero(other & ~follows & (following[latest] != NONE))
     for _, rows in rows_by_key(thread[beside], thread[latest[beside]]) if len(beside) else ():
         chosen = beside[rows]
-        done, gap = (times - end[latest[chosen]] for times in (end[chosen], start[following[latest[chosen]]]))
-        follows[chosen] |= grows_with(done, gap)
+        end_lag, gap = (
+            times - end[latest[chosen]] for times in (end[chosen], start[following[latest[chosen]]])
+        )
+        follows[chosen] |= grows_with(end_lag, gap)
     return np.where(follows, latest, previous)
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
-    every = timeline.columns_of_operations(GpuWork)
+    operations = timeline.columns_of_operations(GpuWork)
     launch = launch_calls(timeline)
     numbers = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
     numbers[list(owner)] = list(owner.values())
     call = numbers[launch]
     rows = np.flatnonzero(call != NONE)
-    streams, stream = numbered_rows(every.device[rows], every.stream[rows])
-    order = np.lexsort((every.end[rows], every.start[rows], stream))
+    streams, stream = numbered_rows(operations.device[rows], operations.stream[rows])
+    order = np.lexsort((operations.end[rows], operations.start[rows], stream))
     rows, stream, call = rows[order], stream[order], call[rows][order]
-    work = every.take(rows)
+    work = operations.take(rows)
     again = np.append(False, stream[1:] == stream[:-1])
     grid = np.zeros(timeline.operation_count, np.int64)
     kernels = len(timeline.kernels)
-    grid[:kernels] = timeline.kernels.grid @ _PACKED
+    grid[:kernels] = timeline.kernels.grid @ _GRID_WEIGHTS
     host_memory = np.full(timeline.operation_count, int(HostMemory.NONE))
     host_memory[kernels : kernels + len(timeline.memops)] = timeline.memops.host_memory
     return (
@@ -322,10 +332,10 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
     return concatenate(HostPieces, parts) if parts else HostPieces.empty()
 
 
-_LONG_NS = 100_000
+_MIN_PAUSE_NS = 100_000
 """In a shorter pause a host does not wait."""
 
-_EXACT_NS = 20_000
+_MAX_GAP_NS = 20_000
 """A call that begins so close to the moment at which the GPU runs dry has waited for it."""
 
 _FEWEST = 20
@@ -366,16 +376,16 @@ def with_pauses(activity: RankActivity) -> RankActivity:
         before=before,
         others=np.zeros(count, np.int64),
     )
-    every = concatenate(HostCalls, (calls, pauses))
-    every.before[pace.call] = len(calls) + np.arange(count)
-    order = np.argsort(every.start, kind="stable")
+    all_calls = concatenate(HostCalls, (calls, pauses))
+    all_calls.before[pace.call] = len(calls) + np.arange(count)
+    order = np.argsort(all_calls.start, kind="stable")
     position = np.append(np.argsort(order), NONE)
-    every = every.take(order)
+    all_calls = all_calls.take(order)
     pieces, work = activity.pieces, activity.work
     shorter = _without_beginnings(pieces, dict(zip(pace.call.tolist(), (end - start).tolist(), strict=True)))
     return replace(
         activity,
-        calls=replace(every, before=position[every.before]),
+        calls=replace(all_calls, before=position[all_calls.before]),
         work=replace(work, call=position[work.call]),
         pieces=replace(shorter, call=position[shorter.call]),
     )
@@ -386,9 +396,9 @@ def _without_beginnings(pieces: HostPieces, time: dict[int, int]) -> HostPieces:
     length = pieces.length.copy()
     for row in np.flatnonzero(np.isin(pieces.call, [*time])).tolist():
         call = int(pieces.call[row])
-        gone = min(time[call], int(length[row]))
-        length[row] -= gone
-        time[call] -= gone
+        removed_ns = min(time[call], int(length[row]))
+        length[row] -= removed_ns
+        time[call] -= removed_ns
     return replace(pieces, length=length).take(length > 0)
 
 
@@ -400,18 +410,18 @@ def pace_of(calls: HostCalls, work: Work) -> Pace:
     reach = np.maximum.accumulate(work.end[order]) if len(order) else order
     newest = np.maximum.accumulate(np.where(work.end[order] == reach, np.arange(len(order)), 0))
     long = np.flatnonzero(calls.before != NONE)
-    long = long[calls.start[long] - calls.end[calls.before[long]] > _LONG_NS]
+    long = long[calls.start[long] - calls.end[calls.before[long]] > _MIN_PAUSE_NS]
     place = np.searchsorted(launched[order], calls.start[long]) - 1
     long, place = long[place >= 0], place[place >= 0]
     begin = calls.end[calls.before[long]]
-    pause, left = calls.start[long] - begin, reach[place] - begin
-    late = pause - left
-    exact = np.abs(late) <= _EXACT_NS
+    pause, until_place = calls.start[long] - begin, reach[place] - begin
+    late = pause - until_place
+    exact = np.abs(late) <= _MAX_GAP_NS
     if exact.sum() >= max(_FEWEST, _MOSTLY * len(long)):
         waits = exact | ((late > 0) & (late <= _REST * pause))
     else:
         waits = np.zeros(len(long), bool)
-        busy = np.flatnonzero(left > _LONG_NS)
+        busy = np.flatnonzero(until_place > _MIN_PAUSE_NS)
         for _, rows in rows_by_key(calls.name[long[busy]], calls.place[long[busy]]) if len(busy) else ():
-            waits[busy[rows]] = grows_with(left[busy[rows]] - _EXACT_NS, pause[busy[rows]])
+            waits[busy[rows]] = grows_with(until_place[busy[rows]] - _MAX_GAP_NS, pause[busy[rows]])
     return Pace(long[waits], order[newest[place[waits]]])

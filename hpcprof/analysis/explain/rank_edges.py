@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatena
 EARLIEST = -(1 << 60)
 """The lag of an edge that nothing waits for."""
 
-_FAR_NS = 50_000
+_MAX_BACKLOG_NS = 50_000
 """An operation that was launched so long before its turn has waited for it."""
 
 _QUEUE = 1022
@@ -36,7 +36,7 @@ _HELD_TIMES = 10
 _BACKLOG_NS = 1_000_000
 """If one of the first operations of a stream starts so long after its launch, the stream was busy before."""
 
-_FIRST = 20
+_FIRST_ROWS = 20
 
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
 """The lags of a launch, on a stream, after an event and of a call that waited, where none is seen."""
@@ -73,23 +73,23 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     nodes = _Nodes(len(calls))
     waits = WaitedWork(activity)
     events = waits.of_streams()
-    device, odd = _device_edges(calls, work, events, nodes)
+    device, odd_count = _device_edges(calls, work, events, nodes)
     blocking, call_time, blocked = _waiting_calls(calls, work, waits, nodes)
     needed = _needed_by_mpi(calls, blocking, nodes)
     queue = _full_queues(calls, work, call_time, nodes)
     edges = concatenate(Edges, [*host_edges(calls, call_time), *device, blocking, needed, queue])
-    return RankEdges(edges, odd, waits.inferred, blocked)
+    return RankEdges(edges, odd_count, waits.inferred, blocked)
 
 
 def host_edges(calls: HostCalls, call_time: Ints) -> list[Edges]:
     """Return the edges along threads; ``call_time``, of shape (calls,), is the time inside each, in ns."""
-    every, nodes = np.arange(len(calls)), _Nodes(len(calls))
+    all_calls, nodes = np.arange(len(calls)), _Nodes(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
-    start, end = nodes.call(every), nodes.call(every) + 1
+    start, end = nodes.call(all_calls), nodes.call(all_calls) + 1
     return [
         edges_of(end[calls.before[follows]], start[follows], calls.gap[follows], EdgeKind.HOST, follows),
         edges_of(np.full_like(first, NONE), start[first], calls.start[first], EdgeKind.FIXED, first),
-        edges_of(start, end, call_time, EdgeKind.CALL, every),
+        edges_of(start, end, call_time, EdgeKind.CALL, all_calls),
     ]
 
 
@@ -117,7 +117,7 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     # A call that takes long by itself, as one that loads a module, launches at its end.
     time = (calls.end - calls.start)[work.call]
     usual = _median(time, 0)
-    slow = (time > max(_HELD_TIMES * usual, _FAR_NS)) & (work.start >= calls.end[work.call])
+    slow = (time > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS)) & (work.start >= calls.end[work.call])
     launched = np.where(slow, calls.end[work.call] - usual, calls.start[work.call])
     ahead = np.where(work.before == NONE, EARLIEST, work.end[work.before])
     signalled = np.full(len(work), EARLIEST)
@@ -125,33 +125,33 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
     ready = np.maximum(ahead, signalled)
     for category in Category:
-        mine = work.category == category
-        idle = mine & (launched > ready) & (work.start - launched < _BACKLOG_NS)
-        queued = mine & (launched + _FAR_NS < ahead) & (signalled < ahead)
-        launch[mine] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
-        gap[mine] = _median(work.start[queued] - ahead[queued], _GAP_NS)
-    waited = (signalled > ahead) & (launched + _FAR_NS < signalled)
+        is_category = work.category == category
+        idle = is_category & (launched > ready) & (work.start - launched < _BACKLOG_NS)
+        queued = is_category & (launched + _MAX_BACKLOG_NS < ahead) & (signalled < ahead)
+        launch[is_category] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
+        gap[is_category] = _median(work.start[queued] - ahead[queued], _GAP_NS)
+    waited = (signalled > ahead) & (launched + _MAX_BACKLOG_NS < signalled)
     event = _median(work.start[waited] - signalled[waited], _EVENT_NS)
     expected = np.maximum.reduce([launched + launch, ahead + gap, signalled + event])
     late = work.start - expected
     late[late < ODD_NS] = 0
-    every = np.arange(len(work))
+    all_rows = np.arange(len(work))
     after = np.flatnonzero(work.before != NONE)
     # Operations of a stream before the first known one cannot be replayed, nor what waits for them.
     prompt, begins = np.cumsum(late <= _BACKLOG_NS), work.before == NONE
-    earlier = np.append(0, prompt)[np.maximum.accumulate(np.where(begins, every, 0))]
+    earlier = np.append(0, prompt)[np.maximum.accumulate(np.where(begins, all_rows, 0))]
     first_step = (work.step == work.step.min(initial=0)) & (prompt == earlier)
     behind = (late > 0) & (begins | ((late > _BACKLOG_NS) & first_step))
     behind &= signalled == EARLIEST
     late[behind] = 0
-    first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
+    first, prompt_rows = np.flatnonzero(behind), np.flatnonzero(~behind)
     device_edges = [
         edges_of(
-            np.where(slow, nodes.call(work.call) + 1, nodes.call(work.call))[seen],
-            nodes.work(seen),
-            np.maximum(launch + late - slow * usual, 0)[seen],
+            np.where(slow, nodes.call(work.call) + 1, nodes.call(work.call))[prompt_rows],
+            nodes.work(prompt_rows),
+            np.maximum(launch + late - slow * usual, 0)[prompt_rows],
             EdgeKind.LAUNCH,
-            seen,
+            prompt_rows,
         ),
         edges_of(
             np.full(len(first), NONE),
@@ -174,7 +174,9 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
             EdgeKind.EVENT,
             events[:, 1],
         ),
-        edges_of(nodes.work(every), nodes.work(every) + 1, work.end - work.start, EdgeKind.RUN, every),
+        edges_of(
+            nodes.work(all_rows), nodes.work(all_rows) + 1, work.end - work.start, EdgeKind.RUN, all_rows
+        ),
     ]
     return device_edges, int(late.sum())
 
@@ -200,9 +202,9 @@ def _waiting_calls(
     call_time = calls.end - calls.start
     lag = np.zeros(len(calls), np.int64)
     for name in np.unique(calls.name[call]).tolist():
-        mine = (calls.name == name) & (until != EARLIEST)
-        held, free = mine & waited, mine & ~waited
-        lag[mine] = _median((calls.end - until)[held], _RETURN_NS)
+        is_call = (calls.name == name) & (until != EARLIEST)
+        held, free = is_call & waited, is_call & ~waited
+        lag[is_call] = _median((calls.end - until)[held], _RETURN_NS)
         call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
@@ -241,10 +243,10 @@ def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -
         begun = np.searchsorted(work.start[rows], calls.end[call], side="right")
         ahead = np.arange(len(rows)) - begun
         # Before the capture, others may have been launched that are not known.
-        waited = work.start[rows[:_FIRST]] - calls.start[call[:_FIRST]]
+        waited = work.start[rows[:_FIRST_ROWS]] - calls.start[call[:_FIRST_ROWS]]
         backlog = bool(np.any(waited > _BACKLOG_NS))
         queues = np.isin(calls.kind[call], (CallKind.LAUNCH, CallKind.COPY))
-        long = queues & (call_time[call] > max(_HELD_TIMES * usual, _FAR_NS))
+        long = queues & (call_time[call] > max(_HELD_TIMES * usual, _MAX_BACKLOG_NS))
         long &= begun > 0
         held = np.flatnonzero(long & (ahead >= (_QUEUE // 8 if backlog else _QUEUE // 2)))
         if not len(held):
@@ -291,7 +293,7 @@ class WaitedWork:
         self._by_end = np.argsort(self.work.end, kind="stable")
         self._stream = {(device, stream): i for i, (device, stream) in enumerate(activity.streams.tolist())}
         self._numbers = activity.streams[:, 1].tolist()
-        self._recorded = _recorded(activity)
+        self._recorded_waits = _recorded_waits(activity)
         self._devices = activity.streams[:, 0].tolist()
         self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
@@ -300,36 +302,36 @@ class WaitedWork:
         self._of_correlation = dict(zip(correlation.tolist(), on_gpu.tolist(), strict=True))
 
         # An event is recorded before the wait for it, so what its stream had to wait for is known by then.
-        for call, (kind, device, stream, source, record) in sorted(self._recorded.items()):
+        for call, (kind, device, stream, source, record) in sorted(self._recorded_waits.items()):
             moment = int(self.calls.start[call])
-            recorded = self._recorded_at(record, moment)
+            recorded = self._record_time(record, moment)
             if kind == SyncKind.STREAM_WAIT and recorded < moment:
                 source_gpu = self._recording(device, stream, source, recorded)
-                last = self._before(device, stream, moment)
-                others = self._before(source_gpu, source, recorded)
+                last = self._find_last_given(device, stream, moment)
+                source_work = self._find_last_given(source_gpu, source, recorded)
                 passed_on = self._passed_on.setdefault((device, stream), [])
-                passed_on.append((moment, self._latest([*last, *others])))
+                passed_on.append((moment, self._latest_operations([*last, *source_work])))
 
-    def _numbered(self, device: int, stream: int) -> int | None:
+    def _stream_number(self, device: int, stream: int) -> int | None:
         """Return the number of a stream; profilers may number the device of a wait within its process."""
         alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
         return self._stream.get((device, stream), alone)
 
-    def _before(self, device: int, stream: int, moment: int) -> list[int]:
+    def _find_last_given(self, device: int, stream: int, moment: int) -> list[int]:
         """Return the operations that end last of the work that a stream was given before a moment.
 
         These are the last operation on it and its waits since then: an event on a stream without work of its
         own passes on the waits of that stream. The last operation of each stream is enough.
         """
-        number = self._numbered(device, stream)
-        last_work = [] if number is None else self._last_on(number, moment)
+        number = self._stream_number(device, stream)
+        last_work = [] if number is None else self._last_on_stream(number, moment)
         waits = self._passed_on.get((device, stream), [])
         last = bisect(waits, moment, key=itemgetter(0)) - 1
         if last >= 0 and (not last_work or self.calls.start[self.work.call[last_work[0]]] < waits[last][0]):
             return waits[last][1]
         return last_work
 
-    def _latest(self, work: list[int]) -> list[int]:
+    def _latest_operations(self, work: list[int]) -> list[int]:
         last_of: dict[int, int] = {}
         for row in work:
             other = last_of.setdefault(int(self.work.stream[row]), row)
@@ -337,15 +339,19 @@ class WaitedWork:
                 last_of[int(self.work.stream[row])] = row
         return list(last_of.values())
 
-    def _last_on(self, stream: int, moment: int) -> list[int]:
+    def _last_on_stream(self, stream: int, moment: int) -> list[int]:
         place = int(np.searchsorted(self._launched[stream], moment)) - 1
         return [int(self._by_launch[stream][place])] if place >= 0 else []
 
-    def _last_on_all(self, moment: int, device: int | None) -> list[int]:
+    def _last_on_streams(self, moment: int, device: int | None) -> list[int]:
         """Return the last operation on each stream of a device, of all where the profile does not know it."""
         is_device = device in self._devices
-        streams = [i for i, of in enumerate(self._devices) if of == device or not is_device]
-        return [row for stream in streams for row in self._last_on(stream, moment)]
+        streams = [
+            i
+            for i, device_of_stream in enumerate(self._devices)
+            if device_of_stream == device or not is_device
+        ]
+        return [row for stream in streams for row in self._last_on_stream(stream, moment)]
 
     def _recording(self, device: int, stream: int, source: int, moment: int) -> int:
         """Return the device of the stream that a stream waits for, which profiles do not say.
@@ -356,13 +362,15 @@ class WaitedWork:
         if source != stream:
             return device
         launched = {
-            of: int(self.calls.start[self.work.call[last[0]]])
-            for (of, event), number in self._stream.items()
-            if event == source and of != device and (last := self._last_on(number, moment))
+            device_of_stream: int(self.calls.start[self.work.call[last[0]]])
+            for (device_of_stream, event), number in self._stream.items()
+            if event == source
+            and device_of_stream != device
+            and (last := self._last_on_stream(number, moment))
         }
         return max(launched, key=launched.__getitem__, default=device)
 
-    def _ended_inside(self, call: int) -> list[int]:
+    def _find_last_ended_inside(self, call: int) -> list[int]:
         """Return the operation that ended last while a call was executed: what an unknown wait waited for."""
         last = int(np.searchsorted(self.work.end[self._by_end], self.calls.end[call], side="right")) - 1
         row = int(self._by_end[last]) if last >= 0 else NONE
@@ -381,18 +389,18 @@ class WaitedWork:
 
     def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])
-        record_of = self._recorded.get(call)
+        record_of = self._recorded_waits.get(call)
         if self.calls.kind[call] == CallKind.FREE or (record_of and record_of[0] == SyncKind.DEVICE):
-            return self._last_on_all(moment, record_of[1] if record_of else None)
+            return self._last_on_streams(moment, record_of[1] if record_of else None)
         if record_of is None or record_of[0] not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
-            return self._ended_inside(call)
+            return self._find_last_ended_inside(call)
         _, device, stream, source, record = record_of
         if record_of[0] == SyncKind.STREAM:
-            return self._before(device, stream, moment)
-        return self._before(device, source, self._recorded_at(record, moment))
+            return self._find_last_given(device, stream, moment)
+        return self._find_last_given(device, source, self._record_time(record, moment))
 
-    def _recorded_at(self, record: int, otherwise: int) -> int:
+    def _record_time(self, record: int, otherwise: int) -> int:
         call = self._of_correlation.get(record)
         return otherwise if call is None else int(self.calls.start[call])
 
@@ -406,19 +414,19 @@ class WaitedWork:
         """
         waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
         pairs = [pair for call in waiting for pair in self._of_wait(call)]
-        waits = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._just_before()
+        waits = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._probable_source()
         # The last operation of a stream decides.
         order = np.lexsort((self.work.end[waits[:, 0]], self.work.stream[waits[:, 0]], waits[:, 1]))
         waits = waits[order]
-        same = (waits[1:, 1] == waits[:-1, 1]) & (
+        is_repeat = (waits[1:, 1] == waits[:-1, 1]) & (
             self.work.stream[waits[1:, 0]] == self.work.stream[waits[:-1, 0]]
         )
         # An event that was recorded after the wait cannot be the one.
-        waits = waits[np.append(~same, True)[: len(waits)]]
+        waits = waits[np.append(~is_repeat, True)[: len(waits)]]
         possible: Ints = waits[self.work.end[waits[:, 0]] <= self.work.start[waits[:, 1]] + ODD_NS]
         return possible
 
-    def _just_before(self) -> Ints:
+    def _probable_source(self) -> Ints:
         """Return what ended on another stream just before an operation that was launched long ago."""
         work = self.work
         last = np.searchsorted(work.end[self._by_end], work.start, side="right") - 1
@@ -427,27 +435,29 @@ class WaitedWork:
         late = np.flatnonzero((last >= 0) & free)
         source = self._by_end[last[late]]
         launched = self.calls.start[work.call[late]]
-        kept = (work.stream[source] != work.stream[late]) & (work.end[source] > launched + ODD_NS)
-        kept &= work.start[late] - work.end[source] <= ODD_NS
-        self.inferred += int(kept.sum())
-        return np.column_stack((source[kept], late[kept]))
+        is_plausible = (work.stream[source] != work.stream[late]) & (work.end[source] > launched + ODD_NS)
+        is_plausible &= work.start[late] - work.end[source] <= ODD_NS
+        self.inferred += int(is_plausible.sum())
+        return np.column_stack((source[is_plausible], late[is_plausible]))
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:
-        recorded_wait = self._recorded.get(call)
+        recorded_wait = self._recorded_waits.get(call)
         moment = int(self.calls.start[call])
         if recorded_wait is None:
             self.inferred += 1
             return self._inferred_wait(call, moment)
         _, device, stream, source, record = recorded_wait
-        waiting = self._numbered(device, stream)
+        waiting = self._stream_number(device, stream)
         if waiting is None:
             return []
         place = int(np.searchsorted(self._launched[waiting], moment))
         if place == len(self._by_launch[waiting]):
             return []
         target = int(self._by_launch[waiting][place])
-        recorded = self._recorded_at(record, moment)
-        signalling = self._before(self._recording(device, stream, source, recorded), source, recorded)
+        recorded = self._record_time(record, moment)
+        signalling = self._find_last_given(
+            self._recording(device, stream, source, recorded), source, recorded
+        )
         return [(row, target) for row in signalling if self.work.stream[row] != waiting]
 
     def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
@@ -461,18 +471,18 @@ class WaitedWork:
             return []
         target = min(after, key=lambda row: int(self.calls.start[self.work.call[row]]))
         when = int(self.calls.start[self._records[recorded]])
-        others = [
+        other_streams = [
             row
             for stream in range(len(self._by_launch))
             if stream != self.work.stream[target]
-            for row in self._last_on(stream, when)
+            for row in self._last_on_stream(stream, when)
         ]
-        if not others:
+        if not other_streams:
             return []
-        return [(max(others, key=lambda row: int(self.calls.start[self.work.call[row]])), int(target))]
+        return [(max(other_streams, key=lambda row: int(self.calls.start[self.work.call[row]])), int(target))]
 
 
-def _recorded(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int]]:
+def _recorded_waits(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int]]:
     """Return what the profile records of each waiting call.
 
     That is the kind, the device, the stream, and the stream and the call that recorded the event.

@@ -34,21 +34,21 @@ def replayed_ranks(
     """
     if len(ranks) <= most:
         return tuple(ranks)
-    every = np.array(ranks)
+    all_ranks = np.array(ranks)
     caused_by, members = np.array([(delays or {}).get(rank, 0.0) for rank in ranks]), [np.empty(0, np.int64)]
     for batch in arrivals:
-        caused_by += waits_caused(every, batch)
-        members.append(_members(every, batch))
-    part = _parts(len(every), np.concatenate(members), most // _PARTS)
+        caused_by += waits_caused(all_ranks, batch)
+        members.append(_members(all_ranks, batch))
+    part = _parts(len(all_ranks), np.concatenate(members), most // _PARTS)
     caused = np.bincount(part, caused_by)
     awaited = np.argsort(-caused, kind="stable")[: np.count_nonzero(caused)]
-    chosen = _filled([], awaited, part, most // 2)
+    chosen = _fill_sample([], awaited, part, most // 2)
     room = most - np.count_nonzero(np.isin(part, chosen))
-    rest = np.setdiff1d(part, chosen)
-    typical = max(1, int(room * len(rest) // np.count_nonzero(np.isin(part, rest))))
-    spread = rest[np.linspace(0, len(rest) - 1, min(typical, len(rest))).astype(np.int64)]
-    chosen = _filled(chosen, spread, part, most)
-    return tuple(every[np.isin(part, chosen)].tolist())
+    unchosen = np.setdiff1d(part, chosen)
+    typical = max(1, int(room * len(unchosen) // np.count_nonzero(np.isin(part, unchosen))))
+    spread = unchosen[np.linspace(0, len(unchosen) - 1, min(typical, len(unchosen))).astype(np.int64)]
+    chosen = _fill_sample(chosen, spread, part, most)
+    return tuple(all_ranks[np.isin(part, chosen)].tolist())
 
 
 def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
@@ -64,7 +64,7 @@ def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
     return np.bincount(place[inside], arrivals.waited[inside], len(ranks)).astype(float)
 
 
-def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
+def _fill_sample(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
     size = np.bincount(part)
     sample, taken = list(chosen), int(size[list(chosen)].sum())
     for rank in wanted.tolist():

@@ -24,7 +24,7 @@ from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Replay, Times
 
-_LONG_NS = 100_000
+_MIN_LONG_NS = 100_000
 _LONG_TIMES = 10
 _SURELY_LONG_NS = 2_000_000
 """Launches do not lie so far apart by themselves, however few a step has."""
@@ -36,7 +36,7 @@ _CALL_NS = 5_000
 _OTHER_CAUSES = (*ALLOCATING, CallKind.MPI)
 """Calls whose time is a cause of its own."""
 
-_FEW_USUAL, _VARYING = 0.45, 1.05
+_MAX_USUAL_SHARE, _MAX_QUARTILE_RATIO = 0.45, 1.05
 """Maximum share of usual steps, and maximum ratio to its first quartile of a usual one, where a time varies.
 
 If two ranks are late in turn, one is as usual in each step.
@@ -69,7 +69,7 @@ class Removals:
         calls, work = self.graph.calls, self.graph.work
         launches = np.zeros(len(self.graph.places) + 1, bool)
         launches[work.place[work.category != Category.MEM]] = True
-        waits: Mask = self._long(calls.gap) | (
+        waits: Mask = self._long_pieces(calls.gap) | (
             (calls.place != NONE) & ~launches[calls.place] & (calls.gap > 0)
         )
         return waits
@@ -77,19 +77,19 @@ class Removals:
     @cached_property
     def long_call(self) -> Mask:
         """The calls that take long by themselves, for their rank, except those of causes of their own."""
-        return self._long(self.call_times) & ~np.isin(self.graph.calls.kind, _OTHER_CAUSES)
+        return self._long_pieces(self.call_times) & ~np.isin(self.graph.calls.kind, _OTHER_CAUSES)
 
     @cached_property
     def call_times(self) -> Ints:
         """The own time of each call as it was measured, without what it waited."""
         return self.graph.edges.lag[self.edge_of_call[EdgeKind.CALL]]
 
-    def _long(self, time: Ints) -> Mask:
+    def _long_pieces(self, time: Ints) -> Mask:
         result = np.zeros(len(time), bool)
         for rank in range(len(self.graph.ranks)):
-            mine = self.graph.call_rank == rank
-            usual = float(np.median(time[mine])) if mine.any() else 0.0
-            result |= mine & (time > max(_LONG_NS, min(_LONG_TIMES * usual, _SURELY_LONG_NS)))
+            is_own = self.graph.call_rank == rank
+            usual = float(np.median(time[is_own])) if is_own.any() else 0.0
+            result |= is_own & (time > max(_MIN_LONG_NS, min(_LONG_TIMES * usual, _SURELY_LONG_NS)))
         return result
 
     @cached_property
@@ -158,8 +158,8 @@ class Removals:
         less = np.minimum(lag[call_edges], wanted)
         lag[call_edges] -= less
         follows = before != NONE
-        rest = np.minimum(np.maximum(lag[before[follows]], 0), (wanted - less)[follows])
-        lag[before[follows]] -= rest
+        remaining = np.minimum(np.maximum(lag[before[follows]], 0), (wanted - less)[follows])
+        lag[before[follows]] -= remaining
         return replace(times, lag=lag)
 
     def waits(self, times: Times, calls: Ints) -> Times:
@@ -318,8 +318,8 @@ def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
     total = shares.total()
     usual = np.median(total[:, peers(late, stage)], axis=1)
     late_time = total[:, late]
-    every = shares.of_places(total)
-    excess = every[..., late] - np.median(every[..., peers(late, stage)], axis=-1)
+    time_of_places = shares.of_places(total)
+    excess = time_of_places[..., late] - np.median(time_of_places[..., peers(late, stage)], axis=-1)
     longer = excess.clip(min=0)
     late_at_all, sums = excess.sum(axis=1, keepdims=True).clip(min=0), longer.sum(axis=1, keepdims=True)
     longer *= quotient(late_at_all, sums)
@@ -336,15 +336,15 @@ def _ratio_to_usual(shares: _Shares, stage: Ints) -> Floats:
     if not len(shares.time):
         return shares.time
     total = shares.total()
-    every = shares.of_places(total)
-    usual = np.maximum(_quarter(every), _half(every, stage))
+    time_of_places = shares.of_places(total)
+    usual = np.maximum(_quarter(time_of_places), _half(time_of_places, stage))
     # The cells of a kind, over all steps.
     _, kind = numbered_rows(*shares.cells.T[1:])
-    by_step = np.zeros((int(kind.max()) + 1, every.shape[1], shares.ranks))
+    by_step = np.zeros((int(kind.max()) + 1, time_of_places.shape[1], shares.ranks))
     by_step[kind, shares.step] = total
     limit = np.maximum(_quarter(by_step)[kind, 0], _half(total, stage))
     more = (total - limit).clip(min=0)
-    return shares.shortened(total, more, (every - usual).clip(min=0))[shares.group, shares.rank]
+    return shares.shortened(total, more, (time_of_places - usual).clip(min=0))[shares.group, shares.rank]
 
 
 def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
@@ -355,10 +355,15 @@ def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
     usual = _ratio_to_usual(shares, stage)
     if not len(usual):
         return usual
-    every = shares.of_places(shares.total())
-    usually = np.mean(every <= _VARYING * _quarter(every), axis=1, keepdims=True)
-    varies = (_of_peers(usually, stage, np.mean) < _FEW_USUAL) & (every > 0)
-    equal = np.divide(_of_peers(every, stage, np.mean), every, out=np.full_like(every, np.nan), where=varies)
+    time_of_places = shares.of_places(shares.total())
+    usually = np.mean(time_of_places <= _MAX_QUARTILE_RATIO * _quarter(time_of_places), axis=1, keepdims=True)
+    varies = (_of_peers(usually, stage, np.mean) < _MAX_USUAL_SHARE) & (time_of_places > 0)
+    equal = np.divide(
+        _of_peers(time_of_places, stage, np.mean),
+        time_of_places,
+        out=np.full_like(time_of_places, np.nan),
+        where=varies,
+    )
     ratio = equal[shares.around[shares.group], shares.step[shares.group], shares.rank]
     return np.where(np.isnan(ratio), usual, ratio)
 
@@ -369,7 +374,9 @@ def _quarter(total: Floats) -> Floats:
 
 def _half(total: Floats, stage: Ints) -> Floats:
     return _of_peers(
-        total, stage, lambda of, axis, keepdims: np.quantile(of, 0.5, axis, keepdims=keepdims, method="lower")
+        total,
+        stage,
+        lambda times, axis, keepdims: np.quantile(times, 0.5, axis, keepdims=keepdims, method="lower"),
     )
 
 
@@ -377,16 +384,16 @@ def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> F
     """Return a statistic over the ranks of each rank's stage; ``total`` has the shape (…, ranks)."""
     result = np.empty_like(total)
     for number in range(int(stage.max(initial=0)) + 1):
-        mine = stage == number
-        result[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
+        on_stage = stage == number
+        result[..., on_stage] = statistic(total[..., on_stage], axis=-1, keepdims=True)
     return result
 
 
 def peers(rank: int, stage: Ints) -> Ints:
     """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
-    every = np.arange(len(stage))
-    alike = (stage == stage[rank]) & (every != rank)
-    return every[alike] if alike.any() else np.delete(every, rank)
+    all_ranks = np.arange(len(stage))
+    is_peer = (stage == stage[rank]) & (all_ranks != rank)
+    return all_ranks[is_peer] if is_peer.any() else np.delete(all_ranks, rank)
 
 
 def stage_medians(total: Floats, stage: Ints) -> Floats:

@@ -25,8 +25,8 @@ _ROUNDS = 4
 _FEWEST_ENDS = 3
 """The fewest steps that show whether they begin ahead of each other."""
 
-_DAMPING = 0.6
-_ALONE, _BESIDE = 0.05, 0.95
+_DAMPING_FACTOR = 0.6
+_MIN_ALONE_SHARE, _MIN_OVERLAP_SHARE = 0.05, 0.95
 _FEWEST = 3
 _MOST_SLOWDOWN = 3.0
 
@@ -154,8 +154,13 @@ class Replay:
         """
         edges, moments = replace(self.graph.edges, lag=times.lag), self.moments(times)
         other = Replay(replace(self.graph, edges=edges, observed=moments), self)
-        same = {"_plan": self._plan, "slowdown": self.slowdown, "lost": self.lost, "unchanged": moments}
-        vars(other).update(same, measured=replace(self.measured, lag=times.lag))
+        shared_fields = {
+            "_plan": self._plan,
+            "slowdown": self.slowdown,
+            "lost": self.lost,
+            "unchanged": moments,
+        }
+        vars(other).update(shared_fields, measured=replace(self.measured, lag=times.lag))
         return other
 
     @cached_property
@@ -176,7 +181,7 @@ class Replay:
         work = self.graph.work
         time = (work.end - work.start).astype(float)
         compute = work.category == Category.COMP
-        beside = quotient(self._beside, time)
+        beside = quotient(self._overlap_factor, time)
         _, kind = numbered_rows(work.name, work.grid)
         ratio = _ratios(kind, time, beside, compute)
         return np.where(compute, 1 - 1 / ratio[kind], 0.0)
@@ -190,10 +195,10 @@ class Replay:
     @cached_property
     def lost(self) -> Floats:
         """The time that each operation lost to communication beside it, in ns."""
-        return self._beside * self.slowdown
+        return self._overlap_factor * self.slowdown
 
     @cached_property
-    def _beside(self) -> Floats:
+    def _overlap_factor(self) -> Floats:
         return self._overlap(self.graph.observed)
 
     @cached_property
@@ -218,7 +223,7 @@ class Replay:
         for _ in range(_ROUNDS - 1 if exact and times.contended and self.has_slowdown else 0):
             lag[edges] = np.rint(current[running]).astype(np.int64)
             wanted = times.alone + self._overlap(self._walk(lag)) * self.slowdown
-            current = current + _DAMPING * (wanted - current)
+            current = current + _DAMPING_FACTOR * (wanted - current)
         lag[edges] = np.rint(current[running]).astype(np.int64)
         return self._walk(lag)
 
@@ -238,16 +243,16 @@ class Replay:
         walk[plan.leave[plan.node]] = -lag[plan.single]
         after = np.cumsum(walk)[plan.enter]
         own = (lag[plan.edge] + after[plan.source]).tolist()
-        others = (lag[plan.other] + after[plan.other_source]).tolist()
+        other_moments = (lag[plan.other] + after[plan.other_source]).tolist()
         moment = [0]
-        come = moment.append
+        append_moment = moment.append
         for (source, more), first in zip(plan.steps, own, strict=True):
             latest = moment[source] + first
             for before, place in more:
-                other = moment[before] + others[place]
+                other = moment[before] + other_moments[place]
                 if other > latest:
                     latest = other
-            come(latest)
+            append_moment(latest)
         result = np.empty(len(after), np.int64)
         result[self.graph.order] = np.array(moment)[plan.base] + after
         return result
@@ -258,10 +263,10 @@ class Replay:
         start, end = moments[nodes], moments[nodes + 1]
         result = np.zeros(len(work))
         for rank in range(len(graph.ranks)):
-            mine = graph.work_rank == rank
-            other = mine & (work.category == Category.COMM)
+            is_own = graph.work_rank == rank
+            other = is_own & (work.category == Category.COMM)
             if other.any():
-                rows = np.flatnonzero(mine & (work.category == Category.COMP))
+                rows = np.flatnonzero(is_own & (work.category == Category.COMP))
                 result[rows] = coverage(start[rows], end[rows], union(start[other], end[other]))
         return result
 
@@ -329,8 +334,8 @@ def _ratios(kind: Ints, time: Floats, beside: Floats, compute: Mask) -> Floats:
     Kinds that do not show it have the mean of the others, weighted by time.
     """
     kinds = int(kind.max(initial=-1)) + 1
-    alone = _medians(kind, time, compute & (beside < _ALONE), kinds)
-    slow = _medians(kind, time, compute & (beside > _BESIDE), kinds)
+    alone = _medians(kind, time, compute & (beside < _MIN_ALONE_SHARE), kinds)
+    slow = _medians(kind, time, compute & (beside > _MIN_OVERLAP_SHARE), kinds)
     known = np.isfinite(alone) & np.isfinite(slow) & (alone > 0)
     if not known.any():
         return np.ones(kinds)
@@ -345,8 +350,8 @@ def _medians(kind: Ints, time: Floats, chosen: Mask, kinds: int) -> Floats:
     """Return the median time of the chosen operations of each kind, NaN for a kind with too few."""
     grouped = pd.Series(time[chosen]).groupby(kind[chosen])
     median = grouped.median().where(grouped.size() >= _FEWEST)
-    found: Floats = median.reindex(range(kinds)).to_numpy(np.float64)
-    return found
+    medians: Floats = median.reindex(range(kinds)).to_numpy(np.float64)
+    return medians
 
 
 _KINDS = {
@@ -422,13 +427,13 @@ def _path(replay: Replay, moments: Ints) -> Ints:
     binding = np.full(len(graph.order), NONE)
     binding[edges.target[order[first]]] = order[first]
     node = int(graph.front[int(np.argmax(moments[graph.front[:, -1]])), -1])
-    found = []
+    path_edges = []
     while node and binding[node] != NONE:
         edge = int(binding[node])
-        found.append(edge)
+        path_edges.append(edge)
         node = int(edges.source[edge])
     # The edge from the zero of the clock is no time of the run.
-    return np.array(found[-2::-1] if len(found) > 1 else [], np.int64)
+    return np.array(path_edges[-2::-1] if len(path_edges) > 1 else [], np.int64)
 
 
 def _table(replay: Replay, rows: pd.DataFrame, wall: float) -> pd.DataFrame:

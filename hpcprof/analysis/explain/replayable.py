@@ -42,7 +42,7 @@ _MOST_CALLS = 1_000_000
 
 _FEWEST_STEPS = 3
 
-_ODD_PCT = 1.0
+_MAX_ODD_PCT = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +98,21 @@ class Timelines(Mapping[int, Timeline]):
         return len(self._inputs.ranks)
 
 
-def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = None) -> Replayable | str:
+def replayable(
+    inputs: ExplainInputs, timeline_of_rank: Mapping[int, Timeline] | None = None
+) -> Replayable | str:
     """Build the graph of a run, or return the reason why that cannot be done.
 
-    ``every`` has the timelines by rank; by default they are read.
+    ``timeline_of_rank`` has the timelines by rank; by default they are read.
     """
-    every = Timelines(inputs) if every is None else every
-    if not every:
+    timeline_of_rank = Timelines(inputs) if timeline_of_rank is None else timeline_of_rank
+    if not timeline_of_rank:
         return "no rank has a timeline"
     ranks = replayed_ranks(inputs.ranks, inputs.arrivals(), delays=_delays(inputs))
-    if ranks and not any(every[rank].operation_count for rank in ranks):
-        on_host = {rank: HostSteps.of(every[rank]) for rank in ranks}
-        return _replayable_mpi(inputs, every[ranks[0]], on_host)
-    timelines = {rank: every[rank] for rank in ranks}
+    if ranks and not any(timeline_of_rank[rank].operation_count for rank in ranks):
+        on_host = {rank: HostSteps.of(timeline_of_rank[rank]) for rank in ranks}
+        return _replayable_mpi(inputs, timeline_of_rank[ranks[0]], on_host)
+    timelines = {rank: timeline_of_rank[rank] for rank in ranks}
     counts = [timeline.operation_count for timeline in timelines.values()]
     is_short = min(counts) > 0 and sum(counts) <= MOST_OPERATIONS
     computes = any(len(timeline.kernels) or len(timeline.graphs) for timeline in timelines.values())
@@ -139,10 +141,12 @@ def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = Non
     unequal = len({len(front) for front in fronts.values()}) > 1
     step_set = steps_of(timelines[ranks[0]])
     numbers = tuple(step_set.number.tolist())
-    return _built(inputs, timelines[ranks[0]], graph, (steps, numbers), clock, matched, mpi, unequal=unequal)
+    return _build_replayable(
+        inputs, timelines[ranks[0]], graph, (steps, numbers), clock, matched, mpi, unequal=unequal
+    )
 
 
-def _built(
+def _build_replayable(
     inputs: ExplainInputs,
     timeline: Timeline,
     graph: RunGraph,
@@ -207,17 +211,17 @@ def _replayable_mpi(
         return "no step has the same number on all ranks"
     calls = sum(item.calls for item in steps.values())
     chosen = numbers[_typical_steps(0, len(numbers), calls, inputs.tables["step_account"], len(numbers))]
-    around = {rank: item.around(chosen) for rank, item in steps.items()}
+    extents = {rank: item.around(chosen) for rank, item in steps.items()}
     bounds = {rank: item.bounds(chosen) for rank, item in steps.items()}
-    run = inputs.mpi(around)
+    run = inputs.mpi(extents)
     if run is None:
         return NO_GPU
     clock = common_clock(
         inputs.clocks, clock_parts(inputs.aligned), {rank: int(bound[0]) for rank, bound in bounds.items()}
     )
-    windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
+    windows = {rank: inputs.window(rank, *window) for rank, window in extents.items()}
     graph = mpi_graph(windows, run, clock, bounds)
-    return _built(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
+    return _build_replayable(inputs, timeline, graph, (len(numbers), tuple(chosen.tolist())), clock, (), run)
 
 
 def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
@@ -303,7 +307,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
         )
     span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
     late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
-    if 100 * graph.odd_ns > _ODD_PCT * span:
+    if 100 * graph.odd_ns > _MAX_ODD_PCT * span:
         yield NotJudged(
             "late starts",
             f"operations start {late_ms:.2f} ms a step later than "

@@ -115,14 +115,16 @@ class Coupler:
 
         A rank that is not in the graph comes as long after the last of these as it did. The own time is the
         median over the ranks. Where one rank is the root, all others wait for it, or it waits for all others
-        (`_rooted`).
+        (`_couple_rooted`).
         """
         for calls in matched:
             if len(calls.ranks) < 2 or not self._clock.agree(calls.ranks):
                 continue
             rows = np.flatnonzero(calls.part == 0).tolist()
             works = {
-                row: work for row in rows if (work := self._found(calls.ranks, calls.start[row])) is not None
+                row: work
+                for row in rows
+                if (work := self._find_groups(calls.ranks, calls.start[row])) is not None
             }
             if calls.op in WAITING:
                 for row, work in works.items():
@@ -130,9 +132,9 @@ class Coupler:
                     time = self._end(work) - int(self._start(work).max()) - late
                     self._couple(calls.op, work, work, np.full(len(work), max(0, int(np.median(time)))), late)
             elif works and calls.op in FROM_ROOT | TO_ROOT:
-                self._rooted(calls.op, np.array([*works.values()]))
+                self._couple_rooted(calls.op, np.array([*works.values()]))
 
-    def _rooted(self, op: str, work: Ints) -> None:
+    def _couple_rooted(self, op: str, work: Ints) -> None:
         """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
 
         Profiles do not record the root. No rank that gets data ends before the root has begun, and no root
@@ -142,12 +144,12 @@ class Coupler:
         start, end = self._start(work), self._end(work)
         ranks = work.shape[1]
         for row, root in enumerate(_roots(op in FROM_ROOT, start, end).tolist()):
-            others = np.delete(np.arange(ranks), root)
+            other_ranks = np.delete(np.arange(ranks), root)
             if op in TO_ROOT:
                 time = max(0, int(end[row, root] - start[row].max()))
                 self._couple(op, work[row], work[row, [root]], np.array([time]))
                 continue
-            for other in others.tolist():
+            for other in other_ranks.tolist():
                 pair = work[row, [root, other]]
                 time = max(0, int(end[row, other] - self._start(pair).max()))
                 self._couple(op, pair, pair[1:], np.array([time]))
@@ -161,14 +163,14 @@ class Coupler:
         pairs = []
         for calls in matched:
             if self._clock.agree(calls.ranks):
-                works = (self._found(calls.ranks, start) for start in calls.start)
+                works = (self._find_groups(calls.ranks, start) for start in calls.start)
                 pairs += [work for work in works if work is not None]
         both = [work for work in pairs if self._end(work)[0] > self._start(work)[1]]
         last: dict[int, int] = {}
         for work in both:
-            come = int(self._start(work).max())
+            arrival = int(self._start(work).max())
             for operation in work.tolist():
-                last[operation] = max(last.get(operation, come), come)
+                last[operation] = max(last.get(operation, arrival), arrival)
         for work in both:
             time = self._end(work) - np.array([last[operation] for operation in work.tolist()])
             self._couple(MESSAGE, work, work, np.maximum(time, 0))
@@ -177,7 +179,7 @@ class Coupler:
                 ends = self._nodes(work) + 1
                 self._parts.append(edges_of(ends[:1], ends[1:], 0, EdgeKind.ARRIVE, work[1:]))
 
-    def _found(self, ranks: Ints, start: Ints) -> Ints | None:
+    def _find_groups(self, ranks: Ints, start: Ints) -> Ints | None:
         stamps = zip(ranks.tolist(), start.tolist(), strict=True)
         work = np.array([self._kernels.get(rank, {}).get(stamp, NONE) for rank, stamp in stamps], np.int64)
         return None if NONE in work else work
@@ -194,9 +196,9 @@ class Coupler:
     def _couple(self, op: str, work: Ints, waiting: Ints, time: Ints, late: int = 0) -> None:
         """Let some operations end their own time after all of ``work`` has begun, and ``late`` ns more."""
         node = len(self._observed) + len(self.couplings)
-        come, ends = self._nodes(work), self._nodes(waiting) + 1
+        arriving, ends = self._nodes(work), self._nodes(waiting) + 1
         self._parts += [
-            edges_of(come, np.full(len(work), node), late, EdgeKind.ARRIVE, work),
+            edges_of(arriving, np.full(len(work), node), late, EdgeKind.ARRIVE, work),
             edges_of(np.full(len(waiting), node), ends, time, EdgeKind.TRANSFER, waiting),
         ]
         self.couplings.append(Coupling(node, op, work))
@@ -230,13 +232,15 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
     groups = {(coupling.op == MESSAGE, tuple(work_rank[coupling.work].tolist())) for coupling in couplings}
     if not any(sends for sends, _ in groups):
         return np.zeros(ranks, np.int64)
-    pipeline = _connected([members for sends, members in groups if sends], ranks)
+    pipeline = _connect_ranks([members for sends, members in groups if sends], ranks)
     inside = (members for sends, members in groups if not sends)
-    alike = [members for members in inside if len(np.unique(pipeline[list(members)])) == len(members)]
-    return _connected(alike, ranks)
+    one_per_pipeline = [
+        members for members in inside if len(np.unique(pipeline[list(members)])) == len(members)
+    ]
+    return _connect_ranks(one_per_pipeline, ranks)
 
 
-def _connected(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
+def _connect_ranks(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
     pairs = [(members[0], other) for members in groups for other in members[1:]]
     first, other = np.array(pairs, np.int64).reshape(-1, 2).T
     return _components(first, other, ranks)
@@ -367,11 +371,11 @@ def run_graph(
     ``matched`` between ranks with aligned clocks couple these (`Coupler`); ``mpi`` are the calls of these
     ranks on the clock that communication aligned, and ``in_files`` is as in `MpiPart`, by default none.
     """
-    tables = _joined(activities, clock)
+    tables = _join_parts(activities, clock)
     calls, work = tables.calls, tables.work
     moments = (np.column_stack((table.start, table.end)).ravel() for table in (calls, work))
     observed = np.concatenate(([np.iinfo(np.int64).min // 4], *moments))
-    inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
+    inside = concatenate(Edges, _renumber_edges(activities, edges, clock, tables))
     kernels = {rank: _communication(item, tables.first_work[rank]) for rank, item in activities.items()}
     coupler = Coupler(kernels, observed, 1 + 2 * len(calls), clock)
     coupler.couple_collectives([match for match in matched if match.op != MESSAGE_GROUP])
@@ -391,13 +395,13 @@ def run_graph(
         inside = replace(inside, lag=lag)
         coupled = concatenate(Edges, (coupled, *needs.edges(len(observed))))
         observed = np.concatenate((observed, needs.moments()))
-    every = concatenate(Edges, (inside, coupled))
-    every, order = in_order(every, observed)
+    all_edges = concatenate(Edges, (inside, coupled))
+    all_edges, order = in_order(all_edges, observed)
     blocked = [rank_part.blocked + tables.first_call[rank] for rank, rank_part in edges.items()]
     paced = (rank for rank, item in activities.items() if np.any(item.calls.kind == CallKind.PAUSE))
     return RunGraph(
         **vars(tables),
-        edges=every,
+        edges=all_edges,
         order=order,
         observed=observed,
         front=_fronts(activities, tables),
@@ -424,7 +428,7 @@ def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: JoinedRanks, mp
     return places
 
 
-def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
+def _join_parts(activities: Mapping[int, RankActivity], clock: CommonClock) -> JoinedRanks:
     names, places = _Texts(), _Texts()
     calls: list[HostCalls] = []
     work: list[Work] = []
@@ -486,7 +490,7 @@ class _Texts:
         return np.array([*numbers, NONE], np.int64)
 
 
-def _renumbered(
+def _renumber_edges(
     activities: Mapping[int, RankActivity],
     edges: Mapping[int, RankEdges],
     clock: CommonClock,
@@ -538,10 +542,10 @@ def _without_cycles(edges: Edges, observed: Ints) -> Edges:
     length = observed[edges.target] - observed[edges.source]
     # Without time between its nodes, a cycle needs an edge that leads to a lower number.
     back = (length < 0) | ((length == 0) & (edges.target < edges.source))
-    kept = edges.take(~(back & (cycle[edges.source] == cycle[edges.target])))
-    bare = np.setdiff1d(np.arange(1, len(observed)), kept.target)
+    acyclic = edges.take(~(back & (cycle[edges.source] == cycle[edges.target])))
+    bare = np.setdiff1d(np.arange(1, len(observed)), acyclic.target)
     zero = np.zeros_like(bare)
-    return concatenate(Edges, (kept, edges_of(zero, bare, observed[bare], EdgeKind.FIXED, zero)))
+    return concatenate(Edges, (acyclic, edges_of(zero, bare, observed[bare], EdgeKind.FIXED, zero)))
 
 
 def _fronts(activities: Mapping[int, RankActivity], tables: JoinedRanks) -> Ints:

@@ -20,13 +20,13 @@ from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints, Mask, Timelin
 _LEAST_SHARE = 0.01
 """Minimum share of a step that a cause takes by itself to be a candidate."""
 
-_ALONE = 2
+_MIN_ALONE_RATIO = 2
 """Minimum ratio of the time of a rank to the others' for a cause that it has alone."""
 
 _HAS = 0.1
 """Minimum time of the operations of a cause on a rank that has it, over that of the rank with the most."""
 
-_Computed = TypeVar("_Computed")
+_ComputedT = TypeVar("_ComputedT")
 
 
 class Scene:
@@ -62,10 +62,12 @@ class Scene:
     def candidates(self) -> list[Candidate]:
         """Return the candidates of all causes that take at least one percent of a step by themselves."""
         declared = (find_cause(name) for name in cause_names())
-        every = (candidate for cause in declared if cause.candidates for candidate in cause.candidates(self))
-        return [candidate for candidate in every if candidate.own_ns >= self.least]
+        all_candidates = (
+            candidate for cause in declared if cause.candidates for candidate in cause.candidates(self)
+        )
+        return [candidate for candidate in all_candidates if candidate.own_ns >= self.least]
 
-    def once(self, compute: Callable[[Scene], _Computed]) -> _Computed:
+    def once(self, compute: Callable[[Scene], _ComputedT]) -> _ComputedT:
         """Return what a function computes of the scene, computed at its first use."""
         if compute not in self._computed:
             self._computed[compute] = compute(self)
@@ -91,13 +93,13 @@ class Scene:
         """
         if not len(rows):
             return
-        where, gone = self.mostly(self.graph.work.place[rows], time), time if less is None else less
-        whole = gone >= (self.graph.work.end - self.graph.work.start)[rows]
+        where, removed_ns = self.mostly(self.graph.work.place[rows], time), time if less is None else less
+        whole = removed_ns >= (self.graph.work.end - self.graph.work.start)[rows]
 
         def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
             chosen = self.removals.of_ranks(self.graph.work_rank[rows], ranks)
             alone = times.alone.copy()
-            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - gone[chosen], 0.0)
+            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - removed_ns[chosen], 0.0)
             return self.removals.without_launches(times.with_alone(alone), rows[chosen & whole])
 
         per_step = self.per_step(self.graph.work_rank[rows], time)
@@ -134,8 +136,8 @@ class Scene:
         """Return the time per step on the rank where it is most, and that rank if it alone has the time."""
         total = np.bincount(rank, time, len(self.ranks)) / self.graph.steps
         most = int(total.argmax())
-        others = np.delete(total, most)
-        alone = len(others) > 0 and _ALONE * float(np.median(others)) < total[most]
+        other_totals = np.delete(total, most)
+        alone = len(other_totals) > 0 and _MIN_ALONE_RATIO * float(np.median(other_totals)) < total[most]
         return float(total[most]), most if alone else NONE
 
     @cached_property

@@ -83,14 +83,14 @@ def drift(series: StepSeries) -> Drift | None:
     count = len(rows)
     if count < _FEWEST_FOR_DRIFT:
         return None
-    every = np.arange(len(series.wall))
+    all_steps = np.arange(len(series.wall))
     fewest = max(_FEWEST_AT_LEVEL, count // 6)
     # A second level begins where two medians as levels are closest to the steps.
     possible = range(fewest, count - fewest + 1)
     first = min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
     line = _line(rows, wall)
     below, above = np.median(wall[:first]), np.median(wall[first:])
-    change, lines = np.where(every < rows[first], below, above), np.polyval(line, every).astype(float)
+    change, lines = np.where(all_steps < rows[first], below, above), np.polyval(line, all_steps).astype(float)
     changes = np.abs(wall - change[rows]).sum() <= np.abs(wall - lines[rows]).sum()
     level: Floats = change if changes else lines
     # A line may end far below the shortest step.
@@ -101,24 +101,26 @@ def drift(series: StepSeries) -> Drift | None:
         return None
     # A line through n steps changes from end to end with a variance of 12 / n of a step's.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count
-    rest = wall - level[rows]
-    error = 1.2533 * float(np.mean(np.abs(rest))) * correlation_factor(rest) * float(np.sqrt(variance))
+    residuals = wall - level[rows]
+    error = (
+        1.2533 * float(np.mean(np.abs(residuals))) * correlation_factor(residuals) * float(np.sqrt(variance))
+    )
     # Residuals of few steps are too close to the fit.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
-    if high - low < _WANDERS * _wandering(rest):
+    if high - low < _WANDERS * _wander_share(residuals):
         return None
     worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
     return Drift(excess, error * excess / (high - low), worse)
 
 
-def _wandering(rest: Floats) -> float:
-    size = -(-len(rest) // _SPANS)
+def _wander_share(residuals: Floats) -> float:
+    size = -(-len(residuals) // _SPANS)
     if size < _FEWEST_OF_SPAN:
         return 0.0
     # Means of steps with a long tail are off a level that is a median.
-    middles = np.median(rest[len(rest) % size :].reshape(-1, size), axis=1)
+    middles = np.median(residuals[len(residuals) % size :].reshape(-1, size), axis=1)
     # The level of the steps takes two degrees of freedom.
     return float(np.sqrt((middles**2).sum() / (len(middles) - 2)))
 
@@ -142,7 +144,7 @@ def _distance(wall: Floats) -> float:
     return float(np.abs(wall - np.median(wall)).sum())
 
 
-_NAMED = 5
+_MAX_NAMED_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
     a part of the steps.
     """
     steps = steps_of(timeline)
-    between = _between(timeline)
+    between = _pauses_between(timeline)
     usual = Counter(name for name, _ in {(name, step) for _, name, step in between})
     longest: dict[int, tuple[int, str]] = {}
     for pause, name, step in between:
@@ -180,7 +182,7 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
     }
 
 
-def _between(timeline: Timeline) -> list[tuple[int, str, int]]:
+def _pauses_between(timeline: Timeline) -> list[tuple[int, str, int]]:
     steps, ranges = steps_of(timeline), timeline.ranges
     if len(steps) < 2:
         return []
@@ -215,17 +217,17 @@ def spikes_and_pauses(series: StepSeries, timelines: Mapping[int, Timeline]) -> 
 
 def named_steps(steps: Sequence[int]) -> str:
     """Return steps in words: ``"step 3"``, ``"steps 3, 4"``; of many the first ones."""
-    named = ", ".join(map(str, steps[:_NAMED])) + (", …" if len(steps) > _NAMED else "")
+    named = ", ".join(map(str, steps[:_MAX_NAMED_STEPS])) + (", …" if len(steps) > _MAX_NAMED_STEPS else "")
     return f"step{'s' if len(steps) > 1 else ''} {named}"
 
 
 def outside_steps(pauses: Sequence[Pause]) -> Iterator[NotJudged]:
     """Yield a sentence for each range that pauses the steps."""
     for place in dict.fromkeys(pause.place for pause in pauses):
-        same = [pause for pause in pauses if pause.place == place]
-        longest = format_ns(max(pause.length for pause in same))
+        pauses_of_place = [pause for pause in pauses if pause.place == place]
+        longest = format_ns(max(pause.length for pause in pauses_of_place))
         yield NotJudged(
             f"the range {place}",
-            f"it takes up to {longest} after {named_steps([pause.step for pause in same])}, outside the "
-            "steps: it is neither a spike nor a cost of a step",
+            f"it takes up to {longest} after {named_steps([pause.step for pause in pauses_of_place])}, "
+            "outside the steps: it is neither a spike nor a cost of a step",
         )

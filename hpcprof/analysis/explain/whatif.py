@@ -38,10 +38,10 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
         raise HpcprofError(f"nothing can be replayed: {built}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
-    return [_predicted(replay, changer, changes) for changes in sets]
+    return [_predict_step(replay, changer, changes) for changes in sets]
 
 
-def _predicted(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -> Prediction:
+def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -> Prediction:
 
     def changed(times: Times) -> Times:
         return reduce(changer.changed, changes, times)
@@ -97,7 +97,7 @@ class _Changer:
             if not change.factor:
                 return self.removals.copies(times, "", ranks)
             copies = self.graph.work.category == Category.MEM
-            return self._scaled(times, copies, change.factor, ranks)
+            return self._scale_times(times, copies, change.factor, ranks)
         if change.kind == "mpi":
             return self._mpi(times, change, ranks)
         if change.kind == "api":
@@ -112,7 +112,7 @@ class _Changer:
             raise unknown("rank", str(rank), [str(number) for number in self.graph.ranks])
         return self.graph.ranks.index(rank)
 
-    def _named(self, pattern: str, name: Ints, kind: str) -> Mask:
+    def _mask_of_names(self, pattern: str, name: Ints, kind: str) -> Mask:
         matching = np.array([*matches(pattern, self.graph.names), False])
         rows: Mask = matching[name]
         if not rows.any():
@@ -121,19 +121,19 @@ class _Changer:
 
     def _kernels(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
         work = self.graph.work
-        rows = self._named(change.pattern, work.name, "kernel")
+        rows = self._mask_of_names(change.pattern, work.name, "kernel")
         communicates = work.category == Category.COMM
         factor = np.where(rows & self.removals.of_ranks(self.graph.work_rank, ranks), change.factor, 1.0)
         times = self.removals.communication(times, factor)
         return times.with_alone(np.where(communicates, times.alone, times.alone * factor))
 
-    def _scaled(self, times: Times, rows: Mask, factor: float, ranks: Collection[int] | None) -> Times:
+    def _scale_times(self, times: Times, rows: Mask, factor: float, ranks: Collection[int] | None) -> Times:
         rows = rows & self.removals.of_ranks(self.graph.work_rank, ranks)
         return times.with_alone(np.where(rows, times.alone * factor, times.alone))
 
     def _calls(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
         """Scale the own time of calls; those that take no time do not wait either."""
-        rows = self._named(change.pattern, self.graph.calls.name, "API call")
+        rows = self._mask_of_names(change.pattern, self.graph.calls.name, "API call")
         calls = np.flatnonzero(rows & self.removals.of_ranks(self.graph.call_rank, ranks))
         edges = self.removals.edge_of_call[EdgeKind.CALL][calls]
         scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
@@ -141,7 +141,7 @@ class _Changer:
 
     def _mpi(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
         """Scale what calls of MPI take after everything that they need has come."""
-        rows = self._named(change.pattern, self.graph.calls.name, "MPI call")
+        rows = self._mask_of_names(change.pattern, self.graph.calls.name, "MPI call")
         if self._of_mpi is None:
             raise UsageError("MPI calls are replayed only if all ranks make some.")
         rows = rows & self.removals.of_ranks(self.graph.call_rank, ranks)
@@ -160,7 +160,7 @@ class _Changer:
         computes = (work.category == Category.COMP) & inside[work.place]
         if not computes.any():
             raise UsageError(f"the range {change.pattern!r} launches no kernels in the replayed steps.")
-        scaled = self._scaled(times, computes, change.factor, ranks)
+        scaled = self._scale_times(times, computes, change.factor, ranks)
         rows = np.flatnonzero(computes & self.removals.of_ranks(graph.work_rank, ranks))
         rows = rows[np.lexsort((work.start[rows], work.step[rows], graph.work_rank[rows]))]
         rank, step = graph.work_rank[rows], work.step[rows]

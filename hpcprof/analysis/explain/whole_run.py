@@ -33,7 +33,7 @@ from hpcprof.profiles.losses import sum_losses
 from hpcprof.profiles.timeline import Category, Mask, Timeline
 from hpcprof.runs.step_time import single_long_steps
 
-_MUCH_COPYING_PCT = 20.0
+_MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
@@ -44,19 +44,19 @@ _KEEP_ON_GPU = (
     "loop; OpenACC: data), copy only what changes, and from pinned memory."
 )
 
-_UNPRICED = (None, None, None, None)
+_NO_SAVING = (None, None, None, None)
 """The saving of a finding without an estimate, its interval and its share."""
 
 RECURRING = 3
 """Minimum number of occasions of long steps that show that the program causes them."""
 
-_MUCH_WAITING, _MUCH_IDLE = 0.05, 0.25
+_MIN_WAITING_SHARE, _MIN_IDLE_SHARE = 0.05, 0.25
 """Minimum shares of a step of waiting, and of idle time of the GPU, that no finding explains."""
-_MOST_COVERED = 0.75
+_MAX_COVERED_SHARE = 0.75
 """Maximum share of the time on the GPU in steps for the rest to be named."""
 _NORMAL = 1.645
 """Half width of a 90 % interval in standard errors."""
-_NAMED = 8
+_MAX_NAMED = 8
 _SCHEDULE = (
     "No slow rank or stage explains most of that; the schedule of the pipeline does. The saving of "
     "more microbatches or of an interleaved schedule is not predicted"
@@ -94,18 +94,18 @@ def _of_steps(
     steps: tuple[int, ...],
 ) -> Finding:
     where = named_steps(steps) if cause == Cause.STEP_SPIKES else "capture"
-    shown = steps or tuple(series.steps[[0, -1]].tolist())
+    shown_steps = steps or tuple(series.steps[[0, -1]].tolist())
     if cause == Cause.STEP_DRIFT and steps:
         worse = np.isin(series.steps, steps)
-        shown = _typical(series, worse), _typical(series, ~worse)
-    evidence = step_evidence(tables, shown)
+        shown_steps = _typical_step(series, worse), _typical_step(series, ~worse)
+    evidence = step_evidence(tables, shown_steps)
     finding = estimated_finding(cause, ranks, where, *saving, series.p50, evidence)
     return replace(finding, steps=steps)
 
 
-def _typical(series: StepSeries, of: Mask) -> int:
-    wall = series.wall[of]
-    return int(series.steps[of][np.argmin(np.abs(wall - np.median(wall)))])
+def _typical_step(series: StepSeries, mask: Mask) -> int:
+    wall = series.wall[mask]
+    return int(series.steps[mask][np.argmin(np.abs(wall - np.median(wall)))])
 
 
 def unexplained_waiting(
@@ -135,27 +135,27 @@ def unexplained_waiting(
     )
     explained = sum(item.saving_ns or 0 for item in late)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
-    if mean - explained >= _MUCH_WAITING * wall:
+    if mean - explained >= _MIN_WAITING_SHARE * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
-        why = _why_waiting(inputs, findings, pipeline, loose)
-        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {why}")
+        reason = _waiting_reason(inputs, findings, pipeline, loose)
+        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {reason}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
-    if communicated >= _MUCH_WAITING * wall:
-        ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _NAMED)
+    if communicated >= _MIN_WAITING_SHARE * wall:
+        ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _MAX_NAMED)
         share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
-        why = inputs.coverage or "no collectives of GPUs on aligned clocks show when others arrive"
+        reason = inputs.coverage or "no collectives of GPUs on aligned clocks show when others arrive"
         yield NotJudged(
             WAITING,
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
-            f"unknown: {why}",
+            f"unknown: {reason}",
         )
 
 
 def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: float) -> Iterator[NotJudged]:
     """Yield how long the GPU is idle in a step of ``wall`` ns, if no finding explains most of that."""
     idle = float(account["idle_ns"].astype(float).median()) if len(account) else 0.0
-    if idle - sum(item.saving_ns or 0 for item in findings) >= _MUCH_IDLE * wall:
+    if idle - sum(item.saving_ns or 0 for item in findings) >= _MIN_IDLE_SHARE * wall:
         share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
         yield NotJudged(
             IDLE, f"the GPU is idle for {share}, and no replay shortens that (--analysis idle_causes)"
@@ -168,7 +168,7 @@ def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float) -> Iterator[NotJ
     ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together.
     """
     span = float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
-    if covered_ns < _MOST_COVERED * span:
+    if covered_ns < _MAX_COVERED_SHARE * span:
         covered = f"{format_ns(covered_ns)} of the {format_ns(span)}"
         yield NotJudged(
             "rest of the capture",
@@ -177,7 +177,7 @@ def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float) -> Iterator[NotJ
         )
 
 
-def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
+def _waiting_reason(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((item for item in findings if item.cause == Cause.PIPELINE_BUBBLE), None)
@@ -185,7 +185,7 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
         return f"No cause that was judged explains most of that{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
         return _SCHEDULE
-    stage, saved = named_ranks(slowest.ranks, _NAMED), format_ns(slowest.saving_ns or 0)
+    stage, saved = named_ranks(slowest.ranks, _MAX_NAMED), format_ns(slowest.saving_ns or 0)
     balanced = f"The stage of {stage} has the most work; to balance the stages would save {saved}"
     return f"{_SCHEDULE}. {balanced}"
 
@@ -218,7 +218,7 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
         sentences.insert(0, inputs.coverage)
     where, remedy = "; ".join(sentences), " ".join(remedies)
     yield Finding(
-        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_UNPRICED, missing, remedy, "high"
+        Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_NO_SAVING, missing, remedy, "high"
     )
 
 
@@ -233,19 +233,20 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     whole, copies = copies["total_ns"].sum(), copies[~copies["operation"].str.contains(_ON_GPU)]
     exposed = times["exposed_mem_ns"].sum() * copies["total_ns"].sum() / max(1.0, whole)
     share = 100 * exposed / max(1.0, times["span_ns"].sum())
-    if share < _MUCH_COPYING_PCT:
+    if share < _MIN_COPYING_PCT:
         return
     largest_first = (
         copies.groupby("operation")[["total_ns", "total_bytes"]].sum().sort_values("total_ns")[::-1]
     )
     amounts = [
-        f"{name.strip('[]')}: {format_bytes(float(of['total_bytes']))} in {format_ns(float(of['total_ns']))}"
-        for name, of in largest_first[:2].iterrows()
+        f"{name.strip('[]')}: {format_bytes(float(row['total_bytes']))} "
+        f"in {format_ns(float(row['total_ns']))}"
+        for name, row in largest_first[:2].iterrows()
     ]
     where = f"the capture, of which they are {share:.0f} % ({'; '.join(amounts)})"
     evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
     ranks = tuple(sorted(times["rank"].astype(int).tolist()))
-    yield Finding(Cause.BLOCKING_COPY, ranks, where, *_UNPRICED, evidence, _KEEP_ON_GPU, "medium")
+    yield Finding(Cause.BLOCKING_COPY, ranks, where, *_NO_SAVING, evidence, _KEEP_ON_GPU, "medium")
 
 
 def is_rare(finding: Finding) -> bool:
@@ -264,13 +265,13 @@ def is_held_up(finding: Finding, held_up: float) -> bool:
 
 def rare_steps(finding: Finding) -> NotJudged:
     """Return what long steps cost that the program need not cause."""
-    why = (
+    reason = (
         "too rare to tell" if is_rare(finding) else "not enough to tell, since calls of MPI are held up too,"
     )
     return NotJudged(
         finding.where,
         f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
-        f"That is {why} whether the program or something else on the machine is the reason",
+        f"That is {reason} whether the program or something else on the machine is the reason",
     )
 
 

@@ -35,7 +35,7 @@ _PARTS = (
     ("exposed_comm", "exposed communication"),
     ("wait_for_peer", "waiting for peers"),
 )
-_OWN = ("compute", "exposed_mem", "idle")
+_OWN_PARTS = ("compute", "exposed_mem", "idle")
 """The parts that a rank spends by itself; the rest it spends with or for other ranks."""
 
 
@@ -43,7 +43,7 @@ def chart_data(contents: Contents) -> list[Chart]:
     """Return each chart that the run has data for, in the order in which a reader asks."""
     points = contents.results[0].every_point() if contents.results else []
     made = [modes_chart(point) for point in points if point.modes]
-    parts: tuple[Callable[[Contents], Chart | None], ...] = (steps_chart, _account, _phases, _idle)
+    parts: tuple[Callable[[Contents], Chart | None], ...] = (steps_chart, _account, _phases, _idle_chart)
     made += [chart for part in parts if (chart := part(contents)) is not None]
     made += kernel_charts(contents)
     memory = _memory(contents)
@@ -59,11 +59,11 @@ def _account(contents: Contents) -> Chart | None:
     times = _own_times(means)
     waits = any(time is not None for time in account["wait_for_peer_ns"])
     drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
-    shown, note = _shown_ranks(times)
+    shown_ranks, note = _shown_ranks(times)
     note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
     if len(times) > 1:
         # A program without a GPU neither copies nor idles.
-        idles = any(mean[part] for mean in means.values() for part in _OWN[1:])
+        idles = any(mean[part] for mean in means.values() for part in _OWN_PARTS[1:])
         parts = "compute, copies and idle" if idles else "compute"
         note += " A late rank waits least, because the others wait for it. "
         note += f"So compare the ranks' own time: {parts}."
@@ -77,7 +77,7 @@ def _account(contents: Contents) -> Chart | None:
             [[name, round(means[rank][part])] for part, name in drawn],
             detail=f"{format_ns(times[rank])} of its own",
         )
-        for rank in shown
+        for rank in shown_ranks
     ]
     return bars("account", f"Time of a step by rank: {_said_of_own_time(times)}", note, rows, stacked=True)
 
@@ -104,7 +104,7 @@ def _means(account: Mapping[str, Sequence[Any]]) -> dict[int, dict[str, float]]:
 
 def _own_times(means: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
     """Return by rank the time that it does not spend with or for others."""
-    return {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
+    return {rank: sum(parts[part] for part in _OWN_PARTS) for rank, parts in means.items()}
 
 
 def _busiest(times: Mapping[int, float]) -> tuple[int, float] | None:
@@ -112,8 +112,8 @@ def _busiest(times: Mapping[int, float]) -> tuple[int, float] | None:
     if len(times) < 2:
         return None
     most = max(times, key=lambda rank: times[rank])
-    others = median(time for rank, time in times.items() if rank != most)
-    return None if times[most] < others * (1 + _WORTH_SAYING) else (most, others)
+    median_of_others = median(time for rank, time in times.items() if rank != most)
+    return None if times[most] < median_of_others * (1 + _WORTH_SAYING) else (most, median_of_others)
 
 
 def _said_of_own_time(times: Mapping[int, float]) -> str:
@@ -122,9 +122,9 @@ def _said_of_own_time(times: Mapping[int, float]) -> str:
     busiest = _busiest(times)
     if busiest is None:
         return "the ranks work equally long"
-    most, others = busiest
-    more = times[most] - others
-    share = f" ({100 * more / others:.0f} %)" if others else ""
+    most, median_of_others = busiest
+    more = times[most] - median_of_others
+    share = f" ({100 * more / median_of_others:.0f} %)" if median_of_others else ""
     return f"rank {most} works {format_ns(more)} longer than the median of the others{share}"
 
 
@@ -138,10 +138,10 @@ def _shown_ranks(values: Mapping[int, float]) -> tuple[list[int], str]:
         return ranks, f"n = {counted(len(ranks), 'rank')}."
     middle = median(values.values())
     by_distance = sorted(ranks, key=lambda rank: -abs(values[rank] - middle))
-    shown = [*by_distance[:DEVIATING], by_distance[-1]]
-    return shown, (
+    chosen = [*by_distance[:DEVIATING], by_distance[-1]]
+    return chosen, (
         f"The {DEVIATING} of {counted(len(ranks), 'rank')} that deviate most, the furthest first, "
-        f"and the median rank ({shown[-1]})."
+        f"and the median rank ({chosen[-1]})."
     )
 
 
@@ -151,14 +151,14 @@ def _breakdown(contents: Contents) -> Chart | None:
     if not rows:
         return None
     names = dict(_PARTS)
-    shown, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
-    drawn = (*_OWN, "exposed_comm")
+    shown_ranks, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
+    drawn = (*_OWN_PARTS, "exposed_comm")
     return bars(
         "account",
         "GPU time by rank",
         "The parts add up to the span from the first to the last GPU operation. "
         f"Communication includes waiting for peers, so a late rank has the least of it. {note}",
-        [_of_rank(rank, [[names[part], rows[rank][f"{part}_ns"]] for part in drawn]) for rank in shown],
+        [_of_rank(rank, [[names[part], rows[rank][f"{part}_ns"]] for part in drawn]) for rank in shown_ranks],
         stacked=True,
     )
 
@@ -177,14 +177,14 @@ def _phases(contents: Contents) -> Chart | None:
     drawn = []
     for phase, phase_rows in by_phase.items():
         values = {rank: row["p50_ns"] for rank, row in phase_rows.items()}
-        shown, _ = _shown_ranks(values)
+        shown_ranks, _ = _shown_ranks(values)
         drawn.append(
             {
                 "label": visible(phase),
                 "median_ns": round(median(values.values())),
                 "low_ns": min(values.values()),
                 "high_ns": max(values.values()),
-                "points": [[rank, values[rank], phase_rows[rank]["p95_ns"]] for rank in sorted(shown)],
+                "points": [[rank, values[rank], phase_rows[rank]["p95_ns"]] for rank in sorted(shown_ranks)],
             }
         )
     note = (
@@ -212,14 +212,16 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int
     for name, by_rank in by_phase.items():
         slowest = max(by_rank, key=lambda number: by_rank[number]["p50_ns"])
         for rank in (culprits or {slowest}) & by_rank.keys() if len(by_rank) > 1 else ():
-            others = median(other["p50_ns"] for of, other in by_rank.items() if of != rank)
-            more = by_rank[rank]["p50_ns"] - others
+            median_of_others = median(
+                other["p50_ns"] for other_rank, other in by_rank.items() if other_rank != rank
+            )
+            more = by_rank[rank]["p50_ns"] - median_of_others
             if more > _WORTH_SAYING * step and (best is None or more > best[0]):
-                best = more, name, rank, others
+                best = more, name, rank, median_of_others
     if best:
-        more, name, rank, others = best
+        more, name, rank, median_of_others = best
         # Several times next to nothing says little.
-        share = f" ({100 * more / others:.0f} %)" if more < others else ""
+        share = f" ({100 * more / median_of_others:.0f} %)" if more < median_of_others else ""
         longer = f"rank {rank} spends {format_ns(more)} more in {visible(name)}"
         return f"{longer} than the median of the others{share}"
     longest = max(medians, key=lambda name: medians[name])
@@ -227,7 +229,7 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], culprits: Set[int
     return f"{visible(longest)} takes {format_ns(medians[longest])}{share}"
 
 
-def _idle(contents: Contents) -> Chart | None:
+def _idle_chart(contents: Contents) -> Chart | None:
     rows = contents.table("idle_causes").rows
     ranks = {row["rank"] for row in contents.table("step_times").rows} | {row["rank"] for row in rows}
     totals: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -250,19 +252,19 @@ def _idle(contents: Contents) -> Chart | None:
         {
             "label": " · ".join(filter(None, (names[key], visible(key[1])))),
             "parts": [["idle", round(means[key])]],
-            "detail": _most(totals[key]) if len(ranks) > 1 else "",
+            "detail": _largest_text(totals[key]) if len(ranks) > 1 else "",
             "tick": max(totals[key].values()) if len(ranks) > 1 else None,
         }
         for key in top
     ]
     title = (
         f"Idle time: {100 * means[top[0]] / whole:.0f} % of {format_ns(whole)} a step is "
-        f"{_IDLE.get(cause, cause)}{f' in {visible(where)}' if where else ''}"
+        f"{_IDLE_MEANINGS.get(cause, cause)}{f' in {visible(where)}' if where else ''}"
     )
     return bars("idle", title, note, drawn)
 
 
-_IDLE = {
+_IDLE_MEANINGS = {
     "host": "spent waiting for the host",
     "sync": "spent after synchronizations",
     "copy": "spent on copies that block",
@@ -273,7 +275,7 @@ _IDLE = {
 }
 
 
-def _most(values: Mapping[int, int]) -> str:
+def _largest_text(values: Mapping[int, int]) -> str:
     rank = max(values, key=lambda rank: values[rank])
     return f"most on rank {rank}: {format_ns(values[rank])}"
 
@@ -285,8 +287,8 @@ def _memory(contents: Contents) -> Chart | None:
     several = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
     largest = sorted(rows, key=lambda row: -row["reserved_max_bytes"])[:MOST_IN_FULL]
     most = largest[0]
-    left = most["reserved_max_bytes"] - most["allocated_max_bytes"]
-    share = 100 * left / most["reserved_max_bytes"] if most["reserved_max_bytes"] else 0
+    unused_bytes = most["reserved_max_bytes"] - most["allocated_max_bytes"]
+    share = 100 * unused_bytes / most["reserved_max_bytes"] if most["reserved_max_bytes"] else 0
     note = "Peaks of PyTorch's allocator: what tensors occupied, and what it held beyond that."
     if len(largest) < len(rows):
         note += f" The {len(largest)} largest of {len(rows)}."
@@ -323,14 +325,14 @@ _SNAPSHOT_EVENTS = {
 
 def memory_charts(contents: Contents) -> list[dict[str, Any]]:
     """Return a chart of the memory over the time of each snapshot, stacked by kind."""
-    shown = sorted(contents.table("memory_snapshots").rows, key=lambda row: -row["peak_bytes"])[
+    snapshots = sorted(contents.table("memory_snapshots").rows, key=lambda row: -row["peak_bytes"])[
         :_MOST_SNAPSHOTS
     ]
-    if not shown:
+    if not snapshots:
         return []
     rows = contents.table("memory_over_step").rows
     charts = []
-    for place, snapshot in enumerate(shown):
+    for place, snapshot in enumerate(snapshots):
         kinds = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
         if len(kinds) > 1:
             charts.append(_chart(contents, snapshot, kinds, f"gpu-memory-{place}"))

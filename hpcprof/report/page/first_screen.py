@@ -13,15 +13,15 @@ from hpcprof.common.units import format_ns
 from hpcprof.report.account import Account, account_title, accounts_of_steps, share
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import (
+    alternative_texts,
     conclusion,
     evidence,
     hidden_cost,
-    instead,
-    located,
+    joint_causes_text,
+    place_text,
     saved,
     stall_verdict,
-    together,
-    unjudged,
+    unjudged_rows,
     written_source,
 )
 from hpcprof.report.facts import facts
@@ -129,7 +129,7 @@ def explanation_screen(
         conclusion=conclusion(explanation)[len(banner) :],
         cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()],
         hidden=[hidden_cost(finding, explanation) for finding in explanation.hidden],
-        not_judged=unjudged(explanation),
+        not_judged=unjudged_rows(explanation),
     )
 
 
@@ -169,17 +169,19 @@ def _card(
 ) -> Card:
     # Losses have a section of their own.
     lost = finding.cause == Cause.CAPTURE_INCOMPLETE
-    where = "" if lost else located(finding, explanation).lstrip(", ")
+    where = "" if lost else place_text(finding, explanation).lstrip(", ")
     culprit = finding.culprit
-    shown = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
-    rank, step = (culprit.rank, culprit.step) if culprit and shown else costliest(finding, contents, places)
+    has_culprit = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
+    rank, step = (
+        (culprit.rank, culprit.step) if culprit and has_culprit else costliest(finding, contents, places)
+    )
     meaning = cause_of(finding.cause).meaning
     return Card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
         cause=finding.cause,
         saving=("" if finding.saving_ns is None else "Saves ") + saved(finding, explanation),
-        together=together(finding, explanation),
-        alternatives=instead(finding, explanation),
+        together=joint_causes_text(finding, explanation),
+        alternatives=alternative_texts(finding, explanation),
         remedy=finding.remedy,
         confidence=finding.confidence,
         evidence=[
@@ -189,7 +191,7 @@ def _card(
         sources=[written_source(source) for source in finding.source or ()],
         rank=rank,
         step=step,
-        culprit=finding.culprit if shown else None,
+        culprit=finding.culprit if has_culprit else None,
     )
 
 

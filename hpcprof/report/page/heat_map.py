@@ -21,8 +21,8 @@ MOST_CELLS = 250_000
 _MANY_VALUES = 200_000
 """Minimum cells of all quantities for times of three significant digits instead of four."""
 
-_NAMED = 3
-_PHASES = 8
+_MAX_NAMED_RANKS = 3
+_MAX_PHASES = 8
 
 
 _ACCOUNT = (
@@ -33,10 +33,10 @@ _ACCOUNT = (
     ("idle", "Idle", "Nothing runs on the GPU."),
 )
 
-_LATE = (
+_LATENESS_MEANING = (
     "How much less than the median of the other ranks it waits for them in the step; 0 if it waits longer."
 )
-_LATE_ALL = (
+_UNALIGNED_MEANING = (
     "How much less than the median of the other ranks it communicates exposed; 0 if it does so longer."
 )
 
@@ -53,9 +53,9 @@ class _Grid(msgspec.Struct, frozen=True):
         rank = np.asarray(columns["rank"], np.int64)
         step = np.asarray(columns["step"], np.int64)
         row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
-        shown = self.steps[row] == step
+        is_in_map = self.steps[row] == step
         values = np.array(columns[name], np.float64)
-        cells[row[shown], np.searchsorted(self.ranks, rank[shown])] = values[shown]
+        cells[row[is_in_map], np.searchsorted(self.ranks, rank[is_in_map])] = values[is_in_map]
         return cells
 
 
@@ -80,20 +80,20 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
     times = contents.table("step_times").columns
     if not times or not times["rank"]:
         return None
-    every = _Grid(*(np.unique(np.asarray(times[name], np.int64)) for name in ("rank", "step")))
-    walls = every.cells(times, "wall_ns")
-    grid = _Grid(every.ranks, every.steps[_slowest_of_each_block(walls)])
+    full_grid = _Grid(*(np.unique(np.asarray(times[name], np.int64)) for name in ("rank", "step")))
+    walls = full_grid.cells(times, "wall_ns")
+    grid = _Grid(full_grid.ranks, full_grid.steps[_slowest_of_each_block(walls)])
     wall = _Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))
     quantities = [wall, *_of_account(contents, grid), *_of_phases(contents, grid)]
     median = float(np.nanmedian(walls))
     digits = 3 if len(quantities) * quantities[0].cells.size > _MANY_VALUES else 4
     unit = int(10 ** max(0.0, np.floor(np.log10(max(median, 1.0))) - digits))
     late = {row["rank"]: row for row in contents.table("skew_summary").rows}
-    hosts, host = _hosts(contents, every.ranks)
+    hosts, host = _hosts(contents, full_grid.ranks)
     return {
         "title": _title(list(late.values())),
-        "shown": _first(quantities, late),
-        "note": _note(grid, len(every.steps)),
+        "shown": _first_quantity(quantities, late),
+        "note": _note(grid, len(full_grid.steps)),
         "ranks": grid.ranks.tolist(),
         "steps": grid.steps.tolist(),
         "hosts": hosts,
@@ -106,7 +106,7 @@ def heat_map(contents: Contents) -> dict[str, Any] | None:
                 "id": quantity.id,
                 "label": quantity.label,
                 "meaning": quantity.meaning,
-                "cells": _whole(quantity.cells, unit, digits),
+                "cells": _round_cells(quantity.cells, unit, digits),
             }
             for quantity in quantities
         ],
@@ -136,7 +136,9 @@ def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
         late = _lateness(parts["exposed_comm"])
         del parts["wait_for_peer"]
     if len(grid.ranks) > 1 and np.nanmax(late, initial=0.0) > 0:
-        quantities.append(_Quantity("lateness", "Lateness", _LATE if measured else _LATE_ALL, late))
+        quantities.append(
+            _Quantity("lateness", "Lateness", _LATENESS_MEANING if measured else _UNALIGNED_MEANING, late)
+        )
     return quantities + [
         _Quantity(id, label, meaning, parts[id])
         for id, label, meaning in _ACCOUNT
@@ -154,7 +156,7 @@ def _of_phases(contents: Contents, grid: _Grid) -> list[_Quantity]:
     phase = np.array([number[name] for name in times["phase"]], np.int64)
     arrays = {name: np.asarray(times[name], np.int64) for name in ("rank", "step", "wall_ns")}
     total = [int(arrays["wall_ns"][phase == place].sum()) for place in range(len(names))]
-    most = sorted(range(len(names)), key=lambda place: -total[place])[:_PHASES]
+    most = sorted(range(len(names)), key=lambda place: -total[place])[:_MAX_PHASES]
     return [
         _Quantity(
             f"phase-{place}",
@@ -184,7 +186,7 @@ def _lateness(waiting: Floats) -> Floats:
     return lateness
 
 
-def _whole(cells: Floats, unit: int, digits: int) -> list[int | None]:
+def _round_cells(cells: Floats, unit: int, digits: int) -> list[int | None]:
     """Return the cells as multiples of the unit, rounded to ``digits`` significant digits."""
     flat = cells.ravel() / unit
     measured = ~np.isnan(flat)
@@ -206,7 +208,7 @@ def _hosts(contents: Contents, ranks: Ints) -> tuple[list[str], list[int]]:
     return hosts, [place.get(name or "", -1) for name in names]
 
 
-def _first(quantities: Sequence[_Quantity], late: Mapping[int, Mapping[str, Any]]) -> str:
+def _first_quantity(quantities: Sequence[_Quantity], late: Mapping[int, Mapping[str, Any]]) -> str:
     """Return the quantity to begin with: ranks that wait for a late one take as long as it."""
     ids = {quantity.id for quantity in quantities}
     named = any(row["verdict"] in LATE for row in late.values())
@@ -218,12 +220,12 @@ def _title(verdicts: Sequence[Mapping[str, Any]]) -> str:
     if not late:
         return "Ranks and steps"
     late.sort(key=lambda row: -row["cost_pct"])
-    ranks = named_ranks([row["rank"] for row in late[:_NAMED]])
-    more = f" and {len(late) - _NAMED:,} more" if len(late) > _NAMED else ""
-    much = format_ns(late[0]["cost_ns"])
-    are = "is" if len(late) == 1 else "are"
+    ranks = named_ranks([row["rank"] for row in late[:_MAX_NAMED_RANKS]])
+    more = f" and {len(late) - _MAX_NAMED_RANKS:,} more" if len(late) > _MAX_NAMED_RANKS else ""
+    cost_text = format_ns(late[0]["cost_ns"])
+    verb = "is" if len(late) == 1 else "are"
     most = "up to " if len(late) > 1 else ""
-    return f"Ranks and steps: {ranks}{more} {are} late, which costs {most}{much} a step"
+    return f"Ranks and steps: {ranks}{more} {verb} late, which costs {most}{cost_text} a step"
 
 
 def _note(grid: _Grid, steps: int) -> str:

@@ -61,10 +61,10 @@ def history_charts(series: Sequence[History]) -> list[dict[str, Any]]:
 
 
 def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
-    left = len(history.points) - len(points)
+    omitted = len(history.points) - len(points)
     return {
         "title": visible(f"{header(history.metric)}: {history.setup}"),
-        "note": f"{counted(left, 'run')} of unknown time left out" if left else "",
+        "note": f"{counted(omitted, 'run')} of unknown time left out" if omitted else "",
         "unit": history.metric.rpartition("_")[2],
         "points": [
             {"time": _seconds(row), "value": row.value, "label": " ".join(map(visible, (row.run, *row.tags)))}
@@ -93,8 +93,8 @@ def _table(
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
     headers = [header(column) for column in COLUMNS]
-    rest = "hpcprof history --format csv"
-    table = page_table(name, visible(title), _COLUMNS, headers, rows, rest)
+    pointer = "hpcprof history --format csv"
+    table = page_table(name, visible(title), _COLUMNS, headers, rows, pointer)
     for column in table.data["columns"] if table.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]

@@ -45,19 +45,20 @@ def _families(rows: Sequence[Row]) -> Chart:
     classes: dict[str, str] = {}
     for row in rows:
         kind = _kind(row)
-        of = family(row["name"]) if kind == "compute" else kind
-        totals[of][row["name"] or ""] += row["total_ns"]
-        classes[of] = kind
-    sums = {of: sum(total.values()) for of, total in totals.items()}
-    order = sorted(sums, key=lambda of: -sums[of])
+        family_name = family(row["name"]) if kind == "compute" else kind
+        totals[family_name][row["name"] or ""] += row["total_ns"]
+        classes[family_name] = kind
+    sums = {family_name: sum(total.values()) for family_name, total in totals.items()}
+    order = sorted(sums, key=lambda family_name: -sums[family_name])
     whole = sum(sums.values()) or 1
     drawn = [
         {
-            "label": of,
-            "parts": [[classes[of], sums[of]]],
-            "detail": f"{100 * sums[of] / whole:.1f} %, mostly {_longest(totals[of])}",
+            "label": family_name,
+            "parts": [[classes[family_name], sums[family_name]]],
+            "detail": f"{100 * sums[family_name] / whole:.1f} %, "
+            f"mostly {_longest_kernel(totals[family_name])}",
         }
-        for of in order
+        for family_name in order
     ]
     title = f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time"
     note = (
@@ -71,7 +72,7 @@ def _kind(row: Row) -> str:
     return _CLASSES.get(row["class"], str(row["class"]))
 
 
-def _longest(totals: Mapping[str, int]) -> str:
+def _longest_kernel(totals: Mapping[str, int]) -> str:
     name = max(totals, key=lambda name: totals[name])
     return named(short_name(name))[:_LONGEST_NAME]
 
@@ -90,21 +91,21 @@ def _kernels(rows: Sequence[Row]) -> Chart:
         instances[name] += row["instances"]
         classes[name] = _kind(row)
     names = sorted(totals, key=lambda name: -totals[name])[:TOP_KERNELS]
-    shown = labels(names, LABEL)
+    short_names = labels(names, LABEL)
     whole = sum(totals.values()) or 1
-    every = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
+    all_kernels = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
     most = f"The {len(names)} kernels with the longest total time, of {len(totals):,}"
     drawn = [
         {
-            "label": shown[name],
+            "label": short_names[name],
             "parts": [[classes[name], totals[name]]],
             "detail": f"{_family(name, classes[name])}, {counted(instances[name], 'instance')}",
             "full": name[:_LONGEST_NAME],
         }
         for name in names
     ]
-    title = f"Kernels: {shown[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time"
-    note = f"{every if len(names) == len(totals) else most}, summed over {_ranks(rows)}."
+    title = f"Kernels: {short_names[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time"
+    note = f"{all_kernels if len(names) == len(totals) else most}, summed over {_ranks(rows)}."
     return bars("kernels", title, note, drawn)
 
 
@@ -120,13 +121,13 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_name[named(row["name"])].append(row)
-    lost = {name: sum(map(_lost, sums)) for name, sums in by_name.items()}
+    lost = {name: sum(map(_lost_time, sums)) for name, sums in by_name.items()}
     names = sorted(lost, key=lambda name: -lost[name])[:TOP_KERNELS]
-    shown = labels(names, LABEL)
+    short_names = labels(names, LABEL)
     several = any(len(by_name[name]) > _POINTS for name in names)
     worst = names[0]
     ratio = median(row["slowdown"] for row in by_name[worst])
-    said = f"{shown[worst]} takes {ratio:.2f} times as long" if ratio > 1 else "no kernel is slower"
+    summary = f"{short_names[worst]} takes {ratio:.2f} times as long" if ratio > 1 else "no kernel is slower"
     note = (
         f"{counted(len(names), 'kernel')} of {len(by_name):,}, those that lose the most time first, with one "
         f"point per rank, grid and block. {INTERVALS}"
@@ -136,16 +137,16 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     return {
         "kind": "intervals",
         "id": "slowdown",
-        "title": f"Kernel slowdown while communication runs: {said}",
+        "title": f"Kernel slowdown while communication runs: {summary}",
         "note": note,
         "axis": SLOWDOWN,
         "rows": [
             {
-                "label": shown[name],
+                "label": short_names[name],
                 "full": name[:_LONGEST_NAME],
                 "points": [
                     interval(row, keys, family(row["name"]))
-                    for row in sorted(by_name[name], key=_lost, reverse=True)[:_POINTS]
+                    for row in sorted(by_name[name], key=_lost_time, reverse=True)[:_POINTS]
                 ],
             }
             for name in names
@@ -157,7 +158,7 @@ INTERVALS = "Bars are 95 % confidence intervals; they need five steps or several
 SLOWDOWN = "slowdown (1 = none)"
 
 
-def _lost(row: Row) -> float:
+def _lost_time(row: Row) -> float:
     cost: float = (row["slowdown"] - 1) * row["alone_med_ns"] * row["overlapped_n"]
     return cost
 
@@ -179,7 +180,7 @@ def _roofline(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
     drawn = [row for row in rows if row["ai_flop_per_byte"] and row["achieved_flops"]]
     if not drawn:
         return None
-    shown = labels({named(row["name"]) for row in drawn}, LABEL)
+    short_names = labels({named(row["name"]) for row in drawn}, LABEL)
     rates: dict[str, float] = {}
     for row in peaks:
         rates[row["resource"]] = max(row["peak_per_s"], rates.get(row["resource"], 0.0))
@@ -191,25 +192,27 @@ def _roofline(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
         )
         ceilings = [[top, rates[top]]] if top else []
     longest = max(drawn, key=lambda row: _time(row))
-    of = longest["pct_of_bound"]
+    share_pct = longest["pct_of_bound"]
     reached = (
-        f" reaches {of:.0f} % of its bound ({longest['bound']})" if of is not None else " has no known bound"
+        f" reaches {share_pct:.0f} % of its bound ({longest['bound']})"
+        if share_pct is not None
+        else " has no known bound"
     )
     return {
         "kind": "roofline",
-        "title": f"Roofline: {shown[named(longest['name'])]}, the longest kernel,{reached}",
+        "title": f"Roofline: {short_names[named(longest['name'])]}, the longest kernel,{reached}",
         "note": "Each point is a kernel with its grid and block, its area the time in the program. "
         f"Lines are the peaks of the GPU. n = {counted(len(drawn), 'kernel')}.",
         "dram_per_s": rates.get(_DRAM),
         "ceilings": ceilings,
         "points": [
             {
-                "label": shown[named(row["name"])],
+                "label": short_names[named(row["name"])],
                 "x": row["ai_flop_per_byte"],
                 "y": row["achieved_flops"],
                 "bound": row["bound"],
                 "ns": _time(row),
-                "detail": _reached(row),
+                "detail": _reached_text(row),
             }
             for row in drawn
         ],
@@ -220,9 +223,9 @@ def _time(row: Row) -> float:
     return float(row["in_situ_ns"] or row["ncu_ns"] or 0)
 
 
-def _reached(row: Row) -> str:
+def _reached_text(row: Row) -> str:
     share = row["pct_of_bound"]
-    said = f"{format_flops(row['achieved_flops'])} in {format_ns(_time(row))}"
+    text = f"{format_flops(row['achieved_flops'])} in {format_ns(_time(row))}"
     if share is None or math.isnan(share):
-        return said
-    return f"{said}, {share:.1f} % of {row['bound']}"
+        return text
+    return f"{text}, {share:.1f} % of {row['bound']}"

@@ -83,6 +83,6 @@ def _tracks(
         starts, ends, values = series.times[:-1], series.times[1:], series.values[1:]
     inside = np.flatnonzero((ends > begin) & (starts < end))
     inside = inside[:: -(-len(inside) // _MOST_SAMPLES) or 1]
-    shown = metric.factor * values[inside]
-    if len(inside) and not (metric.seldom and not shown.any()):
-        yield NodeTrack(metric.label, metric.unit, starts[inside], ends[inside], shown)
+    samples = metric.factor * values[inside]
+    if len(inside) and not (metric.seldom and not samples.any()):
+        yield NodeTrack(metric.label, metric.unit, starts[inside], ends[inside], samples)

@@ -75,7 +75,7 @@ def html_report(
         scrub_note=SAID if scrub else "",
         explained=contents.explanation is not None,
         prediction_columns=KEPT_COLUMNS[1:],
-        predictions=[kept_cells(kept)[1:] for kept in _predictions(contents.run)],
+        predictions=[kept_cells(prediction)[1:] for prediction in _predictions(contents.run)],
         hidden_title=HIDDEN,
         lacking_title=LACKING,
         **values,
@@ -85,7 +85,7 @@ def html_report(
 def _predictions(run: Run) -> list[Kept]:
     """Return the predictions that were made from a run; none if they cannot be read."""
     try:
-        return [kept for kept in kept_predictions(run.path.parent) if kept.run == run.id]
+        return [prediction for prediction in kept_predictions(run.path.parent) if prediction.run == run.id]
     except HpcprofError:
         return []
 
@@ -93,7 +93,7 @@ def _predictions(run: Run) -> list[Kept]:
 def _places(timeline: Any) -> set[tuple[int, int]]:
     """Return each rank and step that the page's timeline holds."""
     ranks = timeline["ranks"] if timeline else ()
-    return {(of["rank"], step[0]) for of in ranks for step in of["steps"]}
+    return {(track["rank"], step[0]) for track in ranks for step in track["steps"]}
 
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:
@@ -125,10 +125,10 @@ def render_page(
     page's script draws. Every text and all data go through ``clean``, as `scrubbed` returns it.
     """
     rows = [table.data for table in tables if table.data is not None]
-    every = {**data, "tables": rows}
+    page_parts = {**data, "tables": rows}
     blocks = [
         block(f"{part}-data", clean(msgspec.to_builtins(value)) if clean else value)
-        for part, value in every.items()
+        for part, value in page_parts.items()
     ]
     return (
         page_environment(clean)
@@ -175,7 +175,7 @@ def scrubbed(contents: Contents) -> tuple[Contents, Clean]:
         rank: msgspec.structs.replace(row, host=names.numbered("host", row.host)) if row.host else row
         for rank, row in contents.profiles.items()
     }
-    left = replace(
+    scrubbed_contents = replace(
         contents,
         profiles=profiles,
         failures=[failure.without_message() for failure in contents.failures],
@@ -184,7 +184,7 @@ def scrubbed(contents: Contents) -> tuple[Contents, Clean]:
         explanation=_without_files(contents.explanation),
         collect="hpcprof collect",
     )
-    return left, lambda value: _cleaned(value, names)
+    return scrubbed_contents, lambda value: _clean_value(value, names)
 
 
 def _without_files(explanation: Explanation | None) -> Explanation | None:
@@ -194,8 +194,10 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
 
     def cleaned(finding: Finding) -> Finding:
         sources = finding.source and tuple(replace(frame, file=None) for frame in finding.source)
-        others, with_it = (tuple(map(cleaned, side)) for side in (finding.alternatives, finding.together))
-        return replace(finding, source=sources, alternatives=others, together=with_it)
+        alternatives, with_it = (
+            tuple(map(cleaned, side)) for side in (finding.alternatives, finding.together)
+        )
+        return replace(finding, source=sources, alternatives=alternatives, together=with_it)
 
     return replace(
         explanation,
@@ -214,13 +216,13 @@ def _users(contents: Contents) -> set[str]:
         return users
 
 
-def _cleaned(value: Any, names: Names) -> Any:
+def _clean_value(value: Any, names: Names) -> Any:
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
         return names.cleaned(value)
     if isinstance(value, Mapping):
-        return {_cleaned(key, names): _cleaned(item, names) for key, item in value.items()}
+        return {_clean_value(key, names): _clean_value(item, names) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(item, names) for item in value]
+        return [_clean_value(item, names) for item in value]
     return names.cleaned(str(value)) if isinstance(value, RankFailure) else value

@@ -55,15 +55,15 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
 def analysis_table(
     analysis: Analysis,
     rows: Sequence[Row],
-    rest: str,
+    pointer: str,
     notes: Sequence[str] = (),
     title: str = "",
     name: str = "",
 ) -> PageTable:
-    """Return rows of an analysis as a table of a page; ``rest`` as for `page_table`."""
+    """Return rows of an analysis as a table of a page; ``pointer`` as for `page_table`."""
     headers = [header(column.name) for column in analysis.columns]
     name, title = name or analysis.name, title or analysis.title
-    return page_table(name, title, analysis.columns, headers, rows, rest, notes)
+    return page_table(name, title, analysis.columns, headers, rows, pointer, notes)
 
 
 def page_table(
@@ -72,15 +72,17 @@ def page_table(
     columns: Sequence[Column],
     headers: Sequence[str],
     rows: Sequence[Row],
-    rest: str,
+    pointer: str,
     notes: Sequence[str] = (),
 ) -> PageTable:
-    """Return rows as a table of a page; ``rest`` says where the rows are that the page leaves out."""
-    shown = rows[:MOST_ROWS]
-    left = len(rows) - len(shown)
+    """Return rows as a table of a page; ``pointer`` says where the rows are that the page leaves out."""
+    visible_rows = rows[:MOST_ROWS]
+    omitted = len(rows) - len(visible_rows)
     count = counted(len(rows), "row") if rows else ""
-    notes = [*notes, *([f"the page holds the first {MOST_ROWS:,}; all: {rest}"] if left else [])]
-    return PageTable(name, title, count, notes, table_data(name, columns, headers, shown) if rows else None)
+    notes = [*notes, *([f"the page holds the first {MOST_ROWS:,}; all: {pointer}"] if omitted else [])]
+    return PageTable(
+        name, title, count, notes, table_data(name, columns, headers, visible_rows) if rows else None
+    )
 
 
 def table_data(

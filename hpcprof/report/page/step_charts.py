@@ -18,7 +18,7 @@ MOST_STEPS = 1_000
 """Maximum steps with a point each; of more, a point stands for several."""
 
 _NAMED_STEPS = 4
-_FAR = 5
+_MIN_OUTLIER_SD = 5
 """Minimum robust standard deviations above the median for a step to be named."""
 
 _FEW_STEPS = 5
@@ -27,7 +27,7 @@ _FEW_STEPS = 5
 _LEAST_RATIO = 1.05
 
 # Results of earlier versions and of profiled runs have no parts.
-_BOUND = {
+_BOUND_MEANINGS = {
     True: "the fastest matmuls and of the bytes over the links, each measured alone in turns with the modes",
     False: "the serial mode's matmuls and collectives",
 }
@@ -57,7 +57,7 @@ def modes_chart(result: RankResult) -> Chart:
         f"n = {counted(steps[0].n, 'step')} per mode; the modes take turns."
     )
     if bound:
-        note += f" The bound is the larger of {_BOUND[bool(result.bound_parts_ns)]}."
+        note += f" The bound is the larger of {_BOUND_MEANINGS[bool(result.bound_parts_ns)]}."
     title = f"Step time by mode, {result.point}" if result.point else "Step time by mode"
     if len(steps) > 1:
         fastest = min(zip(result.modes, steps, strict=True), key=lambda pair: pair[1].p50_ns)
@@ -132,7 +132,7 @@ def _outliers(walls: Sequence[int]) -> list[int]:
     above = [math.log(max(wall, 1) / middle) for wall in walls]
     upper = sorted(above)[3 * (len(walls) - 1) // 4]
     unit = MAD_TO_DEVIATION * max(median(map(abs, above)), upper)
-    limit = max(_FAR * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_LEAST_RATIO))
+    limit = max(_MIN_OUTLIER_SD * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_LEAST_RATIO))
     far = [place for place, ratio in enumerate(above) if ratio > limit]
     return sorted(far, key=lambda place: -walls[place])[:_NAMED_STEPS]
 

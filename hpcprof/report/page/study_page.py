@@ -112,7 +112,7 @@ def _by_family(tables: SlowdownTables) -> Chart:
     for row in beside:
         point = label({key: row[key] for key in tables.keys})
         series.setdefault(visible(point) or f"rank {row['rank']}", []).append(row)
-    shown = list(series)[:_MOST_SERIES]
+    family_names = list(series)[:_MOST_SERIES]
     launches: Counter[str] = Counter()
     for row in beside:
         launches[row["family"]] += row["overlapped_n"]
@@ -130,9 +130,9 @@ def _by_family(tables: SlowdownTables) -> Chart:
             {
                 "label": f"{name}, n = {launches[name]:,}",
                 "points": [
-                    interval(row, tables.keys, of)
-                    for of in shown
-                    for row in series[of]
+                    interval(row, tables.keys, family_name)
+                    for family_name in family_names
+                    for row in series[family_name]
                     if row["family"] == name
                 ],
             }
@@ -145,5 +145,5 @@ def _by_family(tables: SlowdownTables) -> Chart:
 def _study_table(part: StudyTable, keys: Sequence[str]) -> PageTable:
     """Lay out a table of a study; the parameters of its sweep, ``keys``, keep their names."""
     headers = [column.name if column.name in keys else header(column.name) for column in part.columns]
-    rest = f"see {part.name}.csv in the folder of the study"
-    return page_table(part.name, part.title, part.columns, headers, part.rows, rest)
+    pointer = f"see {part.name}.csv in the folder of the study"
+    return page_table(part.name, part.title, part.columns, headers, part.rows, pointer)

@@ -126,40 +126,42 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MOST_EVENTS
     ranks_shown, missing = [], []
     for rank in ranks:
-        shown = windows[rank] if whole else windows[rank].only(steps)
+        window = windows[rank] if whole else windows[rank].only(steps)
         try:
-            timelines = [reader.read_steps(rank, first, last) for first, last in spans(shown.number.tolist())]
-            ranks_shown.append(_rank(rank, shown, timelines, communication.of_rank(rank)))
+            timelines = [
+                reader.read_steps(rank, first, last) for first, last in spans(window.number.tolist())
+            ]
+            ranks_shown.append(_rank(rank, window, timelines, communication.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
     if not ranks_shown:
         return _nothing(missing[0])
     notes = [clocks.note(), *note, *missing]
     if not whole:
-        notes.append(_ONLY_CHOSEN)
+        notes.append(_CHOSEN_STEPS_NOTE)
     nodes = read_telemetry(run.path) if clocks.start_utc_ns is not None else []
-    return _assembled(ranks_shown, clocks, steps, notes, budget, nodes)
+    return _assemble_data(ranks_shown, clocks, steps, notes, budget, nodes)
 
 
 def _captures(run: Run, store: Store, reader: RunWindows, budget: int) -> dict[str, Any]:
     """Return the whole capture of each rank as one step, where no steps are known."""
     totals = accumulate(reader.rows(rank) or 0 for rank in reader.profiles)
-    shown = [rank for rank, total in zip(reader.profiles, totals, strict=True) if total <= MOST_EVENTS]
-    if not shown:
+    shown_ranks = [rank for rank, total in zip(reader.profiles, totals, strict=True) if total <= MOST_EVENTS]
+    if not shown_ranks:
         return _nothing("No steps were found, and there is no capture small enough to show whole.")
     communication = run_communication(run, store)
     tracks = [
         _rank(rank, window, [timeline], communication.of_rank(rank))
-        for rank in shown
+        for rank in shown_ranks
         for window, timeline in [reader.read_capture(rank)]
         if window.start[0] < window.end[0]
     ]
     if not tracks:
         return _nothing("No steps were found, and the capture has no events.")
     notes = ["No steps were found: the whole capture is shown."]
-    if len(shown) < len(reader.profiles):
-        notes.append(f"To keep this page small, it has {named_ranks(shown)} only.")
-    return _assembled(tracks, communication.clocks, ShownSteps(0, 0), notes, budget, [])
+    if len(shown_ranks) < len(reader.profiles):
+        notes.append(f"To keep this page small, it has {named_ranks(shown_ranks)} only.")
+    return _assemble_data(tracks, communication.clocks, ShownSteps(0, 0), notes, budget, [])
 
 
 def median_and_worst(windows: Windows) -> ShownSteps:
@@ -197,7 +199,7 @@ def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[li
     return [typical, *furthest], [note]
 
 
-def _assembled(
+def _assemble_data(
     ranks: Sequence[_Rank],
     clocks: RunClocks,
     steps: ShownSteps,
@@ -208,24 +210,26 @@ def _assembled(
     """Return the data of a page's timeline within the budget; what the nodes did takes little beside that."""
     zero = min(int(clocks.to_common(rank.rank, rank.windows.start).min()) for rank in ranks)
     texts = _Texts()
-    kept, shown, more = _fit(ranks, steps, budget, lambda rank: _encoded(rank, clocks, zero, texts))
+    encoded_ranks, windows, more = _fit(
+        ranks, steps, budget, lambda rank: _encode_rank(rank, clocks, zero, texts)
+    )
     utc = zero + (clocks.start_utc_ns or 0)
     end = max(int(clocks.to_common(rank.rank, rank.windows.end).max()) for rank in ranks) - zero
-    tracks_of_rank = node_tracks(nodes, sorted(kept), utc / 1e9, (utc + end) / 1e9)
+    tracks_of_rank = node_tracks(nodes, sorted(encoded_ranks), utc / 1e9, (utc + end) / 1e9)
     return {
         "notes": [*notes, *more],
         "median": steps.median,
         "worst": steps.worst,
         "ranks": [
             {
-                "rank": of.rank,
-                "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
-                "steps": shown[of.rank].on_common_clock(of.rank, clocks).rows(zero),
-                "tracks": kept[of.rank]
-                + [_encoded_samples(track, utc, texts) for track in tracks_of_rank.get(of.rank, ())],
+                "rank": rank_data.rank,
+                "uncertainty_ns": clocks.uncertainty_ns(rank_data.rank) if len(ranks) > 1 else 0,
+                "steps": windows[rank_data.rank].on_common_clock(rank_data.rank, clocks).rows(zero),
+                "tracks": encoded_ranks[rank_data.rank]
+                + [_encoded_samples(track, utc, texts) for track in tracks_of_rank.get(rank_data.rank, ())],
             }
-            for of in sorted(ranks, key=lambda of: of.rank)
-            if of.rank in kept
+            for rank_data in sorted(ranks, key=lambda rank_data: rank_data.rank)
+            if rank_data.rank in encoded_ranks
         ],
         # The texts of all tracks are known by now.
         "strings": [*texts.number],
@@ -234,9 +238,9 @@ def _assembled(
     }
 
 
-def _nothing(why: str) -> dict[str, Any]:
+def _nothing(reason: str) -> dict[str, Any]:
     return {
-        "notes": [why],
+        "notes": [reason],
         "median": NONE,
         "worst": NONE,
         "strings": [],
@@ -271,7 +275,7 @@ def _fit(
 ) -> tuple[dict[int, Any], Windows, list[str]]:
     """Return the encoded ranks that the budget allows, their steps, and sentences on what is left out."""
     for detail in _DETAILS:
-        reduced = [_reduced(rank, steps, detail) for rank in ranks]
+        reduced = [_reduce_rank(rank, steps, detail) for rank in ranks]
         encoded = [encode(rank) for rank in reduced]
         sizes = [len(zlib.compress(msgspec.json.encode(rank), 1)) for rank in encoded]
         if sum(sizes) <= budget:
@@ -280,26 +284,26 @@ def _fit(
     notes = [
         f"Neighbours shorter than {count * pixel_ns / 1e3:,.0f} µs are merged{where}, to keep this page "
         "small. hpcprof serve shows each of them."
-        for count, where in _merging(detail)
+        for count, where in _merge_levels(detail)
     ]
     if any(len(less.windows) < len(rank.windows) for less, rank in zip(reduced, ranks, strict=True)):
-        notes.append(_ONLY_CHOSEN)
+        notes.append(_CHOSEN_STEPS_NOTE)
     fitting = max(1, sum(total <= budget for total in accumulate(sizes)))
     if fitting < len(ranks):
         out = [rank.rank for rank in ranks[fitting:]]
         notes.append(
             f"Left out, to keep this page small: {named_ranks(sorted(out))}. hpcprof serve shows all."
         )
-    kept = {rank.rank: data for rank, data in zip(reduced[:fitting], encoded, strict=False)}
-    return kept, {rank.rank: rank.windows for rank in reduced}, notes
+    fitting_ranks = {rank.rank: data for rank, data in zip(reduced[:fitting], encoded, strict=False)}
+    return fitting_ranks, {rank.rank: rank.windows for rank in reduced}, notes
 
 
-_ONLY_CHOSEN = (
+_CHOSEN_STEPS_NOTE = (
     "To keep this page small, it has the median and the worst step only. hpcprof serve shows all steps."
 )
 
 
-def _merging(detail: _Detail) -> list[tuple[int, str]]:
+def _merge_levels(detail: _Detail) -> list[tuple[int, str]]:
     """Return up to how many pixels slices are merged, and in which steps."""
     if detail.others is None or detail.chosen == detail.others:
         return [(detail.chosen, "")] if detail.chosen else []
@@ -307,7 +311,7 @@ def _merging(detail: _Detail) -> list[tuple[int, str]]:
     return [(n, where) for n, where in ((detail.chosen, in_chosen), (detail.others, in_others)) if n]
 
 
-def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:
+def _reduce_rank(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:
     """Return a rank with its slices merged, and without the steps that ``detail`` leaves out."""
     if detail == _DETAILS[0]:
         return rank
@@ -339,7 +343,7 @@ def _with_launches(tracks: RankTracks, start: int, end: int) -> tuple[int, int]:
     return int(min([start, *first])), end
 
 
-def _encoded(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:
+def _encode_rank(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:
     infos = np.array([*map(texts.add, rank.tracks.infos), NONE])
     return [_encoded_track(track, rank, clocks, zero, texts, infos) for track in rank.tracks.tracks]
 
@@ -403,8 +407,8 @@ def encoded_slices(track: Track, links: SliceLinks) -> dict[str, Any]:
 
 def column(values: Ints) -> list[int] | int:
     """Return a column as a list, or as one value if all are equal."""
-    same = len(values) > 0 and bool(np.all(values == values[0]))
-    return int(values[0]) if same else values.tolist()
+    is_constant = len(values) > 0 and bool(np.all(values == values[0]))
+    return int(values[0]) if is_constant else values.tolist()
 
 
 def differences(values: Ints) -> list[int] | int:

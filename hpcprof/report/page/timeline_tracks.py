@@ -155,17 +155,17 @@ def joined(parts: Sequence[RankTracks]) -> RankTracks:
             slices.setdefault((track.kind, track.label), []).append(moved)
         infos += part.infos
         launches += max((int(track.slices.launch.max()) + 1 for track in part.tracks), default=0)
-    tracks = [Track(*key, _distinct(concatenate(TrackSlices, group))) for key, group in slices.items()]
+    tracks = [Track(*key, _distinct_slices(concatenate(TrackSlices, group))) for key, group in slices.items()]
     return RankTracks(_in_order(tracks), infos)
 
 
-def _distinct(slices: TrackSlices) -> TrackSlices:
+def _distinct_slices(slices: TrackSlices) -> TrackSlices:
     """Return slices without those that have the same extent and name as an earlier one of another window."""
     rows = np.column_stack((slices.start, slices.end, slices.name, slices.depth))
     _, first = np.unique(rows, axis=0, return_index=True)
-    kept = slices.take(np.sort(first))
-    kept = replace(kept, depth=_depth(kept.start, kept.end))
-    return kept.take(_by_start(kept.start, kept.end))
+    unique_slices = slices.take(np.sort(first))
+    unique_slices = replace(unique_slices, depth=_depth(unique_slices.start, unique_slices.end))
+    return unique_slices.take(_by_start(unique_slices.start, unique_slices.end))
 
 
 def _in_order(tracks: Sequence[Track]) -> list[Track]:
@@ -378,11 +378,11 @@ def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLink
     for row_number in np.flatnonzero(is_sent).tolist():
         row = place[int(communication.carrier[row_number]), int(communication.start[row_number])]
         number = int(communication.number[row_number])
-        if way := int(communication.way[row_number]):
+        if direction := int(communication.way[row_number]):
             slice_links.message_rows.append(row)
-            slice_links.messages.append(way * (number + 1))
+            slice_links.messages.append(direction * (number + 1))
         else:
             collective[row] = number
-        said = communication.texts[row_number]
-        slice_links.texts[row] = f"{slice_links.texts[row]}; {said}" if row in slice_links.texts else said
+        text = communication.texts[row_number]
+        slice_links.texts[row] = f"{slice_links.texts[row]}; {text}" if row in slice_links.texts else text
     return slice_links

@@ -16,7 +16,7 @@ from hpcprof.profiles.columns.unique import in_ranges
 from hpcprof.profiles.timeline import Ints, Mask
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
-_LONGEST = 10
+_MAX_VARINT_BYTES = 10
 """The bytes of a varint of 64 bits."""
 
 Numbers = NDArray[np.uint64] | Ints
@@ -39,19 +39,19 @@ class Encoded(NamedTuple):
 def varints(field: int, values: Numbers, present: Mask | None = None) -> Encoded:
     """Encode a field of whole numbers; it is left out where it is not ``present``."""
     number = np.asarray(values).astype(np.uint64)
-    digit = np.arange(_LONGEST, dtype=np.uint64)
-    rest = number[:, np.newaxis] >> (digit * np.uint64(7))
-    length = np.maximum(np.count_nonzero(rest, axis=1), 1)
-    more = np.arange(_LONGEST) < length[:, np.newaxis] - 1
-    content = (rest & np.uint64(0x7F)).astype(np.uint8) | (more * np.uint8(0x80))
-    used = np.arange(_LONGEST) < length[:, np.newaxis]
-    return _tagged(field, _VARINT, content, used, present)
+    digit = np.arange(_MAX_VARINT_BYTES, dtype=np.uint64)
+    shifted = number[:, np.newaxis] >> (digit * np.uint64(7))
+    length = np.maximum(np.count_nonzero(shifted, axis=1), 1)
+    more = np.arange(_MAX_VARINT_BYTES) < length[:, np.newaxis] - 1
+    content = (shifted & np.uint64(0x7F)).astype(np.uint8) | (more * np.uint8(0x80))
+    used = np.arange(_MAX_VARINT_BYTES) < length[:, np.newaxis]
+    return _prepend_tag(field, _VARINT, content, used, present)
 
 
 def fixed64(field: int, values: NDArray[np.uint64]) -> Encoded:
     """Encode a field of type fixed64."""
     content = values.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return _tagged(field, _FIXED64, content, np.ones(content.shape, bool), None)
+    return _prepend_tag(field, _FIXED64, content, np.ones(content.shape, bool), None)
 
 
 def texts(field: int, values: Sequence[str]) -> Encoded:
@@ -69,8 +69,8 @@ def nested(field: int, message: Encoded, present: Mask | None = None) -> Encoded
     whole = join(head, message)
     if present is None:
         return whole
-    kept = whole.take(np.flatnonzero(present))
-    return Encoded(kept.data, np.where(present, whole.length, 0))
+    present_parts = whole.take(np.flatnonzero(present))
+    return Encoded(present_parts.data, np.where(present, whole.length, 0))
 
 
 def join(*parts: Encoded) -> Encoded:
@@ -102,14 +102,16 @@ def nothing(count: int) -> Encoded:
     return Encoded(np.empty(0, np.uint8), np.zeros(count, np.int64))
 
 
-def _tagged(field: int, kind: int, content: NDArray[np.uint8], used: Mask, present: Mask | None) -> Encoded:
+def _prepend_tag(
+    field: int, kind: int, content: NDArray[np.uint8], used: Mask, present: Mask | None
+) -> Encoded:
     """Put the tag of a field before the used bytes of each row."""
     tag = np.frombuffer(_tag(field, kind), np.uint8)
     whole = np.hstack([np.tile(tag, (len(content), 1)), content])
-    kept = np.hstack([np.ones((len(content), len(tag)), bool), used])
+    is_kept = np.hstack([np.ones((len(content), len(tag)), bool), used])
     if present is not None:
-        kept &= present[:, np.newaxis]
-    return Encoded(whole[kept], np.count_nonzero(kept, axis=1))
+        is_kept &= present[:, np.newaxis]
+    return Encoded(whole[is_kept], np.count_nonzero(is_kept, axis=1))
 
 
 def _tag(field: int, kind: int) -> bytes:

@@ -47,7 +47,7 @@ from hpcprof.results.store.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
-_ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
+_ANNOTATION, _NAME_IID, _UNSIGNED_FIELDS, _TEXT_IID = 4, 1, 3, 17
 
 CATEGORIES = (
     *("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range"),
@@ -201,7 +201,7 @@ def _text_note(name: str, numbers: Ints) -> Encoded:
 
 
 def _note(name: str, values: Ints, mask: Mask) -> Encoded:
-    return _annotation(name, varints(_UNSIGNED, np.where(mask, values, 0)), mask)
+    return _annotation(name, varints(_UNSIGNED_FIELDS, np.where(mask, values, 0)), mask)
 
 
 def _annotation(name: str, value: Encoded, present: Mask) -> Encoded:
@@ -238,18 +238,18 @@ def in_lanes(start: Ints, end: Ints) -> Iterator[Ints]:
 
 # Fields of Trace, TracePacket and what is in it, as Perfetto's schemas number them.
 _PACKET = 1
-_TIME, _SEQUENCE, _FLAGS, _EVENT, _INTERNED, _CLOCKS, _TRACK = 8, 10, 13, 11, 12, 6, 60
-_FIRST, _NEEDS_TEXTS = 1, 2
+_TIME, _SEQUENCE, _FLAGS, _EVENT, _INTERNED_FIELDS, _CLOCKS, _TRACK = 8, 10, 13, 11, 12, 6, 60
+_IS_FIRST, _NEEDS_TEXTS = 1, 2
 _TYPE, _TRACK_ID, _NAME, _CATEGORY, _COUNT, _FLOW, _LAST_FLOW = 9, 11, 10, 3, 30, 47, 48
 _BEGIN, _END, _COUNTER = 1, 2, 4
 _REALTIME, _BOOTTIME = 1, 6
 _IN_ORDER, _NUMBER, _BYTES = 3, 2, 3
 
-_APART = 1 << 32
+_IDS_PER_RANK = 1 << 32
 """Ids of tracks and arrows within a rank are below this."""
-_SHARED = np.uint64(1 << 63)
+_SHARED_IDS = np.uint64(1 << 63)
 """Ids of arrows between ranks are above this."""
-_AT_ONCE = 1 << 16
+_BATCH_OF_EVENTS = 1 << 16
 """The events that are encoded at a time."""
 
 
@@ -304,7 +304,7 @@ class _Tracks:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._own = (rank + 1) * _APART
+        self._own = (rank + 1) * _IDS_PER_RANK
         self._found: list[Encoded] = []
 
     def add(self, name: str, lane: int, *, counter: bool = False) -> int:
@@ -334,13 +334,13 @@ class _Tracks:
 
 def _texts_packet(rank: int, slices: SliceColumns) -> bytes:
     interned = join(
-        _interned(1, CATEGORIES),
-        _interned(2, list(slices.names.number)),
-        _interned(3, NOTES),
-        _interned(29, list(slices.values.number)),
+        _intern_texts(1, CATEGORIES),
+        _intern_texts(2, list(slices.names.number)),
+        _intern_texts(3, NOTES),
+        _intern_texts(29, list(slices.values.number)),
     )
-    first = join(varints(_SEQUENCE, np.array([rank + 1])), varints(_FLAGS, np.array([_FIRST])))
-    return _packet(join(first, nested(_INTERNED, interned)))
+    first = join(varints(_SEQUENCE, np.array([rank + 1])), varints(_FLAGS, np.array([_IS_FIRST])))
+    return _packet(join(first, nested(_INTERNED_FIELDS, interned)))
 
 
 def _flows(
@@ -351,24 +351,24 @@ def _flows(
     forward, backward = gradients(timeline)
     begin = np.concatenate([firsts.calls + call, firsts.operators + forward])
     end = np.concatenate([firsts.work + operation, firsts.operators + backward])
-    number = ((rank + 1) * _APART + np.arange(len(begin))).astype(np.uint64)
+    number = ((rank + 1) * _IDS_PER_RANK + np.arange(len(begin))).astype(np.uint64)
     carriers = {
         Carrier.WORK: _communication(timeline, firsts),
-        Carrier.MPI_CALL: _numbered(firsts.mpi_calls, timeline.mpi_calls.start),
-        Carrier.MPI_REQUEST: _numbered(firsts.requests, mpi_requests(timeline).start),
+        Carrier.MPI_CALL: _number_tracks(firsts.mpi_calls, timeline.mpi_calls.start),
+        Carrier.MPI_REQUEST: _number_tracks(firsts.requests, mpi_requests(timeline).start),
     }
     shared, slices = [np.empty(0, np.uint64)], [begin]
     for carrier, (rows, start) in carriers.items():
         order = np.argsort(start, kind="stable")
         rows, start = rows[order], start[order]
-        same = (matched.carrier == carrier) & np.isin(matched.start, start)
-        slices.append(rows[np.searchsorted(start, matched.start[same])])
-        shared.append(_SHARED + matched.number[same].astype(np.uint64))
+        is_match = (matched.carrier == carrier) & np.isin(matched.start, start)
+        slices.append(rows[np.searchsorted(start, matched.start[is_match])])
+        shared.append(_SHARED_IDS + matched.number[is_match].astype(np.uint64))
     on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
     return (gathered(on, np.concatenate(slices), count), gathered(fixed64(_LAST_FLOW, number), end, count))
 
 
-def _numbered(first: int, start: Ints) -> tuple[Ints, Ints]:
+def _number_tracks(first: int, start: Ints) -> tuple[Ints, Ints]:
     return first + np.arange(len(start)), start
 
 
@@ -394,14 +394,14 @@ def _events(
     # The last piece, which is empty, is for the ends.
     pieces = [stacked(piece, nothing(1)) for piece in (*flows, stacked(*slices.notes))]
     for track, order in lanes:
-        for first in range(0, len(order), _AT_ONCE):
-            part = order[first : first + _AT_ONCE]
+        for first in range(0, len(order), _BATCH_OF_EVENTS):
+            part = order[first : first + _BATCH_OF_EVENTS]
             ends = part >= count
             row = part % count
             kind = varints(_TYPE, np.where(ends, _END, _BEGIN))
             fixed = (varints(_NAME, name[row], ~ends), varints(_CATEGORY, category[row], ~ends))
-            rest = (piece.take(np.where(ends, count, part)) for piece in pieces)
-            event = join(kind, _constant(_TRACK_ID, track, len(part)), *fixed, *rest)
+            further_pieces = (piece.take(np.where(ends, count, part)) for piece in pieces)
+            event = join(kind, _constant(_TRACK_ID, track, len(part)), *fixed, *further_pieces)
             yield _of_sequence(rank, np.where(ends, end[row], start[row]), event)
 
 
@@ -436,7 +436,7 @@ def _constant(field: int, value: int, count: int) -> Encoded:
     return Encoded(np.tile(record.data, count), np.repeat(record.length, count))
 
 
-def _interned(field: int, values: Sequence[str]) -> Encoded:
+def _intern_texts(field: int, values: Sequence[str]) -> Encoded:
     """Encode texts that others refer to by their numbers, as one piece."""
     numbered = join(varints(1, np.arange(1, len(values) + 1)), texts(2, values))
     data = nested(field, numbered).data

@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.ask.run_inputs import run_data
-from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
+from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
 from hpcprof.results.collect.run_profiles import profiles_of
 from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
@@ -118,10 +118,10 @@ def _two_sides(
 
 
 def _check_contents(runs: Sequence[Run], store: Store) -> None:
-    seen: dict[tuple[str, ...], Run] = {}
+    run_by_content: dict[tuple[str, ...], Run] = {}
     for run in runs if store.exists() else ():
         content = tuple(sorted(profile.sha256 for profile in store.profiles(run.id).values()))
-        first = seen.setdefault(content, run) if content else run
+        first = run_by_content.setdefault(content, run) if content else run
         if first.id != run.id:
             raise UsageError(
                 f"{first.id} and {run.id} have the same profiles, byte for byte; repeats must be distinct "
@@ -137,7 +137,7 @@ def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
         if not collected and not len(data.own_step_ns):
             if not profiles_of(run):
                 raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
-            raise not_collected(run, store)
+            raise not_collected_error(run, store)
         data_of_runs.append(data)
     return data_of_runs
 
@@ -184,8 +184,8 @@ def check_comparable(runs: Sequence[RunData], force: str) -> None:
             raise UsageError(f"the runs have {words} ({both}): {force} compares them nevertheless.")
     if all(run.facts["program"] is not None for run in runs):
         return
-    first, *others = ((run.id, _landmarks(run)) for run in runs)
-    for name, landmarks in others:
+    first, *other_runs = ((run.id, _landmarks(run)) for run in runs)
+    for name, landmarks in other_runs:
         if first[1] and landmarks and first[1].isdisjoint(landmarks):
             raise UsageError(
                 f"{first[0]} and {name} have neither a kernel nor the name of a step in common: {force} "
@@ -206,7 +206,7 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
     are none if that is unknown. Runs with a failed rank are left out.
     """
     manifests = [run.manifest for run in baseline if run.manifest is not None]
-    jobs = [_repeated(manifest) for manifest in manifests]
+    jobs = [_repeated_job(manifest) for manifest in manifests]
     if len(jobs) < len(baseline) or any(job is None or job != jobs[0] for job in jobs):
         return []
     begin = min(run.manifest.created for run in (*baseline, *candidate) if run.manifest is not None)
@@ -218,17 +218,17 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
         if run.id not in named
         and run.manifest is not None
         and run.manifest.created < begin
-        and _repeated(run.manifest) == jobs[0]
+        and _repeated_job(run.manifest) == jobs[0]
         and not any(run.rank_exit_codes().values())
     ]
     return [beside[run_id] for _, run_id in sorted(dated)[-MOST_EARLIER:]]
 
 
-def _repeated(manifest: Manifest) -> tuple[Job, str] | None:
+def _repeated_job(manifest: Manifest) -> tuple[Job, str] | None:
     job, git = manifest.job, manifest.git
-    same = msgspec.structs.replace(job, after=[], walltime=0, account="")
+    comparable = msgspec.structs.replace(job, after=[], walltime=0, account="")
     if job.workload is not None:
-        return msgspec.structs.replace(same, directory=""), manifest.hpcprof_version
+        return msgspec.structs.replace(comparable, directory=""), manifest.hpcprof_version
     if git is None:
-        return same, ""
-    return None if git.dirty else (same, git.commit)
+        return comparable, ""
+    return None if git.dirty else (comparable, git.commit)

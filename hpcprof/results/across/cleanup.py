@@ -121,11 +121,11 @@ def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = 
 
 
 def old_removals(
-    before: datetime, runs_dir: Path, db: str | None = None, kept: set[str] | None = None
+    before: datetime, runs_dir: Path, db: str | None = None, protected: set[str] | None = None
 ) -> list[Removal]:
     """Return the removals of runs that were submitted before a time, have ended and have no tag.
 
-    Runs of a baseline are left out; ``kept`` gets their ids.
+    Runs of a baseline are left out; ``protected`` gets their ids.
     """
     stored = {row.id: row for row in stored_runs(db, runs_dir)}
     old = [
@@ -138,31 +138,33 @@ def old_removals(
     ]
     statuses = poll(old, LISTING_SECONDS)
     ended = [run for run in old if statuses[run.id].state.ended and _open_job(jobs_of(run)[1:]) is None]
-    free = _without_baselines([run.id for run in ended], runs_dir, db, kept)
-    return [_ended(run, statuses[run.id], stored) for run in ended if run.id in free]
+    free = _without_baselines([run.id for run in ended], runs_dir, db, protected)
+    return [_removal_of_ended(run, statuses[run.id], stored) for run in ended if run.id in free]
 
 
-def missing_removals(runs_dir: Path, db: str | None = None, kept: set[str] | None = None) -> list[Removal]:
+def missing_removals(
+    runs_dir: Path, db: str | None = None, protected: set[str] | None = None
+) -> list[Removal]:
     """Return the removals of rows whose folder is gone from a folder that exists.
 
     Where that does not exist either, a file system may only be away. Rows of a baseline are left out, because
-    comparisons need no more than them; ``kept`` gets the ids of their runs.
+    comparisons need no more than them; ``protected`` gets the ids of their runs.
     """
-    gone = [
+    missing = [
         row
         for row in stored_runs(db, runs_dir)
         if not Path(row.path).exists() and Path(row.path).parent.is_dir()
     ]
-    free = _without_baselines([row.id for row in gone], runs_dir, db, kept)
-    return [Removal(row.id, rows=row) for row in gone if row.id in free]
+    free = _without_baselines([row.id for row in missing], runs_dir, db, protected)
+    return [Removal(row.id, rows=row) for row in missing if row.id in free]
 
 
 def _without_baselines(
-    run_ids: Sequence[str], runs_dir: Path, db: str | None, kept: set[str] | None
+    run_ids: Sequence[str], runs_dir: Path, db: str | None, protected: set[str] | None
 ) -> set[str]:
     baselined = baselined_runs(db, runs_dir).keys() & set(run_ids)
-    if kept is not None:
-        kept |= baselined
+    if protected is not None:
+        protected |= baselined
     return set(run_ids) - baselined
 
 
@@ -244,7 +246,7 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
         raise HpcprofError(
             f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {typed_name(job.path)}."
         )
-    return _ended(run, poll([run], LISTING_SECONDS)[run.id], stored)
+    return _removal_of_ended(run, poll([run], LISTING_SECONDS)[run.id], stored)
 
 
 def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
@@ -252,7 +254,7 @@ def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
     return next(((job, statuses[job.id]) for job in jobs if not statuses[job.id].state.ended), None)
 
 
-def _ended(run: Run, status: JobStatus, stored: Mapping[str, StoredRun]) -> Removal:
+def _removal_of_ended(run: Run, status: JobStatus, stored: Mapping[str, StoredRun]) -> Removal:
     return Removal(run.id, run, status, size_of(run.path), _own_rows(run, stored))
 
 

@@ -48,13 +48,13 @@ METRICS = (
 )
 """The metrics that runs of most programs have."""
 
-_ALIKE = ("program", "ranks", "site", "GPU", "profiler")
+_COMMON_FACTS = ("program", "ranks", "site", "GPU", "profiler")
 """The facts that the runs of a series have in common, besides the arguments that may change a step."""
 
 _MODE = "mode"
-_NOT_GIVEN = "not given"
+_NOT_GIVEN_TEXT = "not given"
 
-_LISTED = 40
+_MAX_LISTED_RUNS = 40
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def histories(
     UsageError if no run has the program or the metric, or there are several programs and none is named.
     """
     skipped = [] if skipped is None else skipped
-    every = []
+    all_data = []
     for run in every_run(store, runs_dir, skipped):
         with left_out_if_damaged(run.id, skipped):
             if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir)):
-                every.append((run, run_data(run, store)))
-    named = _of_program(every, program)
+                all_data.append((run, run_data(run, store)))
+    named = _of_program(all_data, program)
     names: set[str] = set()
     groups: dict[_Setup, list[HistoryPoint]] = {}
     for run, data in named:
@@ -140,12 +140,12 @@ def histories(
             has = f"{metric}: they have {', '.join(sorted(names))}" if names else "a step time"
             raise UsageError(f"no run {which} has {has}.")
         if named and metric not in names:
-            raise unknown("metric", metric, {*names, *METRICS}, "", _LISTED)
+            raise unknown("metric", metric, {*names, *METRICS}, "", _MAX_LISTED_RUNS)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
-    differences, by_id = _told_apart(list(groups)), {run.id: run for run, _ in every}
+    differences, by_id = _distinct_facts(list(groups)), {run.id: run for run, _ in all_data}
     series = [
         History(
-            metric, _described(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
+            metric, _description(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
         )
         for (setup, points), apart in zip(groups.items(), differences, strict=True)
     ]
@@ -182,13 +182,13 @@ def regressions(series: Sequence[History]) -> list[History]:
     return [item for item in newest.values() if may_be_gated(item.metric) and item.regressed]
 
 
-def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
-    names = {str(data.facts["program"]) for _, data in every if data.facts["program"] is not None}
+def _of_program(all_data: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
+    names = {str(data.facts["program"]) for _, data in all_data if data.facts["program"] is not None}
     if program is None and len(names) > 1:
         raise UsageError(f"there are several programs: name one with --program: {', '.join(sorted(names))}.")
     if program is not None and program not in names:
-        raise unknown("program", program, names, "", _LISTED)
-    return [entry for entry in every if program is None or str(entry[1].facts["program"]) == program]
+        raise unknown("program", program, names, "", _MAX_LISTED_RUNS)
+    return [entry for entry in all_data if program is None or str(entry[1].facts["program"]) == program]
 
 
 def _values(data: RunData, metric: str) -> dict[str, float]:
@@ -211,21 +211,23 @@ def _setup(data: RunData) -> _Setup:
     """
     has_program = data.facts["program"] is not None
     described = data.facts if has_program else {**data.facts, "program": data.id}
-    facts = tuple((name, str(described[name])) for name in _ALIKE if described[name] is not None)
+    facts = tuple((name, str(described[name])) for name in _COMMON_FACTS if described[name] is not None)
     recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
     arguments = relevant_parameters(recorded or data.options)
     if _MODE in data.parameters:
         arguments[_MODE] = data.parameters[_MODE]
     # A program may have arguments with the names of facts.
-    named = {f"argument {name}" if name in _ALIKE else name: value for name, value in arguments.items()}
+    named = {
+        f"argument {name}" if name in _COMMON_FACTS else name: value for name, value in arguments.items()
+    }
     return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()), has_program)
 
 
-def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
+def _distinct_facts(setups: Sequence[_Setup]) -> list[dict[str, str]]:
     told_apart: list[dict[str, str]] = [{} for _ in setups]
     for described in ([dict(setup.facts) for setup in setups], [dict(setup.arguments) for setup in setups]):
         for name in sorted({name for facts in described for name in facts}, key=_order):
-            values = [facts.get(name, _NOT_GIVEN) for facts in described]
+            values = [facts.get(name, _NOT_GIVEN_TEXT) for facts in described]
             if len(set(values)) > 1:
                 for differing, value in zip(told_apart, values, strict=True):
                     differing[name] = value
@@ -233,10 +235,10 @@ def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
 
 
 def _order(name: str) -> tuple[int, str]:
-    return (_ALIKE.index(name) if name in _ALIKE else len(_ALIKE), name)
+    return (_COMMON_FACTS.index(name) if name in _COMMON_FACTS else len(_COMMON_FACTS), name)
 
 
-def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
+def _description(setup: _Setup, apart: Mapping[str, str]) -> str:
     words = [
         f"{value} rank{'s' if value != '1' else ''}" if name == "ranks" else value
         for name, value in setup.facts
@@ -250,14 +252,14 @@ def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) 
     commit = data.facts.get("commit")
     return HistoryPoint(
         run.id,
-        data.submitted or _recorded(run, store),
+        data.submitted or _recorded_time(run, store),
         value,
         tuple(read_tags(run, runs_dir)),
         None if commit is None else str(commit),
     )
 
 
-def _recorded(run: Run, store: Store) -> datetime | None:
+def _recorded_time(run: Run, store: Store) -> datetime | None:
     profiles = store.profiles(run.id).values() if store.exists() else ()
     starts = [profile.start_utc_ns for profile in profiles if profile.start_utc_ns is not None]
     return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
@@ -266,8 +268,8 @@ def _recorded(run: Run, store: Store) -> datetime | None:
 def _with_clocks(
     points: Iterable[HistoryPoint], store: Store, runs: Mapping[str, Run]
 ) -> tuple[HistoryPoint, ...]:
-    """Return the points as `_marked`, the changes with other clocks than before."""
-    marked = [*_marked(points)]
+    """Return the points as `_mark_changes`, the changes with other clocks than before."""
+    marked = [*_mark_changes(points)]
     at = [place for place, point in enumerate(marked) if point.change_pct is not None]
     if not at:
         return tuple(marked)
@@ -282,7 +284,7 @@ def _with_clocks(
     return tuple(marked)
 
 
-def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
+def _mark_changes(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
     for change_point in change_points([point.value for point in ordered]):

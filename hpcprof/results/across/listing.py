@@ -118,14 +118,14 @@ def list_runs(
     listed = []
     for run, tags in chosen.values():
         with left_out_if_damaged(run.id, skipped):
-            listed.append(_submitted(run, statuses[run.id], stored.get(run.id), tags))
-    here = {run.id for run in runs}
-    others = [
-        _pushed(row, *pushed[name]) if name in pushed else _collected(row, runs_dir)
+            listed.append(_submitted_row(run, statuses[run.id], stored.get(run.id), tags))
+    present_ids = {run.id for run in runs}
+    further_rows = [
+        _pushed_row(row, *pushed[name]) if name in pushed else _collected_row(row, runs_dir)
         for name, row in stored.items()
-        if name not in here and not (Path(row.path) / MANIFEST).is_file()
+        if name not in present_ids and not (Path(row.path) / MANIFEST).is_file()
     ]
-    listed += [row for row in others if selection.includes(row.site, row.tags, row.started)]
+    listed += [row for row in further_rows if selection.includes(row.site, row.tags, row.started)]
     return [row for row in listed if not selection.states or row.state in selection.states]
 
 
@@ -156,7 +156,7 @@ def _chosen(selection: Selection, manifest: Manifest, tags: list[str]) -> bool:
     return selection.includes(manifest.job.site, tags, datetime.fromisoformat(manifest.created))
 
 
-def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:
+def _submitted_row(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:
     assert run.manifest is not None
     job = run.manifest.job
     noted = None if row and row.step_ns is not None else noted_step_time(run)
@@ -184,7 +184,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     )
 
 
-def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
+def _collected_row(row: StoredRun, runs_dir: Path) -> ListedRun:
     start = row.start_utc_ns
     return ListedRun(
         run=row.id,
@@ -202,7 +202,7 @@ def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
     )
 
 
-def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
+def _pushed_row(row: StoredRun, listed: str, tags: str) -> ListedRun:
     run = from_json(listed, ListedRun)
     times = {"step_ns": row.step_ns or run.step_ns, "step_p50_ns": row.step_p50_ns or run.step_p50_ns}
     return msgspec.structs.replace(run, **times, tags=tags.split(), path=row.path)
@@ -223,13 +223,13 @@ def _start(run: Run) -> datetime | None:
 
 def job_seconds(run: Run, now: float | None = None) -> float | None:
     """Return the time from the start of job.sh to its end, or to ``now``; None if one is unknown."""
-    start = _written(run, "started")
+    start = _time_written(run, "started")
     # `ended` is of the supervisor on this machine: it also knows the end of a job that was killed.
-    end = now or _written(run, "finished") or _written(run, "ended")
+    end = now or _time_written(run, "finished") or _time_written(run, "ended")
     return None if start is None or end is None or end < start else round(end - start, 3)
 
 
-def _written(run: Run, name: str) -> float | None:
+def _time_written(run: Run, name: str) -> float | None:
     with suppress(OSError):
         return (run.path / "state" / name).stat().st_mtime
     return None

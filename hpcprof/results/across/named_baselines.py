@@ -66,13 +66,13 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
 
 def find_baseline(name: str, store: Store) -> NamedBaseline:
     """Return a baseline."""
-    every = {named_baseline.name: named_baseline for named_baseline in named_baselines(store)}
-    if not every:
+    by_name = {named_baseline.name: named_baseline for named_baseline in named_baselines(store)}
+    if not by_name:
         setting = command_line(store, "baseline", "set", name, "RUN")
         raise UsageError(f"there are no baselines in {store} yet: name one with {setting}.")
-    if name not in every:
-        raise unknown("baseline", name, every)
-    return every[name]
+    if name not in by_name:
+        raise unknown("baseline", name, by_name)
+    return by_name[name]
 
 
 def baseline_runs(name: str, store: Store, runs_dir: Path) -> list[Run]:

@@ -52,7 +52,7 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.tags import check_tags
 
 FORMAT = 1
-_MOST_RUN_BYTES = 1 << 20
+_MAX_RUN_BYTES = 1 << 20
 """Maximum size of the description of the run, which every list reads."""
 
 _MOST_TEXT_BYTES = 16 << 20
@@ -62,7 +62,7 @@ MOST_EVENT_BYTES = 64 << 30
 """Maximum size of a package when it is unpacked, and of its events in memory."""
 
 _MOST_EXPANSION = 250
-_LEAST_EXPANDED_BYTES = 64 << 20
+_MIN_EXPANDED_BYTES = 64 << 20
 """A file of events above this size in memory may take at most `_MOST_EXPANSION` times its size on disk."""
 
 _MOST_PARTS = 1024
@@ -72,14 +72,14 @@ _PIECE = 1 << 20
 _BLOCK_BYTES = 4096
 """The space that a file takes at least."""
 
-_RUN, _RESULTS = "run.json", "results.json"
+_RUN_FILES, _RESULTS = "run.json", "results.json"
 _EVENTS = re.compile(r"events/(?P<table>[a-z_]{1,40})/(?P<rank>0|[1-9]\d{0,6})\.parquet")
 _ORIGINS = re.compile(r"origins/(?P<rank>0|[1-9]\d{0,6})\.jsonl")
 _PART = re.compile(r"communication/part-(?P<number>0|[1-9]\d{0,6})\.parquet")
-_SHARED = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
+_SHARED_FILES = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
 _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
 _LONGEST_NAME = 255
-_MOST_SECONDS = 1e10
+_MAX_SECONDS = 1e10
 _MOST_RANKS, _MOST_TAGS = 10_000_000, 100
 
 
@@ -126,7 +126,7 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
         gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        _add(archive, _RUN, msgspec.json.encode(described))
+        _add(archive, _RUN_FILES, msgspec.json.encode(described))
         _add(archive, _RESULTS, msgspec.json.encode(rows))
         folders = set()
         for rank, events in store.rank_events(run_id).items():
@@ -136,11 +136,13 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
                 _add(archive, f"origins/{rank}.jsonl", _without_folder(origin))
                 for table, count in sorted(events.written_rows().items()):
                     if count:
-                        archive.add(events.path(table), f"events/{table}/{rank}.parquet", filter=_plain)
+                        archive.add(
+                            events.path(table), f"events/{table}/{rank}.parquet", filter=_plain_member
+                        )
         for folder in folders:
             shared = communication_folder(folder, run_id)
             for member in sorted(shared.iterdir()) if shared.is_dir() else ():
-                archive.add(member, f"communication/{member.name}", filter=_plain)
+                archive.add(member, f"communication/{member.name}", filter=_plain_member)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -156,7 +158,7 @@ def _without_folder(origin: bytes) -> bytes:
     return first + b"\n" + msgspec.json.encode(content) + b"\n"
 
 
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _plain_member(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0
@@ -191,7 +193,7 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
     try:
         with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
             members = _Members(archive, most_bytes)
-            described = _described(members.read(_RUN, _MOST_RUN_BYTES))
+            described = _describe_run(members.read(_RUN_FILES, _MAX_RUN_BYTES))
             rows = PackedRows(members.read(_RESULTS, MOST_RESULTS_BYTES, held), described.made_by)
             check_rows(described.listed.run, rows)
             members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
@@ -203,7 +205,7 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
     return Package(described, rows, place, members.total)
 
 
-def _described(text: bytes) -> Described:
+def _describe_run(text: bytes) -> Described:
     try:
         described = from_json(text, Described)
         json.loads(text, object_pairs_hook=_no_name_twice)
@@ -231,7 +233,7 @@ def _described(text: bytes) -> Described:
 
 def _no_name_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in fields}) < len(fields):
-        raise DamagedInput(f"{_RUN} has a name twice")
+        raise DamagedInput(f"{_RUN_FILES} has a name twice")
     return dict(fields)
 
 
@@ -291,7 +293,7 @@ class _Members:
 
     def read(self, name: str, most_bytes: int, held: ExitStack | None = None) -> bytes:
         """Return the content of the next file; what ``held`` has is held for decoding it."""
-        member = self._next()
+        member = self._next_member()
         if member is None or member.name != name:
             raise DamagedInput(f"the package lacks {name}, or has another file before it")
         if member.size > most_bytes:
@@ -306,7 +308,7 @@ class _Members:
     def extract(self, place: Path, ranks: frozenset[int]) -> None:
         """Write the other files of ranks with a profile into a folder, each once."""
         written = set()
-        while member := self._next():
+        while member := self._next_member():
             if not _belongs(member.name, ranks):
                 raise DamagedInput("the package holds an unexpected file")
             if member.name in written:
@@ -321,7 +323,7 @@ class _Members:
             with target.open("xb") as file:
                 shutil.copyfileobj(self._content(member), file)
 
-    def _next(self) -> tarfile.TarInfo | None:
+    def _next_member(self) -> tarfile.TarInfo | None:
         self._archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all of them
         member = self._archive.next()
         if member is not None:
@@ -343,7 +345,7 @@ def _belongs(name: str, ranks: frozenset[int]) -> bool:
         return int(match["rank"]) in ranks
     if match := _PART.fullmatch(name):
         return int(match["number"]) < _MOST_PARTS + len(ranks)
-    return name in _SHARED
+    return name in _SHARED_FILES
 
 
 def _place(events: Path, run_id: str, name: str) -> Path:
@@ -359,7 +361,7 @@ def _check_times(listed: ListedRun) -> None:
     if not all(map(is_possible, times)):
         raise DamagedInput("the run has an impossible time")
     steps_s = [(step_ns or 0) / 1e9 for step_ns in (listed.step_ns, listed.step_p50_ns)]
-    if not all(0 <= seconds < _MOST_SECONDS for seconds in (listed.duration_s or 0.0, *steps_s)):
+    if not all(0 <= seconds < _MAX_SECONDS for seconds in (listed.duration_s or 0.0, *steps_s)):
         raise DamagedInput("the run has an impossible duration")
 
 
@@ -383,7 +385,7 @@ def _check_events(place: Path, most_bytes: int) -> None:
         # Equal values take no place in the file, and 8 bytes each in memory.
         encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         expanded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
-        if expanded > max(_LEAST_EXPANDED_BYTES, _MOST_EXPANSION * file.stat().st_size):
+        if expanded > max(_MIN_EXPANDED_BYTES, _MOST_EXPANSION * file.stat().st_size):
             raise DamagedInput(f"the events {table} take {expanded:,} bytes of memory in a small file")
         total += expanded
         if total > most_bytes:

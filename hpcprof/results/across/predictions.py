@@ -101,25 +101,25 @@ def _write(runs_dir: Path, predictions: Sequence[Kept]) -> None:
 
 
 def check(
-    runs_dir: Path, run: Run, store: Store, of: str | None = None, scaling: Scaling | None = None
+    runs_dir: Path, run: Run, store: Store, run_id: str | None = None, scaling: Scaling | None = None
 ) -> list[Kept]:
     """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
 
-    ``of`` is the id of the run that was predicted from, by default any; so is ``scaling``. Raises UsageError
-    if no such prediction is for that number of ranks.
+    ``run_id`` is the id of the run that was predicted from, by default any; so is ``scaling``. Raises
+    UsageError if no such prediction is for that number of ranks.
     """
     actual, ranks = measured_step(run, store)
-    every = kept_predictions(runs_dir)
+    all_predictions = kept_predictions(runs_dir)
     scored = [
         msgspec.structs.replace(entry, actual=actual, checked_by=run.id)
-        if (entry.ranks, of or entry.run, scaling or entry.scaling) == (ranks, entry.run, entry.scaling)
+        if (entry.ranks, run_id or entry.run, scaling or entry.scaling) == (ranks, entry.run, entry.scaling)
         and entry.run != run.id
         else entry
-        for entry in every
+        for entry in all_predictions
     ]
     checks = [entry for entry in scored if entry.checked_by == run.id]
     if not checks:
-        counts = ", ".join(map(str, sorted({entry.ranks for entry in every}))) or "none"
+        counts = ", ".join(map(str, sorted({entry.ranks for entry in all_predictions}))) or "none"
         raise UsageError(f"no prediction is for the {ranks} ranks of {run.id}; predicted: {counts}.")
     _write(runs_dir, scored)
     return checks
@@ -187,14 +187,14 @@ def predict_runs(
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)
     site = site or (manifest.site.name if manifest else None)
     network = network_of_site(site) if site else None
-    computing = _computing(runs[0], store) if scaling == "strong" else float
+    computing = _computing_factor(runs[0], store) if scaling == "strong" else float
     predictor = Predictor(
         tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network, computing
     )
     return [predictor.predict(number, scaling, nodes) for number in ranks]
 
 
-def _computing(run: Run, store: Store) -> Callable[[float], float]:
+def _computing_factor(run: Run, store: Store) -> Callable[[float], float]:
     """Return the factor of the computing of a rank for a factor of its size.
 
     Kernels become shorter, and the host that launches them takes as long as before. Without kernels, or with

@@ -111,8 +111,8 @@ def hub_address(url: str, token_file: Path | None) -> HubAddress:
         host, port = parts.hostname, parts.port
     except ValueError:
         parts, host, port = urlsplit(""), None, None
-    others = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
-    if parts.scheme not in ("http", "https") or not host or others:
+    unexpected = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+    if parts.scheme not in ("http", "https") or not host or unexpected:
         raise UsageError("URL: write the hub's address alone, as in https://profiles.example.org.")
     if parts.scheme == "http" and host not in _LOOPBACK:
         raise UsageError(f"http://{host}: a token goes to another machine over https only.")
@@ -127,12 +127,12 @@ def hub_address(url: str, token_file: Path | None) -> HubAddress:
 
 
 def push_run(
-    run: Run, store: Store, hub: HubAddress, shown: Callable[[int, int], None], scrub: bool = False
+    run: Run, store: Store, hub: HubAddress, progress: Callable[[int, int], None], scrub: bool = False
 ) -> str:
     """Push the results and the kept events of a run, and return its address at the hub.
 
     A package that is there already is not sent again, and one of which a part is there goes on from it.
-    ``shown`` is called with the bytes that the hub has, and those of the package; ``scrub`` pushes what
+    ``progress`` is called with the bytes that the hub has, and those of the package; ``scrub`` pushes what
     copies of the profiles without private data give. Raises HpcprofError if nothing of the run has been
     collected, the hub cannot be reached, or it refuses.
     """
@@ -141,32 +141,32 @@ def push_run(
     if listed is None:
         raise HpcprofError(f"nothing of it has been collected: hpcprof collect {run.id}.")
     with tempfile.TemporaryDirectory(prefix="hpcprof-push-") as folder:
-        sent, of = run, store
+        sent, store_of_copy = run, store
         if scrub:
             row = store.run(run.id)
             # Its history goes by the program, whose folder may be the user's own.
             program = Path(row.program).name if row and row.program else None
-            sent, of = _scrubbed(run, Path(folder), program)
+            sent, store_of_copy = _scrub_run(run, Path(folder), program)
             listed = msgspec.structs.replace(listed, command=None, reason="", tags=[])
-        explain_for_report(sent, of)
+        explain_for_report(sent, store_of_copy)
         # A collect keeps no events of profiles of another tool. Without any, the run has no timeline there.
         with readable(sent) as (to_read, _), suppress(HpcprofError):
-            find_events([to_read], of)
-        package, run_row = Path(folder) / "package.tar.gz", of.run(sent.id)
+            find_events([to_read], store_of_copy)
+        package, run_row = Path(folder) / "package.tar.gz", store_of_copy.run(sent.id)
         if run_row is None:
             raise HpcprofError(f"it has no results: hpcprof collect {run.id} says why.")
-        write_package(package, sent.id, described(listed, run_row.program), of)
-        return _send(package, hub, shown)
+        write_package(package, sent.id, described(listed, run_row.program), store_of_copy)
+        return _send(package, hub, progress)
 
 
-def _scrubbed(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
+def _scrub_run(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
     copies = folder / "profiles"
     with readable(run) as (run_to_read, _):
-        done = scrub_files(profiles_of(run_to_read), copies)
-    if done.skipped or not done.written:
-        why = done.skipped[0] if done.skipped else "it has no profile that can be scrubbed"
-        raise HpcprofError(f"{run.id} was not pushed: {why.rstrip('.')}.")
-    _rename(done.in_names)
+        result = scrub_files(profiles_of(run_to_read), copies)
+    if result.skipped or not result.written:
+        reason = result.skipped[0] if result.skipped else "it has no profile that can be scrubbed"
+        raise HpcprofError(f"{run.id} was not pushed: {reason.rstrip('.')}.")
+    _rename(result.in_names)
     (copied,) = runs_in(copies)
     store = open_store(str(folder / "results.db"), folder)
     collect_profiles(copied, runs_dir=folder, db=str(folder / "results.db"), program=program)
@@ -182,7 +182,7 @@ def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
         path.rename(path.with_name(name))
 
 
-def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> str:
+def _send(package: Path, hub: HubAddress, progress: Callable[[int, int], None]) -> str:
     path, length = f"/api/push/{checksum(package)}", package.stat().st_size
     failed = most = 0
     offset: int | None = None
@@ -220,7 +220,7 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
             if offset > most:
                 failed, most = 0, offset
             run = answer.get("run")
-            shown(length if run else offset, length)
+            progress(length if run else offset, length)
             if run:
                 return f"{hub.url}{visible(str(answer.get('address')))}"
 
@@ -275,17 +275,17 @@ def _ask(
     finally:
         connection.close()
     try:
-        said = from_json(text)
+        reply = from_json(text)
     except ValueError:
-        said = {}
-    why = visible(str(said.get("error") or "")) if isinstance(said, dict) else ""
+        reply = {}
+    reason = visible(str(reply.get("error") or "")) if isinstance(reply, dict) else ""
     if answer.status >= 500:
-        raise _Unavailable(f"it answered {answer.status}{why and ': '}{why.rstrip('.')}")
-    if answer.status == 409 and isinstance(said, dict) and isinstance(said.get("offset"), int):
-        raise _Elsewhere(said["offset"])
+        raise _Unavailable(f"it answered {answer.status}{reason and ': '}{reason.rstrip('.')}")
+    if answer.status == 409 and isinstance(reply, dict) and isinstance(reply.get("offset"), int):
+        raise _Elsewhere(reply["offset"])
     if answer.status != 200:
-        why = why or _BEFORE_THE_HUB.get(
+        reason = reason or _BEFORE_THE_HUB.get(
             answer.status, "it is not a hub, or a proxy before it keeps pushes out"
         )
-        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why.rstrip('.')}.")
-    return said if isinstance(said, dict) else {}
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {reason.rstrip('.')}.")
+    return reply if isinstance(reply, dict) else {}

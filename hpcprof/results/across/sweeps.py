@@ -84,10 +84,10 @@ def differing_words(commands: Sequence[Sequence[str]], template: Sequence[str] =
         return [" ".join(words) for words in commands]
     places = [place for place, values in enumerate(zip(*commands, strict=True)) if len({*values}) > 1]
     names = template if commands and len(template) == len(commands[0]) else [""] * len(commands[0])
-    return [" ".join(_named(words, place, names[place]) for place in places) for words in commands]
+    return [" ".join(_name_members(words, place, names[place]) for place in places) for words in commands]
 
 
-def _named(words: Sequence[str], place: int, placeholder: str) -> str:
+def _name_members(words: Sequence[str], place: int, placeholder: str) -> str:
     option = words[place - 1] if place else ""
     value = words[place]
     if value.startswith("-") or not option.startswith("-") or "=" in option:

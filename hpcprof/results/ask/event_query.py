@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.ask.query import QueryResult, Value, distinct_names, plain_value
 from hpcprof.results.collect.executors.interface import Executor, Progress, serially
 from hpcprof.results.collect.kept_events import MATCHES, KeepTask, event_schemas, keep_events
-from hpcprof.results.collect.run_names import not_collected
+from hpcprof.results.collect.run_names import not_collected_error
 from hpcprof.results.collect.step_choice import stored_step_ranges
 from hpcprof.results.collect.timelines import Timelines, find_timelines
 from hpcprof.results.store.run_communication import load_communication
@@ -73,7 +73,7 @@ def find_events(
     files = EventFiles()
     for run in runs:
         _find_events(run, store, partial(_keep, run, store, executor, progress), None, files)
-    return _with_any(files)
+    return _with_events(files)
 
 
 def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
@@ -85,11 +85,11 @@ def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store:
     """
     files = EventFiles()
     for run, spare, reasons in runs:
-        _find_events(run, store, partial(_not_kept, reasons), spare, files)
-    return _with_any(files)
+        _find_events(run, store, partial(_missing_events, reasons), spare, files)
+    return _with_events(files)
 
 
-def _with_any(files: EventFiles) -> EventFiles:
+def _with_events(files: EventFiles) -> EventFiles:
     if not files.files:
         raise HpcprofError(files.missing[0])
     return files
@@ -154,8 +154,8 @@ def _run(pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..
     try:
         return pool.submit(function, *values).result()
     except error as problem:
-        why = _sentence(str(problem))
-        raise UsageError(f"{why}. Tables and columns: hpcprof query --events --schema.") from None
+        reason = _sentence(str(problem))
+        raise UsageError(f"{reason}. Tables and columns: hpcprof query --events --schema.") from None
 
 
 def _interrupt(pool: ThreadPoolExecutor, connection: Any) -> None:
@@ -182,14 +182,14 @@ def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folde
     spill.mkdir()
     files = [file for paths, _ in views.values() for file in paths]
     settings = {
-        "temp_directory": _quoted(str(spill)),
-        "secret_directory": _quoted(str(folder)),  # the setting would show the home of the server
-        "memory_limit": _quoted(memory),
+        "temp_directory": _quote_name(str(spill)),
+        "secret_directory": _quote_name(str(folder)),  # the setting would show the home of the server
+        "memory_limit": _quote_name(memory),
         "threads": str(len(os.sched_getaffinity(0))),
         "python_enable_replacements": "false",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
-        "allowed_paths": f"[{', '.join(map(_quoted, files))}]",
+        "allowed_paths": f"[{', '.join(map(_quote_name, files))}]",
         "enable_external_access": "false",
     }
     for name, value in settings.items():
@@ -232,9 +232,9 @@ def _match_files(files: EventFiles, links: Mapping[Path, Path]) -> list[str]:
         events_of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
     paths = []
     for (folder, run_id), ranks in events_of_runs.items():
-        kept = load_communication(communication_folder(folder, run_id), ranks)
+        stored = load_communication(communication_folder(folder, run_id), ranks)
         place = communication_folder(links[folder], run_id)
-        paths += [str(place / part.name) for part in kept.parts] if kept else []
+        paths += [str(place / part.name) for part in stored.parts] if stored else []
     return paths
 
 
@@ -245,17 +245,17 @@ def _select(columns: pa.Schema, paths: Sequence[str], partitions: Sequence[str])
     names = ", ".join(f'"{column.name}"' for column in columns)
     kinds = ", ".join(f"'{name}': {_TYPES[columns.field(name).type]}" for name in partitions)
     types = f"hive_partitioning = true, hive_types = {{{kinds}}}"
-    return f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, paths))}], {types})"
+    return f"SELECT {names} FROM read_parquet([{', '.join(map(_quote_name, paths))}], {types})"
 
 
-def _quoted(text: str) -> str:
+def _quote_name(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
 def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files: EventFiles) -> None:
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
-        raise not_collected(run, store)
+        raise not_collected_error(run, store)
     wanted = [*store.rank_events(run.id).values()]
     if not wanted:
         files.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
@@ -265,10 +265,10 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files:
         counts = rows[events] or events.rows()
         if counts is None and spare is not None:
             beside = replace(events, folder=spare)
-            counts, others = events.written_rows(), beside.rows()
-            if others is None:
+            counts, other_counts = events.written_rows(), beside.rows()
+            if other_counts is None:
                 continue
-            new = {table: count for table, count in others.items() if table not in counts}
+            new = {table: count for table, count in other_counts.items() if table not in counts}
             files.files.append((beside, new))
         if counts is not None:
             files.files.append((events, counts))
@@ -279,7 +279,7 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, files:
         files.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
 
 
-def _not_kept(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:
+def _missing_events(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:
     return {events.rank: reasons.get(events.rank, "they were not kept") for events in lacking}
 
 
@@ -305,14 +305,14 @@ def _keep(
     ]
     size = max(1, min(_MOST_IN_A_TASK, len(tasks) // _LEAST_TASKS))
     chunks = [tuple(tasks[first : first + size]) for first in range(0, len(tasks), size)]
-    reasons, done = {}, 0
+    reasons, finished = {}, 0
     for chunk, result in executor(keep_events, chunks):
         for task, reason in zip(
             chunk, result if isinstance(result, list) else repeat(result.reason), strict=False
         ):
             if reason:
                 reasons[task.events.rank] = reason
-        done += len(chunk)
+        finished += len(chunk)
         if progress is not None:
-            progress(done, len(tasks), chunk[-1].path or chunk[-1].events.folder)
+            progress(finished, len(tasks), chunk[-1].path or chunk[-1].events.folder)
     return reasons

@@ -45,8 +45,8 @@ from hpcprof.results.ask.step_alone import step_alone
 from hpcprof.results.ask.tables import RunTables
 from hpcprof.results.collect.executors.interface import Executor, serially
 from hpcprof.results.collect.run_memory import memory_rows
-from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
-from hpcprof.results.collect.run_profiles import profiles_of, untraced, why_unprofiled
+from hpcprof.results.collect.run_names import command_line, not_collected_error, typed_run
+from hpcprof.results.collect.run_profiles import profiles_of, untraced_notes, why_unprofiled
 from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
@@ -86,7 +86,7 @@ RanksRead = Callable[[int, int], None]
 _FEWEST_LINES, _MOST_LINES, _MOST_STEPS = 10, 2000, 2000
 """The fewest lines about steps that tell something without a profile, and the most that are looked at."""
 
-_LISTED = 12
+_MAX_LISTED_NAMES = 12
 """The most valid names that an error lists."""
 
 
@@ -95,11 +95,11 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
 
     One of an earlier version of hpcprof counts only where the run is out of reach.
     """
-    kept = store.explanation(run.id) if store.exists() else None
-    if kept is None or (kept.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
+    row = store.explanation(run.id) if store.exists() else None
+    if row is None or (row.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
         return None
     try:
-        values = from_json(kept.explanation)
+        values = from_json(row.explanation)
         if values.get(_VERSION_KEY) != _VERSION and is_folder(run.path):
             return None
         return Explanation.from_json(values)
@@ -147,30 +147,33 @@ def explain(
     """
     now = partial(as_of_now, run=run, store=store)
     if is_unprofiled(run, store):
-        return now(_of_unprofiled(run, store))
-    given = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
+        return now(_explain_unprofiled(run, store))
+    given_step = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
     if as_recorded:
-        return now(_explained(run, store, progress, executor, None, as_recorded=True)[0])
+        return now(_explain_run(run, store, progress, executor, None, as_recorded=True)[0])
     while True:
-        kept = kept_explanation(run, store)
-        if kept is not None and given in (None, kept.step.alone_ns):
-            return now(kept)
-        explanation, is_kept = _compute(run, store, progress, executor, given or step_alone(run, store))
+        stored = kept_explanation(run, store)
+        if stored is not None and given_step in (None, stored.step.alone_ns):
+            return now(stored)
+        explanation, is_kept = _compute(run, store, progress, executor, given_step or step_alone(run, store))
         if is_kept:
             return now(explanation)
 
 
-def as_of_now(kept: Explanation, run: Run, store: Store) -> Explanation:
+def as_of_now(explanation: Explanation, run: Run, store: Store) -> Explanation:
     """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
-    ranks = _world_size(run) or kept.step.ranks
-    findings = (*kept.findings, *memory_findings(memory_rows(run, store), ranks))
-    unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced(run))
+    ranks = _world_size(run) or explanation.step.ranks
+    findings = (*explanation.findings, *memory_findings(memory_rows(run, store), ranks))
+    unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced_notes(run))
     return replace(
-        kept, findings=findings, not_judged=(*unknown_waits, *kept.not_judged), **_what_happened(run)
+        explanation,
+        findings=findings,
+        not_judged=(*unknown_waits, *explanation.not_judged),
+        **_events_of_run(run),
     )
 
 
-def _what_happened(run: Run) -> dict[str, Any]:
+def _events_of_run(run: Run) -> dict[str, Any]:
     failure = first_failure(run) if run.manifest is not None else None
     if failure is not None and ended_by_stall(run) and not failure.has_own_fault:
         failure = None  # it was ended with the job
@@ -184,7 +187,7 @@ def _what_happened(run: Run) -> dict[str, Any]:
     }
 
 
-def _of_unprofiled(run: Run, store: Store) -> Explanation:
+def _explain_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
     noted = noted_step_time(run) if run.manifest is not None else None
     summary = StepSummary(
@@ -252,7 +255,7 @@ def _compute(
 
     profiles = store.profiles(run.id) if store.exists() else {}
     sha256 = {rank: profile.sha256 for rank, profile in profiles.items()}
-    explanation, path, slowdowns = _explained(run, store, progress, executor, alone)
+    explanation, path, slowdowns = _explain_run(run, store, progress, executor, alone)
     costs = pd.DataFrame([asdict(cost) for cost in explanation.step.profiler_cost])
     outcomes = {
         _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
@@ -286,17 +289,17 @@ def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable)
     names = summary.columns
     columns = {name: [row[name] for row in rows] for name in names}
     judged = {"verdict": columns["verdict"]} if rows else {}
-    said, reasons = (
-        {rank: text for rank, why in table.reasons.items() if (text := with_hidden_lateness(why, rows))}
+    notes, reasons = (
+        {rank: text for rank, reason in table.reasons.items() if (text := with_hidden_lateness(reason, rows))}
         for table in (summary, skew)
     )
     return {
-        "skew_summary": replace(summary, columns=columns, reasons=said),
+        "skew_summary": replace(summary, columns=columns, reasons=notes),
         "skew": replace(skew, columns={**skew.columns, **judged}, reasons=reasons),
     }
 
 
-def _explained(
+def _explain_run(
     run: Run,
     store: Store,
     progress: RanksRead | None,
@@ -317,7 +320,7 @@ def _explained(
         return explanation, pd.DataFrame(), slowdowns
     from hpcprof.analysis.explain.explain import explain_run
 
-    inputs = _reported(explain_inputs(run, store, executor), progress)
+    inputs = _with_progress(explain_inputs(run, store, executor), progress)
     return *explain_run(replace(inputs, alone=alone, as_recorded=as_recorded)), pd.DataFrame()
 
 
@@ -331,15 +334,15 @@ def operations_of(run: Run, store: Store) -> pd.DataFrame | None:
     return read_tables(profiles_of(run))
 
 
-def _reported(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
+def _with_progress(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
     if progress is None:
         return inputs
-    done: set[int] = set()
+    finished: set[int] = set()
 
     def read(rank: int) -> Timeline:
         timeline = inputs.read(rank)
-        done.add(rank)
-        progress(len(done), len(inputs.ranks))
+        finished.add(rank)
+        progress(len(finished), len(inputs.ranks))
         return timeline
 
     return replace(inputs, read=read)
@@ -381,7 +384,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         if run.path.is_dir() and not profiles_of(run):
             reason = why_unprofiled(run) or "run the program with --profiler nsys or torch"
             raise HpcprofError(f"{run.id} cannot be explained without a profile: {reason}.")
-        raise not_collected(run, store)
+        raise not_collected_error(run, store)
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):
         raise HpcprofError(f"{run.id} cannot be explained: {earlier} collected it, and its folder is gone.")
@@ -448,7 +451,7 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
     if change.kind in ("range", "gpu") and _MPI not in change.pattern:
         names = set(inputs.tables["ranges"]["range"].dropna())
         if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
-            raise unknown("range", change.pattern, names, f" in {text!r}", _LISTED)
+            raise unknown("range", change.pattern, names, f" in {text!r}", _MAX_LISTED_NAMES)
     table, key = {"kernel": ("kernels", "name"), "api": ("api", "name"), "mpi": ("mpi_calls", "call")}.get(
         change.kind, ("", "")
     )

@@ -77,10 +77,10 @@ def query(
     except UnicodeEncodeError:
         raise
     except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        why = cause(error).rstrip(".")
-        if why in ("not authorized", "authorization denied"):
-            why = "hpcprof query only reads"
-        raise UsageError(f"{why}. Tables and columns: hpcprof query --schema.") from None
+        reason = cause(error).rstrip(".")
+        if reason in ("not authorized", "authorization denied"):
+            reason = "hpcprof query only reads"
+        raise UsageError(f"{reason}. Tables and columns: hpcprof query --schema.") from None
 
 
 def schema() -> QueryResult:

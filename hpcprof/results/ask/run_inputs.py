@@ -34,7 +34,7 @@ def run_data(run: Run, store: Store) -> RunData:
         id=run.id,
         facts=_facts(run, first, profiles, store),
         parameters={**first.parameters, "mode": first.mode} if first else {},
-        own_step_ns=_slowest(_own_steps(results) or noted_steps(run)),
+        own_step_ns=_slowest_ranks(_own_steps(results) or noted_steps(run)),
         tables=RunTables(run, store).frames,
         timeline_ranks=tuple(timelines),
         read=timeline_reader(run, store),
@@ -70,11 +70,11 @@ def _facts(
         "profiler version": ", ".join(sorted({p.profiler_version or "" for p in profiles.values()})) or None,
         "hpcprof": run.manifest.hpcprof_version if run.manifest else None,
         "commit": f"{git.commit[:_COMMIT_DIGITS]}{' with changes' if git.dirty else ''}" if git else None,
-        **(_recorded(store.common_facts(run.id)) if profiles else {}),
+        **(_recorded_facts(store.common_facts(run.id)) if profiles else {}),
     }
 
 
-def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
+def _recorded_facts(facts: dict[tuple[str, str], str]) -> dict[str, str]:
     """Return what the profiles record of software, machine and environment, by the name of the fact.
 
     The variables that number ranks are left out: they are alike only in a run of which one rank was profiled.
@@ -95,7 +95,7 @@ def _own_steps(results: list[RankResult]) -> list[list[int]]:
     return [latency] if latency else [result.step_ns for result in results]
 
 
-def _slowest(times: list[list[int]]) -> Ints:
+def _slowest_ranks(times: list[list[int]]) -> Ints:
     if not times:
         return np.empty(0, np.int64)
     steps = min(map(len, times))

@@ -32,7 +32,7 @@ _MOST_UNCERTAIN = 0.15
 
 def step_alone(run: Run, store: Store) -> StepAlone | None:
     """Return the step of a run without its profiler; None if nothing tells it."""
-    return _given_before(run, store) or _noted(run) or _of_reference(run, store)
+    return _earlier_given_step(run, store) or _noted_step(run) or _of_reference(run, store)
 
 
 def _of_reference(run: Run, store: Store) -> StepAlone | None:
@@ -53,7 +53,7 @@ def _of_reference(run: Run, store: Store) -> StepAlone | None:
         means = [*map(fmean, halves)]
         return StepAlone(round(fmean(walls)), round(min(means)), round(max(means)), REFERENCE)
     kinds = store.table(run.id, "step_kinds").rows[:1]
-    times = _elapsed(path), _elapsed(run.path)
+    times = _elapsed_alone(path), _elapsed_alone(run.path)
     if not kinds or None in times or (run.path / "state" / "window").exists():
         return None
     recorded, steps = kinds[0]["elapsed_ns"], kinds[0]["steps"]
@@ -64,7 +64,7 @@ def _of_reference(run: Run, store: Store) -> StepAlone | None:
     return StepAlone(round(value), round(low), round(high), REFERENCE)
 
 
-def _elapsed(path: Path) -> float | None:
+def _elapsed_alone(path: Path) -> float | None:
     """Return the time in ns that the program took on its slowest rank; None if it was not noted."""
     times = []
     for note in (path / "state").glob("rank*.times"):
@@ -74,7 +74,7 @@ def _elapsed(path: Path) -> float | None:
     return max(times, default=None)
 
 
-def _noted(run: Run) -> StepAlone | None:
+def _noted_step(run: Run) -> StepAlone | None:
     """Return the step alone that the ranks of a run noted while no profiler recorded, on the slowest rank.
 
     Its interval reaches from the quickest to the slowest span of these steps.
@@ -100,12 +100,12 @@ class _TimedSteps(msgspec.Struct):
     elapsed_ns: int
 
 
-def _given_before(run: Run, store: Store) -> StepAlone | None:
+def _earlier_given_step(run: Run, store: Store) -> StepAlone | None:
     """Return the step alone that a user has given with an earlier explanation, also of another version."""
-    kept = store.explanation(run.id) if store.exists() else None
-    if kept is None:
+    row = store.explanation(run.id) if store.exists() else None
+    if row is None:
         return None
     alone = None
     with suppress(msgspec.MsgspecError, KeyError):
-        alone = msgspec.convert(from_json(kept.explanation)["step"]["alone_ns"], StepAlone)
+        alone = msgspec.convert(from_json(row.explanation)["step"]["alone_ns"], StepAlone)
     return alone if alone is not None and alone.source == GIVEN else None

@@ -77,7 +77,7 @@ class RunTables(Mapping[str, AnalysisTable]):
         """
         if name not in self._tables:
             analysis = find_analysis(name)
-            make = self._compute if analysis.policy is Policy.EACH_TIME else self._kept
+            make = self._compute if analysis.policy is Policy.EACH_TIME else self._stored_table
             table = make(analysis)
             if analysis.steps is not None and table.count and self._step_set is not None:
                 table = replace(table, steps=self._step_set(analysis.steps))
@@ -98,16 +98,16 @@ class RunTables(Mapping[str, AnalysisTable]):
         numbers = [*by_rank.values()]
         shared = bool(numbers) and set.intersection(*numbers)
         # Ranks without a number in common count their steps from 0.
-        every = len(set().union(*numbers)) if shared else max(map(len, numbers), default=0)
+        step_count = len(set().union(*numbers)) if shared else max(map(len, numbers), default=0)
         rows = self._store.table(self._run.id, "step_kinds").rows
         matched = max(self._store.table(self._run.id, "skew_summary", ("steps",)).columns["steps"], default=0)
         counts = {StepRule.KNOWN_LATENESS: matched, StepRule.REPLAYED: self._replayed_steps()}
-        return partial(step_set, rows[0], every=every, counts=counts) if rows else None
+        return partial(step_set, rows[0], every=step_count, counts=counts) if rows else None
 
     def _replayed_steps(self) -> int:
-        kept = self._store.explanation(self._run.id)
+        row = self._store.explanation(self._run.id)
         with suppress(msgspec.MsgspecError, KeyError):
-            return int(from_json(kept.explanation)["step"]["explained_steps"]) if kept else 0
+            return int(from_json(row.explanation)["step"]["explained_steps"]) if row else 0
         return 0  # a damaged one
 
     def frame(self, name: str) -> pd.DataFrame:
@@ -149,7 +149,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             try:
                 tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
             except HpcprofError as error:
-                tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
+                tables = _unanalyzed_tables(task.analyses, rank, f"rank {rank} was not analyzed", error)
             else:
                 # A reader without the right to write gets the rows too.
                 with suppress(StoreError):
@@ -173,7 +173,7 @@ class RunTables(Mapping[str, AnalysisTable]):
     def __len__(self) -> int:
         return len(ANALYSES)
 
-    def _kept(self, analysis: Analysis) -> AnalysisTable:
+    def _stored_table(self, analysis: Analysis) -> AnalysisTable:
         name = analysis.name
         computed = self.complete([name])
         if computed:
@@ -186,7 +186,7 @@ class RunTables(Mapping[str, AnalysisTable]):
             new = tables[name]
             if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
                 columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
-                reasons = {other: why for other, why in table.reasons.items() if other != rank}
+                reasons = {other: reason for other, reason in table.reasons.items() if other != rank}
                 table = replace(table, columns=columns, reasons=reasons | new.reasons)
         # Reasons are stored without run and database.
         collect = command_line(self._store, "collect", typed_run(self._run)) if table.reasons else ""
@@ -276,10 +276,10 @@ def analyze_kept(task: KeptRank) -> dict[str, AnalysisTable] | None:
     from hpcprof.results.collect.kept_events import kept_timeline
 
     timeline = kept_timeline(task.events, task.step_range)
-    return None if timeline is None else _analyzed(task, timeline)
+    return None if timeline is None else _analyze_tables(task, timeline)
 
 
-def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
+def _analyze_tables(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
     from hpcprof.analysis.framework.outcome import analyze_rank
 
     rank = task.events.rank
@@ -296,14 +296,14 @@ def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[s
     try:
         outcomes = analyze_matched(run.id, store, names)
     except StoreError as error:
-        return _unanalyzed(names, WHOLE_RUN, "not computed", error)
+        return _unanalyzed_tables(names, WHOLE_RUN, "not computed", error)
     tables = {name: AnalysisTable.from_outcome(outcome) for name, outcome in outcomes.items()}
     with suppress(StoreError):
         store.put_analyses(run.id, WHOLE_RUN, tables, sha256)
     return tables
 
 
-def _unanalyzed(
+def _unanalyzed_tables(
     names: Iterable[str], rank: int, subject: str, error: HpcprofError
 ) -> Mapping[str, AnalysisTable]:
     reason = f"{subject}: {str(error).rstrip('.')}"
@@ -323,14 +323,14 @@ def _from_profile(
     timelines = profiled()
     if task.events.rank not in timelines.paths:
         raise HpcprofError("its timeline is not kept, and its profile is gone")
-    return _analyzed(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
+    return _analyze_tables(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
 
 
 def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:
     return {column.name: [] for column in analysis.columns}
 
 
-def _unasked_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:
+def _lazy_tables_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequence[str]]]]:
     """Yield the runs that lack lazy tables which an SQL names, and these tables by rank."""
     named = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
     names = [name for name in named & ANALYSES.keys() if ANALYSES[name].policy is Policy.LAZY]
@@ -341,7 +341,7 @@ def _unasked_in(sql: str, store: Store) -> Iterator[tuple[str, Mapping[int, Sequ
 
 def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
     """Complete the tables that an SQL on the results database names, in all runs."""
-    for run_id, lacking in _unasked_in(sql, store):
+    for run_id, lacking in _lazy_tables_in(sql, store):
         names = {name for rank_names in lacking.values() for name in rank_names}
         RunTables(find_known_run(run_id, runs_dir, store), store, executor).complete(names)
 
@@ -349,7 +349,7 @@ def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor =
 def incomplete_tables(sql: str, store: Store) -> list[str]:
     """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
     listed = []
-    for run_id, lacking in _unasked_in(sql, store):
+    for run_id, lacking in _lazy_tables_in(sql, store):
         tables = sorted({f"analysis_{name}" for rank_names in lacking.values() for name in rank_names})
         ranks = sorted(lacking.keys() - {WHOLE_RUN})
         rows = f"rows of {named_ranks(ranks)}" if ranks else "its rows"

@@ -118,12 +118,12 @@ class RunWindows:
         ``rank`` is one of `profiles`; ``start_ns`` and ``end_ns`` are on the clock of the rank's profile. The
         tables have the rows of the whole timeline that overlap the window, in their order.
         """
-        kept = self._kept[rank]
-        window = kept.window(start_ns, end_ns)
+        events = self._kept[rank]
+        window = events.window(start_ns, end_ns)
         if window is None and self._spare is not None:
             window = self._spare_events(rank, self._spare).window(start_ns, end_ns)
         if window is None:
-            window = cut(kept.load() or self._profile(rank), start_ns, end_ns)
+            window = cut(events.load() or self._profile(rank), start_ns, end_ns)
         return replace(window, step_range=self._step_ranges.step_range(rank))
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
@@ -132,8 +132,8 @@ class RunWindows:
         start, end = timeline.of_operations("start", "end")
         tables = (timeline.calls, timeline.ranges, timeline.operators, timeline.mpi_calls)
         start, end = (
-            np.concatenate((of, *(getattr(t, name) for t in tables)))
-            for of, name in ((start, "start"), (end, "end"))
+            np.concatenate((columns, *(getattr(t, name) for t in tables)))
+            for columns, name in ((start, "start"), (end, "end"))
         )
         return RankSteps(
             *(np.array([number]) for number in (0, start.min(initial=_EVER), end.max(initial=-_EVER)))

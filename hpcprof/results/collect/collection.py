@@ -49,7 +49,7 @@ from hpcprof.results.collect.run_profiles import (
     profiles_of,
     readable,
     sampled_so_far,
-    untraced,
+    untraced_notes,
     why_unprofiled,
 )
 from hpcprof.results.collect.stalls import is_unprofiled
@@ -175,16 +175,16 @@ def collect(
         summary.skip(damage)
     summary.warnings += profiles.left_out
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
-    same = {
+    unchanged_profiles = {
         (stored.identity.path, rank): sha256
         for stored in unchanged.values()
         for rank, sha256 in stored.sha256.items()
     }
     with pending:
-        for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
+        for count, (task, result) in enumerate(_outcomes(tasks, unchanged_profiles, executor), 1):
             collection.take(task, result)
             if progress is not None:
-                progress(done, len(tasks), task.path)
+                progress(count, len(tasks), task.path)
     with pending:
         for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
             collection.take(task, result)
@@ -195,8 +195,8 @@ def collect(
         new = [task for task in tasks if task.path in collection.read]
         survey = _survey_of_one_program(run, store, executor, new)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
-    summary.warnings += untraced(run)
-    summary.warnings += _unimported(run)
+    summary.warnings += untraced_notes(run)
+    summary.warnings += _import_failures(run)
     summary.warnings += foreign_files(run)
     if summary.read or summary.unchanged:
         summary.warnings += _attempt_read(run)
@@ -299,17 +299,17 @@ def _prepare(executor: Executor, files: list[Path]) -> None:
 
 
 def _outcomes(
-    tasks: list[ProfileTask], same: Mapping[tuple[Path, int], str], executor: Executor
+    tasks: list[ProfileTask], unchanged: Mapping[tuple[Path, int], str], executor: Executor
 ) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
-    """Yield each task with its outcome; ``same`` has the SHA-256 of ranks that need not be read for it."""
-    left = []
+    """Yield each task with its outcome; ``unchanged`` has the SHA-256 of ranks that need not be read."""
+    changed = []
     for task in tasks:
-        if task.known is not None and task.known == same.get((task.path, task.rank)):
+        if task.known is not None and task.known == unchanged.get((task.path, task.rank)):
             yield task, Unchanged()
         else:
-            left.append(task)
-    if left:
-        yield from executor(analyze_profile, left)
+            changed.append(task)
+    if changed:
+        yield from executor(analyze_profile, changed)
 
 
 class _Collection(msgspec.Struct):
@@ -368,14 +368,14 @@ class _Collection(msgspec.Struct):
         if stored is not None and run.ranks is None and not sizes:
             # Another collect may have found out since this one began, or one was killed before it said so.
             run = msgspec.structs.replace(run, ranks=stored.ranks)
-            kept = {} if stored.ranks else self.store.rank_events(self.run.id)
-            sizes = [size for events in kept.values() if (size := events.world_size()) is not None]
+            stored_events = {} if stored.ranks else self.store.rank_events(self.run.id)
+            sizes = [size for events in stored_events.values() if (size := events.world_size()) is not None]
         if sizes:
             run = msgspec.structs.replace(run, ranks=Counter(sizes).most_common(1)[0][0])
         if stored != run:
             self.store.describe_run(run)
 
-    def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
+    def tasks_again(self, tasks: list[ProfileTask], requested: str | None) -> list[ProfileTask]:
         """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
 
         Raises UsageError if no profile has the range that a user gave.
@@ -383,19 +383,19 @@ class _Collection(msgspec.Struct):
         if not self.summary.read and not self.without_steps:
             return []
         stored = stored_step_ranges(self.store, self.run.id)
-        if self.without_steps and not any(is_current(given, stored, rank) for rank in stored.rows):
-            raise UsageError(f"--step-range {given}: {next(iter(self.without_steps.values()))}.")
+        if self.without_steps and not any(is_current(requested, stored, rank) for rank in stored.rows):
+            raise UsageError(f"--step-range {requested}: {next(iter(self.without_steps.values()))}.")
         if self.without_steps:
             missing = [task for task in tasks if task.path in self.without_steps]
             return [replace(task, needs_steps=False, known=None) for task in missing]
         from hpcprof.profiles.timeline import StepRange
 
         other = stored.differing()
-        done = {*self.summary.read, *self.summary.unchanged}
+        handled = {*self.summary.read, *self.summary.unchanged}
         return [
             replace(task, step_range=StepRange(other[task.rank]), known=None)
             for task in tasks
-            if task.rank in other and task.path in done
+            if task.rank in other and task.path in handled
         ]
 
 
@@ -406,7 +406,7 @@ def _attempt_read(run: Run) -> list[str]:
     return [f"{run.id}: the profiles are of attempt {attempt} of {last}{without}"] if last > 1 else []
 
 
-def _unimported(run: Run) -> list[str]:
+def _import_failures(run: Run) -> list[str]:
     """Return a sentence for each trace that nsys recorded, and then could not turn into a report."""
     traces = (run.outputs(run.profiled_attempt()) / "profiles").glob("*.qdstrm")
     ends = (".nsys-rep", ".sqlite")
@@ -439,14 +439,14 @@ def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]
 
 
 def _tasks(
-    run: Run, store: Store, profiles: RankedProfiles, threads: int, given: str | None
+    run: Run, store: Store, profiles: RankedProfiles, threads: int, requested: str | None
 ) -> list[ProfileTask]:
     """Return the tasks by rank. Nothing is written into a folder that hpcprof did not create."""
     stored = store.profiles(run.id)
     steps = stored_step_ranges(store, run.id)
-    step_range = wanted_step_range(given, steps)
+    step_range = wanted_step_range(requested, steps)
     # A name that was given before may be that of some ranks only.
-    needs_steps = step_range is not None and given is not None
+    needs_steps = step_range is not None and requested is not None
     folder = store.events_folder(run.path)
     with suppress(OSError):  # without the right to write, events are not kept
         make_private(folder, group_may_read())
@@ -454,7 +454,7 @@ def _tasks(
     for rank, path in sorted(profiles.paths.items()):
         previous = stored.get(rank)
         current = previous and (previous.file, previous.analysis_version) == (path.name, ANALYSIS_VERSION)
-        current = current and is_current(given, steps, rank)
+        current = current and is_current(requested, steps, rank)
         sha256 = previous.sha256 if previous and current and _has_events(folder, run.id, previous) else None
         part = profiles.parts.get(rank)
         tasks.append(
@@ -498,7 +498,7 @@ def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
     )
 
 
-_MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
+_MOST_RANKS, _MOST_ROWS, _MAX_BATCH_SECONDS = 64, 50_000, 1.0
 """The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
 
 
@@ -539,7 +539,7 @@ class BatchWriter(msgspec.Struct):
         results = RankResults(profile, outcome.tables, origin.gpus, origin.facts, outcome.losses)
         self._waiting.append(results)
         self._rows += sum(table.count for table in outcome.tables.values())
-        late = time.monotonic() - self._since >= _MOST_SECONDS
+        late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
         if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
             self._put()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # runs without logs do without
     from hpcprof.analysis.telemetry.darshan import RunLogs
     from hpcprof.profiles.timeline import Ints
 
-_MOST_LOGS, _MOST_BYTES = 256, 64 << 20
+_MOST_LOGS, _MAX_LOG_BYTES = 256, 64 << 20
 """Programs without MPI have a log for each process."""
 
 _DAY = timedelta(days=1)
@@ -49,7 +49,7 @@ def bring_logs(run: Run) -> bool:
         target = folder / path.name
         # A run that somebody else owns is read as it is.
         with suppress(OSError):
-            if target.exists() or path.stat().st_size > _MOST_BYTES:
+            if target.exists() or path.stat().st_size > _MAX_LOG_BYTES:
                 continue
             folder.mkdir(exist_ok=True)
             with replacing(target) as temporary:

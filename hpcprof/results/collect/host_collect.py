@@ -31,13 +31,15 @@ def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> lis
     """
     if refresh(run) or not _is_installed(host):
         return None
-    done = host.run(_collect(run, host, options), seconds=_SECONDS)
-    said = [visible(line) for line in done.stderr.splitlines() if line.startswith("hpcprof: ")]
+    result = host.run(_collect(run, host, options), seconds=_SECONDS)
+    messages = [visible(line) for line in result.stderr.splitlines() if line.startswith("hpcprof: ")]
     if _RESULTS not in fetch_all(run, host, [_RESULTS, EVENTS], always=_RESULTS):
-        raise HpcprofError(f"hpcprof collect failed on {host.name}: {' '.join(said) or 'it said nothing'}")
+        raise HpcprofError(
+            f"hpcprof collect failed on {host.name}: {' '.join(messages) or 'it said nothing'}"
+        )
     results = run.path / _RESULTS
     try:
-        return said if _take(run, results, store) else None
+        return messages if _take(run, results, store) else None
     finally:
         results.unlink(missing_ok=True)
 
@@ -53,9 +55,11 @@ def submit_there(run: Run, host: Host, options: list[str]) -> None:
         raise HpcprofError(
             f"--submit: the job needs hpcprof {__version__} on the PATH of {host.name}: leave it out."
         )
-    done = host.run(_collect(run, host, ["--submit", *options]))
-    if done.exit_code != 0:
-        raise HpcprofError(f"hpcprof collect --submit failed on {host.name}: {visible(done.stderr.strip())}")
+    result = host.run(_collect(run, host, ["--submit", *options]))
+    if result.exit_code != 0:
+        raise HpcprofError(
+            f"hpcprof collect --submit failed on {host.name}: {visible(result.stderr.strip())}"
+        )
 
 
 def _collect(run: Run, host: Host, options: list[str]) -> list[str]:

@@ -13,31 +13,31 @@ def find_jobs(references: Sequence[str], runs_dir: Path) -> list[Run]:
 
     Raises UsageError if a name matches nothing, several runs, or a run that was imported: it has no job.
     """
-    with _telling_imported(references, runs_dir):
+    with _name_imported_runs(references, runs_dir):
         return find_submitted_runs(references, runs_dir)
 
 
 def find_job(reference: str, runs_dir: Path) -> Run:
     """Return the one submitted run that a user named, with the errors of `find_jobs`."""
-    with _telling_imported([reference], runs_dir):
+    with _name_imported_runs([reference], runs_dir):
         run = find_run(reference, runs_dir)
         assert run.submission
         return run
 
 
 @contextmanager
-def _telling_imported(references: Sequence[str], runs_dir: Path) -> Iterator[None]:
+def _name_imported_runs(references: Sequence[str], runs_dir: Path) -> Iterator[None]:
     try:
         yield
     except UsageError:
         # The database is not needed for runs that are found in their folder.
         for reference in references:
-            if imported := _imported(reference, runs_dir):
+            if imported := _imported_run(reference, runs_dir):
                 raise UsageError(f"{imported.id} was imported from {imported.path}: it has no job.") from None
         raise
 
 
-def _imported(reference: str, runs_dir: Path) -> Run | None:
+def _imported_run(reference: str, runs_dir: Path) -> Run | None:
     from hpcprof.results.collect.run_names import stored_run
     from hpcprof.results.store.overview import stored_runs
 

@@ -71,8 +71,8 @@ def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline 
     One that is still in use is not read twice.
     """
     timeline = _in_use.get((events, step_range))
-    if timeline is None and (kept := events.load()) is not None:
-        timeline = _in_use[events, step_range] = replace(kept, step_range=step_range)
+    if timeline is None and (stored := events.load()) is not None:
+        timeline = _in_use[events, step_range] = replace(stored, step_range=step_range)
         pa.default_memory_pool().release_unused()
     return timeline
 
@@ -104,11 +104,11 @@ def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
 
 
 def _keep_events(task: KeepTask) -> str:
-    kept = task.events.load()
-    if kept is None and task.path is None:
+    stored = task.events.load()
+    if stored is None and task.path is None:
         return "its profile is gone"
     try:
-        timeline = replace(kept or _profile(task), step_range=task.step_range)
+        timeline = replace(stored or _profile(task), step_range=task.step_range)
         keep_timeline(task.events, timeline)
         rank = task.events.rank
         analyzed = {name: analyze_rank(analysis, timeline, rank) for name, analysis in RANK_TABLES.items()}

@@ -28,8 +28,8 @@ from hpcprof.profiles.readers.discovery import files_of
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 
 # Two changes of a file can have the same time, on some file systems within a second.
-_UNSETTLED_NS = 2_000_000_000
-_UNUSED_SECONDS = 90 * 86400.0
+_MIN_AGE_NS = 2_000_000_000
+_MAX_UNUSED_SECONDS = 90 * 86400.0
 _VERSION = f"{__version__}, {ANALYSIS_VERSION}"
 
 
@@ -119,8 +119,8 @@ def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
         stamps = tuple(_stamp(path) for path in dict.fromkeys((profile, *files_of(read))))
     except (OSError, DamagedInput):
         return ()
-    settled = all(max(stamp.modified_ns, stamp.changed_ns) < now - _UNSETTLED_NS for stamp in stamps)
-    return stamps if settled else ()
+    is_settled = all(max(stamp.modified_ns, stamp.changed_ns) < now - _MIN_AGE_NS for stamp in stamps)
+    return stamps if is_settled else ()
 
 
 def _stamp(path: Path) -> Stamp:
@@ -135,10 +135,10 @@ def _stamp(path: Path) -> Stamp:
 
 def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
     """Return what is known of those profiles of a folder whose stamps are still the same."""
-    return _unchanged(files, _load(files[0].parent)) if files else {}
+    return _unchanged_files(files, _load(files[0].parent)) if files else {}
 
 
-def _unchanged(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
+def _unchanged_files(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
     unchanged = {}
     for file in files:
         entry = folder.files.get(file.name)
@@ -164,7 +164,7 @@ def remember(files: Mapping[Path, KnownFile]) -> None:
         _write(folder, _Folder(_VERSION, entries))
 
 
-def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
+def settled_state(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
     """Return what a store in SQLite has of a run if neither its profiles nor the store have changed.
 
     None if that is not known: then a collect has to look.
@@ -175,7 +175,7 @@ def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
         return None
     if not has_run_events(Path(stored.events), run_id):
         return None
-    unchanged = {file.name for file in _unchanged(files, folder)}
+    unchanged = {file.name for file in _unchanged_files(files, folder)}
     return stored if {file.name for file in files} == unchanged == folder.files.keys() else None
 
 
@@ -237,5 +237,5 @@ def _cache(folder: Path) -> Path:
 def _remove_unused(folder: Path) -> None:
     """Remove what was written long ago: the profiles are likely gone, or unchanged and read once more."""
     for path in folder.iterdir():
-        if path.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+        if path.stat().st_mtime < time.time() - _MAX_UNUSED_SECONDS:
             path.unlink()

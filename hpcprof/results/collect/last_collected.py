@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
 from hpcprof.runs.directory import Run
 
-_COLLECTED = "collected"
+_COLLECTED_FILE = "collected"
 
 
 class LastCollected(NamedTuple):
@@ -28,7 +28,7 @@ def note_collected(run: Run, runs_dir: Path) -> None:
     """Note that a run was collected now, if it is elsewhere; without the right to write, it is not noted."""
     if run.path.parent.absolute() == runs_dir.absolute() and run.manifest is not None:
         return
-    folder = runs_dir / EVENTS / _COLLECTED / run_key(run.id)
+    folder = runs_dir / EVENTS / _COLLECTED_FILE / run_key(run.id)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()  # a file server may have another clock than the manifests of runs
@@ -37,12 +37,12 @@ def note_collected(run: Run, runs_dir: Path) -> None:
 
 def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | None:
     """Return which of some runs was collected last; None if there are none."""
-    return max((LastCollected(_collected(runs_dir, run_id), run_id) for run_id in run_ids), default=None)
+    return max((LastCollected(_collect_time(runs_dir, run_id), run_id) for run_id in run_ids), default=None)
 
 
-def _collected(runs_dir: Path, run_id: str) -> float:
+def _collect_time(runs_dir: Path, run_id: str) -> float:
     # Earlier versions of hpcprof left only the second one, and only for timelines.
-    for kind in (_COLLECTED, ORIGINS):
+    for kind in (_COLLECTED_FILE, ORIGINS):
         with suppress(OSError):
             return (runs_dir / EVENTS / kind / run_key(run_id)).stat().st_mtime
     return 0.0

@@ -139,13 +139,13 @@ def analyze_over_ranks(
         lists = _mpi_lists(events)
         if survey is None or survey.events != events:
             survey = survey_ranks(events, executor)
-        matched, values = _matched(run_id, store, survey, folder, executor, lists)
+        matched, values = _match_run(run_id, store, survey, folder, executor, lists)
         if events:
             matched.save()
         values |= _mapped_over_ranks(events, folder, matched, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, matched)
         profiled, loss = _profiled_metrics(run_id, store, events)
-        values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events), profiled, loss)
+        values |= mapped_beside_profiles(run, lambda: _captured_steps(run_id, store, events), profiled, loss)
         # A long run's take hundreds of MB.
         del lists
         return_freed_memory()
@@ -153,12 +153,12 @@ def analyze_over_ranks(
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
     last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
-    shown = [
+    analyses = [
         analysis
         for analysis in _OVER_RANKS
         if not (analysis.policy is Policy.LAZY and _has_many_rows(values[analysis.map]))
     ]
-    for analysis in shown:
+    for analysis in analyses:
         for need in analysis.needs:
             if need not in outcomes:
                 columns = store.table(run_id, need).columns
@@ -167,7 +167,7 @@ def analyze_over_ranks(
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
                 del outcomes[need]
-    return {analysis.name: outcomes[analysis.name] for analysis in shown}
+    return {analysis.name: outcomes[analysis.name] for analysis in analyses}
 
 
 def _has_many_rows(parts: Sequence[Listed]) -> bool:
@@ -203,7 +203,7 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
         try:
-            loaded, _ = _matched(
+            loaded, _ = _match_run(
                 run.id, store, survey_ranks(events), place, serially, _mpi_lists(events), goes
             )
             loaded.save()
@@ -223,7 +223,7 @@ def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path
     return communication_folder(folder, run_id)
 
 
-def _matched(
+def _match_run(
     run_id: str,
     store: Store,
     survey: RunSurvey,
@@ -235,8 +235,8 @@ def _matched(
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
     events = survey.events
     tasks = _match_tasks(survey, folder)
-    done = dict(run_tasks(_match, tasks, executor))
-    parts = [done[task] for task in tasks if done[task].values]
+    results = dict(run_tasks(_match, tasks, executor))
+    parts = [results[task] for task in tasks if results[task].values]
     profiles = store.profiles(run_id)
     by_mpi: list[Aligned] = []
     if lists.ranks:
@@ -301,8 +301,8 @@ def _mapped_over_ranks(
     for chunk in rank_chunks(sorted(events)):
         clocks = {rank: matched.clocks.aligned[rank] for rank in chunk if rank in matched.clocks.aligned}
         tasks.append(RankTask(tuple(events[rank] for rank in chunk), folder, matched.parts, clocks))
-    done = dict(run_tasks(_map_ranks, tasks, executor))
-    return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
+    results = dict(run_tasks(_map_ranks, tasks, executor))
+    return {name: [results[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
 
 def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
@@ -325,7 +325,7 @@ def _mapped_over_mpi(
     return found_by
 
 
-def _captured(
+def _captured_steps(
     run_id: str, store: Store, events: Mapping[int, RankEvents]
 ) -> dict[int, tuple[float, Ints, Ints]]:
     """Return when the first step in the profile of each rank began in seconds since 1970, and its steps.
@@ -351,8 +351,8 @@ def _profiled_metrics(
     profiles = store.profiles(run_id) if ranks else {}
     for place, rank in enumerate(ranks):
         if len(metrics) + counts[rank] > _MOST_METRIC_ROWS:
-            left = counted(len(ranks) - place, "rank")
-            return metrics, f"the metrics in the profiles of {left} from rank {rank} on are left out"
+            omitted = counted(len(ranks) - place, "rank")
+            return metrics, f"the metrics in the profiles of {omitted} from rank {rank} on are left out"
         rows = kept_table([events[rank]], DEVICE_METRICS).to_pylist()
         metrics += ({"node": profiles[rank].host, **row} for row in rows)
     return metrics, ""
@@ -366,8 +366,8 @@ def mapped_beside_profiles(
 ) -> dict[str, list[Any]]:
     """Return the values of the maps over samples of the nodes of a run, its memory, and its logs of files.
 
-    ``captured`` returns the steps in its profiles, as `_captured` does, and ``profiled`` are rows about nodes
-    that its profiles have, as `_profiled_metrics` returns them.
+    ``captured`` returns the steps in its profiles, as `_captured_steps` does, and ``profiled`` are rows about
+    nodes that its profiles have, as `_profiled_metrics` returns them.
     """
     # The workers do without.
     from hpcprof.results.collect.darshan_logs import run_logs
@@ -400,12 +400,12 @@ def run_tasks(
 
     Raises StoreError or OSError if this process cannot either.
     """
-    left = dict.fromkeys(tasks)
+    remaining = dict.fromkeys(tasks)
     for task, result in executor(_Elsewhere(function), tasks):
         if result is not None and not isinstance(result, Lost):
-            del left[task]
+            del remaining[task]
             yield task, result
-    for task in left:
+    for task in remaining:
         part = function(task)
         assert part is not None
         yield task, part
@@ -548,7 +548,7 @@ def _bundles(
     ranks: set[int] = set()
     names: set[str] = set()
     # Groups of one size are nearly always of one kind, and share few ranks with each other.
-    for members, group_names in sorted(_overlapping(groups), key=lambda group: len(group[0])):
+    for members, group_names in sorted(_overlapping_groups(groups), key=lambda group: len(group[0])):
         if ranks and len(ranks.union(members)) > RANKS_A_TASK:
             yield tuple(sorted(ranks)), frozenset(names)
             ranks, names = set(), set()
@@ -557,7 +557,9 @@ def _bundles(
     yield tuple(sorted(ranks)), frozenset(names)
 
 
-def _overlapping(groups: Sequence[tuple[tuple[int, ...], set[str]]]) -> list[tuple[list[int], set[str]]]:
+def _overlapping_groups(
+    groups: Sequence[tuple[tuple[int, ...], set[str]]],
+) -> list[tuple[list[int], set[str]]]:
     """Put groups that share ranks together if they are small: their ranks are then read once."""
     groups_found: list[tuple[list[int], set[str]]] = []
     number_of_rank: dict[int, int] = {}

@@ -74,9 +74,11 @@ def profiles_by_rank(
     identified: dict[Path, Identified] = {**identities}
     new = [file for file in files if file not in identities]
     for paths, answer in executor(identify, [new[i::jobs] for i in range(min(jobs, len(new)))]):
-        identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
+        identified |= zip(
+            paths, _damaged_profiles(paths, answer) if isinstance(answer, Lost) else answer, strict=True
+        )
     ranked = RankedProfiles()
-    alike = _alike(identified.values())
+    is_one_job = _alike(identified.values())
     stated_ranks = {
         item.rank for item in identified.values() if isinstance(item, Identity) and item.rank is not None
     }
@@ -97,7 +99,7 @@ def profiles_by_rank(
             continue
         path = identity.path
         rank = by_name.get(file, identity.rank)
-        for number, part in _ranks(rank, identity.several, len(profiles) == 1, alike):
+        for number, part in _ranks(rank, identity.several, len(profiles) == 1, is_one_job):
             if number is None and stated_ranks:
                 ranked.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
@@ -115,11 +117,13 @@ def profiles_by_rank(
                 if len(stated_ranks) > 1:
                     ranked.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
                     continue
-                why = f"two profiles of rank {number}: {other} and {path}; remove one"
+                reason = f"two profiles of rank {number}: {other} and {path}; remove one"
                 # Started by the mpiexec of another MPI, each process is rank 0 of 1.
                 if number == 0 and {rank_from_name(name) for name in (other, path)} != {0}:
-                    why += ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
-                raise HpcprofError(f"{why}.")
+                    reason += (
+                        ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
+                    )
+                raise HpcprofError(f"{reason}.")
             ranked.paths[number] = path
             ranked.identities[file] = identity
             if part is not None:
@@ -159,7 +163,7 @@ def _certainty(file: Path, identity: Identified) -> bool:
 
 
 def _ranks(
-    rank: int | None, several: SeveralRanks | None, alone: bool, alike: bool
+    rank: int | None, several: SeveralRanks | None, alone: bool, is_one_job: bool
 ) -> list[tuple[int | None, ProfilePart | None]]:
     """Return the ranks in a profile, each with its part.
 
@@ -171,7 +175,7 @@ def _ranks(
     processes = len(several.processes)
     if several.ranks is not None:
         return [(number, ProfilePart(several, at)) for at, number in enumerate(several.ranks)]
-    if not rank if alone else alike and rank is not None:
+    if not rank if alone else is_one_job and rank is not None:
         first = (rank or 0) * processes
         return [(first + at, ProfilePart(several, at)) for at in range(processes)]
     return [(rank, ProfilePart(several, merged=True))]
@@ -189,9 +193,9 @@ def _alike(identified: Iterable[Identified]) -> bool:
 
 def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
     """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
-    others = [identity for identity in identified if not isinstance(identity, DamagedInput)]
-    taken = {identity.rank for identity in others} | {
-        rank for identity in others if identity.several is not None for rank in identity.several.ranks or ()
+    intact = [identity for identity in identified if not isinstance(identity, DamagedInput)]
+    taken = {identity.rank for identity in intact} | {
+        rank for identity in intact if identity.several is not None for rank in identity.several.ranks or ()
     }
     free = next(rank for rank in count() if rank not in taken)
     reader = reader_of(file)
@@ -200,5 +204,5 @@ def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
     return f"rank{free:05d}.{suffix.lstrip('.')}"
 
 
-def _lost(paths: Sequence[Path], lost: Lost) -> list[Identified]:
+def _damaged_profiles(paths: Sequence[Path], lost: Lost) -> list[Identified]:
     return [DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths]

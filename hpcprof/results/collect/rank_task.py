@@ -44,7 +44,7 @@ Imported once, before the processes are forked, they save two thirds of the CPU 
 ranks (docs/explanation/performance.md, "Tricks kept and removed").
 """
 
-_HASHED_AT_ONCE = 1 << 22
+_HASH_BLOCK_BYTES = 1 << 22
 
 # Shares of the time in which a worker starts.
 _TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
@@ -53,7 +53,7 @@ _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Sco
 _LEAST_ADDRESS_SPACE = 800 << 20
 """The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
 
-_SMALL = 1 << 23
+_MIN_THREADED_BYTES = 1 << 23
 """Minimum bytes of a profile for threads and returned memory; below, they cost a tenth of the CPU time."""
 
 
@@ -153,7 +153,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     before = _sizes_and_times(files)
     size = sum(file_size for file_size, _ in before)
     # A compressed trace has ten times its size.
-    small = size < _SMALL and task.path.suffix != ".gz"
+    small = size < _MIN_THREADED_BYTES and task.path.suffix != ".gz"
     threads = 1 if small else task.threads
     use_one_heap()
     with _executor(threads) as beside:
@@ -218,12 +218,12 @@ class _InTurn(Executor):
     """Runs each function where it is submitted."""
 
     def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-        done: Future[Any] = Future()
+        future: Future[Any] = Future()
         try:
-            done.set_result(function(*arguments, **named))
+            future.set_result(function(*arguments, **named))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 def _executor(threads: int) -> Executor:
@@ -254,7 +254,7 @@ def _sha256(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         with reading(path), path.open("rb", buffering=0) as file:
-            buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, path.stat().st_size + 1)))
+            buffer = memoryview(bytearray(min(_HASH_BLOCK_BYTES, path.stat().st_size + 1)))
             while count := file.readinto(buffer):
                 digest.update(buffer[:count])
     return digest.hexdigest()
@@ -273,8 +273,8 @@ def _keep_timeline(
     except OSError as error:
         # This makes room on a full disk for the tables of other analyses.
         events.discard()
-        why = error.strerror or error
-        return (f"the timeline of {task.path} was not kept in {task.events}: {why}.",)
+        reason = error.strerror or error
+        return (f"the timeline of {task.path} was not kept in {task.events}: {reason}.",)
     return ()
 
 
@@ -292,9 +292,9 @@ def _keep_tables(
     try:
         finish(events, timeline, outcomes, with_timeline=with_timeline)
     except OSError as error:
-        why = error.strerror or error
+        reason = error.strerror or error
         raise DamagedInput(
-            f"{task.path} was not collected: {task.events} cannot be written: {why}."
+            f"{task.path} was not collected: {task.events} cannot be written: {reason}."
         ) from None
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # runs without any of it do without
     from hpcprof.results.store.store import Store
 
 
-_MOST_BYTES, _MANY_RANKS = 32 << 20, 64
+_MAX_SNAPSHOT_BYTES, _MANY_RANKS = 32 << 20, 64
 
 
 def snapshots_of(run: Run) -> list[Path]:
@@ -62,7 +62,7 @@ def growing_memory(run: Run) -> str:
     It is empty, too, if there are more samples than can be read while somebody waits.
     """
     size = sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl"))
-    if size > _MOST_BYTES or not _may_grow(run):
+    if size > _MAX_SNAPSHOT_BYTES or not _may_grow(run):
         return ""
     from hpcprof.results.collect.node_samples import run_telemetry
 

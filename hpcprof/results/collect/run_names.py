@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.discovery import is_profile_folder
 from hpcprof.results.collect.last_collected import last_collected
 from hpcprof.results.collect.run_profiles import (
     is_beside_profiles,
-    restored,
+    restore_profiles,
     runs_in,
     runs_of_files,
     runs_to_collect,
@@ -75,8 +75,8 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
     Beside one run, snapshots of memory and logs of Darshan are about that run.
     """
     files = [Path(reference) for reference in references if _is_profile(reference)]
-    others = [reference for reference in references if not _is_profile(reference)]
-    named = find_known_runs(others, runs_dir, store)
+    names = [reference for reference in references if not _is_profile(reference)]
+    named = find_known_runs(names, runs_dir, store)
     if len(named) == 1 and files and all(map(is_beside_profiles, files)):
         return [replace(item, beside=tuple(map(Path.absolute, files))) for item in runs_to_collect(named[0])]
     return [*runs_of_files(files), *(run for item in named for run in runs_to_collect(item))]
@@ -105,7 +105,7 @@ def _known_runs(
     if reference == "last":
         last = last_collected(runs_dir, elsewhere)
         if last is None or (submitted and last.time < submission_time(runs_dir / submitted[-1])):
-            return [_last_submitted(runs_dir)]
+            return [_last_submitted_run(runs_dir)]
         return [_from_store(last.run_id, stored, store)]
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
@@ -123,7 +123,7 @@ def _known_runs(
         return [find_run(reference, runs_dir, list(stored))]
 
 
-def _last_submitted(runs_dir: Path) -> Run:
+def _last_submitted_run(runs_dir: Path) -> Run:
     try:
         return find_run("last", runs_dir)
     except UsageError:
@@ -143,7 +143,7 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
     ids = matching_ids(reference, [name for name in paths if name in elsewhere])
     if len(ids) > 1:
         raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
-    return _opened(ids[0], Path(paths[ids[0]])) if ids else None
+    return _open_stored_run(ids[0], Path(paths[ids[0]])) if ids else None
 
 
 def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
@@ -151,11 +151,11 @@ def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
 
 
 def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:
-    run = _opened(run_id, Path(paths[run_id]))
-    return restored(run, [profile.file for profile in store.profiles(run_id).values()])
+    run = _open_stored_run(run_id, Path(paths[run_id]))
+    return restore_profiles(run, [profile.file for profile in store.profiles(run_id).values()])
 
 
-def _opened(run_id: str, path: Path) -> Run:
+def _open_stored_run(run_id: str, path: Path) -> Run:
     """Return a collected run with its manifest, if its directory can be read and still is that of the run."""
     with suppress(HpcprofError, OSError):
         run = open_run(path)
@@ -164,7 +164,7 @@ def _opened(run_id: str, path: Path) -> Run:
     return Run(run_id, path)
 
 
-def not_collected(run: Run, store: Store) -> HpcprofError:
+def not_collected_error(run: Run, store: Store) -> HpcprofError:
     """Return the error of a run of which a store has nothing."""
     collecting = command_line(store, "collect", typed_run(run))
     return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")

@@ -51,8 +51,8 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
         return
     with unpacking(compressed) as unpacked:
         files = [unpacked.files.get(file, file) for file in run.files or ()]
-        left = [file for file in files if not reader_of_compressed(file)]
-        yield replace(run, files=tuple(left)), unpacked
+        plain = [file for file in files if not reader_of_compressed(file)]
+        yield replace(run, files=tuple(plain)), unpacked
 
 
 def runs_in(folder: Path) -> list[Run]:
@@ -61,7 +61,7 @@ def runs_in(folder: Path) -> list[Run]:
     if (folder / MANIFEST).is_file():
         return [open_run(folder)]
     native = find_profiles(folder)
-    return _runs_of(folder, [*native, *_compressed(folder, native)], native)
+    return _runs_of(folder, [*native, *_compressed_profiles(folder, native)], native)
 
 
 def foreign_files(run: Run) -> list[str]:
@@ -98,21 +98,31 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             by_folder.setdefault(file.parent, []).append(file)
     runs = []
     if len(by_folder) == 1:
-        beside = {folder: [file for others in beside.values() for file in others] for folder in by_folder}
-    for folder, others in beside.items():
+        beside = {
+            folder: [file for other_files in beside.values() for file in other_files] for folder in by_folder
+        }
+    for folder, other_files in beside.items():
         if folder not in by_folder:
-            name = f"{folder.name}-{others[0].name.partition('.')[0]}" if len(others) == 1 else folder.name
-            key = adopted_id(name, folder, *sorted(file.name for file in others))
-            runs.append(Run(key, folder, files=(), beside=tuple(sorted(others))))
+            name = (
+                f"{folder.name}-{other_files[0].name.partition('.')[0]}"
+                if len(other_files) == 1
+                else folder.name
+            )
+            key = adopted_id(name, folder, *sorted(file.name for file in other_files))
+            runs.append(Run(key, folder, files=(), beside=tuple(sorted(other_files))))
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
-            alike = tuple(sorted(file for file in named if _kind(file) == kind))
-            name = f"{folder.name}-{alike[0].name.partition('.')[0]}" if len(alike) == 1 else folder.name
-            adopted = Run(adopted_id(name, folder, *(file.name for file in alike)), folder, files=alike)
-            run = whole.get(alike, adopted)
-            others = beside.get(folder, [])
-            runs.append(replace(run, beside=tuple(sorted(others))) if others else run)
+            same_kind = tuple(sorted(file for file in named if _kind(file) == kind))
+            name = (
+                f"{folder.name}-{same_kind[0].name.partition('.')[0]}" if len(same_kind) == 1 else folder.name
+            )
+            adopted = Run(
+                adopted_id(name, folder, *(file.name for file in same_kind)), folder, files=same_kind
+            )
+            run = whole.get(same_kind, adopted)
+            other_files = beside.get(folder, [])
+            runs.append(replace(run, beside=tuple(sorted(other_files))) if other_files else run)
     return runs
 
 
@@ -129,24 +139,24 @@ def runs_below(folder: Path) -> list[Run]:
     """
     adopted_runs = []
     for place, folders, files in os.walk(folder):
-        here = Path(place)
+        path = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         is_run = MANIFEST in files
-        if (is_run or here.name != "profiles") and (
-            runs := [run for run in runs_in(here) if profiles_of(run)]
+        if (is_run or path.name != "profiles") and (
+            runs := [run for run in runs_in(path) if profiles_of(run)]
         ):
             adopted_runs += runs
             is_run = True
         if is_run:
             folders.clear()
-    return _joined(folder, adopted_runs)
+    return _join_folders(folder, adopted_runs)
 
 
-def _joined(folder: Path, runs: list[Run]) -> list[Run]:
+def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:
     """Return one run for folders that differ only in numbers and have one profile of a rank each."""
     files = [profiles_of(run) for run in runs if run.manifest is None]
-    alike = len({_DIGITS.sub("#", str(run.path)) for run in runs}) == 1
-    if len(runs) < 2 or len(files) < len(runs) or not alike or {*map(len, files)} != {1}:
+    differs_in_numbers = len({_DIGITS.sub("#", str(run.path)) for run in runs}) == 1
+    if len(runs) < 2 or len(files) < len(runs) or not differs_in_numbers or {*map(len, files)} != {1}:
         return runs
     ranks = {_rank(file) for (file,) in files}
     if None in ranks or len(ranks) < len(runs):
@@ -169,25 +179,25 @@ def several_runs(runs: Sequence[Run]) -> str:
     return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}"
 
 
-def told_apart(runs: Sequence[Run]) -> list[str]:
+def several_runs_notes(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each folder that is several runs."""
     folders: dict[Path, list[Run]] = {}
     for run in runs:
         if run.files:
             folders.setdefault(run.path, []).append(run)
-    return [f"{several_runs(same)}." for same in folders.values() if len(same) > 1]
+    return [f"{several_runs(group)}." for group in folders.values() if len(group) > 1]
 
 
-def restored(run: Run, names: Sequence[str]) -> Run:
+def restore_profiles(run: Run, names: Sequence[str]) -> Run:
     """Return a run of the store with its profiles, given their names there, unless they are all."""
     if run.manifest is not None or not is_folder(run.path):
         return run
-    same = next((other for other in runs_in(run.path) if other.id == run.id), None)
-    if same is not None or open_run(run.path).id == run.id:
-        return same or run
+    same_run = next((other for other in runs_in(run.path) if other.id == run.id), None)
+    if same_run is not None or open_run(run.path).id == run.id:
+        return same_run or run
     native = find_profiles(run.path)
     present = [file for file in native if not _names(file).isdisjoint(names)]
-    present += [file for file in _compressed(run.path, native) if file.stem in names]
+    present += [file for file in _compressed_profiles(run.path, native) if file.stem in names]
     return replace(run, files=tuple(present))
 
 
@@ -230,12 +240,14 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
         by_process.setdefault(_MOMENT.sub("#", file.name), []).append(file)
         by_word.setdefault(_DIGITS.sub("#", file.name), []).append(file)
     by_rank: dict[tuple[str, int | None], list[Path]] = {}
-    for name, of in by_process.items():
-        for file in sorted(of, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
-            by_rank.setdefault((name, _rank(file) if len(of) > 1 else None), []).append(file)
+    for name, recordings in by_process.items():
+        for file in sorted(recordings, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
+            by_rank.setdefault((name, _rank(file) if len(recordings) > 1 else None), []).append(file)
     most = max(map(len, by_rank.values()), default=0)
     if most > 1:
-        return [[of[at] for of in by_rank.values() if at < len(of)] for at in range(most)]
+        return [
+            [recordings[at] for recordings in by_rank.values() if at < len(recordings)] for at in range(most)
+        ]
     groups = [*by_word.values()]
     if (
         not named_by_host(files)
@@ -268,7 +280,7 @@ def _rank(file: Path) -> int | None:
         return rank_from_name(file)
 
 
-def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
+def _compressed_profiles(folder: Path, native: Sequence[Path]) -> list[Path]:
     """Return the compressed profiles of a folder that are not there unpacked too."""
     place = folder / "profiles" if is_folder(folder / "profiles") else folder
     if not is_folder(place):
@@ -315,21 +327,21 @@ def why_unprofiled(run: Run) -> str:
     return f"no rank wrote a profile{profiler_complaint(run)}{failed}"
 
 
-_MISSING = {
+_MISSING_FUNCTIONS = {
     "MPI_Send_c": "which mpi4py called in this MPI: use mpi4py 3, or Open MPI up to 5.0",
     "mpi_finalize_f08": "which Fortran's module mpi_f08 calls: use the module mpi, or mpif.h",
 }
 """Functions whose like a program calls for all its messages and collectives, and what to do."""
 
 
-def untraced(run: Run) -> list[str]:
+def untraced_notes(run: Run) -> list[str]:
     """Return a sentence about functions of MPI that the program calls and its profiler did not trace, if any.
 
     The first rank of each node notes them.
     """
     notes = (run.state_file(path.name) or "" for path in (run.path / "state").glob("*.untraced"))
     names = sorted({line for note in notes for line in note.splitlines()})
-    for function, advice in _MISSING.items():
+    for function, advice in _MISSING_FUNCTIONS.items():
         if any(name.startswith(f"{function} ") for name in names):
             without = "messages and collectives are missing, and pop shows too much useful time"
             return [f"this profiler traces no {function} and its like, {advice}; {without}"]

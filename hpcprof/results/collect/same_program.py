@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline import Category
 if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
 
-_ALIKE = 0.5
+_MIN_COMMON_SHARE = 0.5
 """The least part of their calls that two ranks of a program have in common."""
 
 _SOME_KERNELS = 0.1
@@ -33,7 +33,7 @@ are late."""
 _FEWEST = 4
 """Fewer calls say nothing."""
 
-_APART_NS = 60 * 10**9
+_MAX_CLOCK_NS = 60 * 10**9
 """Clocks of nodes differ by less."""
 
 _UNEQUAL = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
@@ -117,12 +117,12 @@ def difference(
         return f"it ran on {other.ranks} ranks, the other on {counts.ranks}"
     if not counts.communicators.isdisjoint(other.communicators):
         return ""
-    if _common(counts.operations, other.operations) < _ALIKE:
-        return f"it calls {_named(other.operations)}, the other {_named(counts.operations)}"
-    alike = _common(counts.world_sizes, other.world_sizes)
+    if _common_share(counts.operations, other.operations) < _MIN_COMMON_SHARE:
+        return f"it calls {_named_ranges(other.operations)}, the other {_named_ranges(counts.operations)}"
+    common_share = _common_share(counts.world_sizes, other.world_sizes)
     if _apart(counts, other, start, other_start):
-        alike = min(alike, _common(counts.sizes, other.sizes))
-    return "its collective operations have other sizes" if alike < _ALIKE else ""
+        common_share = min(common_share, _common_share(counts.sizes, other.sizes))
+    return "its collective operations have other sizes" if common_share < _MIN_COMMON_SHARE else ""
 
 
 def _apart(
@@ -134,10 +134,10 @@ def _apart(
     gap = max(start + counts.span_ns[0], other_start + other.span_ns[0]) - min(
         start + counts.span_ns[1], other_start + other.span_ns[1]
     )
-    return gap > _APART_NS
+    return gap > _MAX_CLOCK_NS
 
 
-def _common(counts: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
+def _common_share(counts: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
     """Return which part two counts have in common; 1 if one of them is too small to tell."""
     whole, other_sum = sum(counts.values()), sum(other.values())
     if min(whole, other_sum) < fewest:
@@ -145,7 +145,7 @@ def _common(counts: Mapping[Any, float], other: Mapping[Any, float], fewest: flo
     return sum(min(count / whole, other.get(key, 0) / other_sum) for key, count in counts.items())
 
 
-def _named(operations: Mapping[str, int]) -> str:
+def _named_ranges(operations: Mapping[str, int]) -> str:
     return " and ".join(name for name, _ in Counter(operations).most_common(2))
 
 
@@ -161,7 +161,7 @@ class _Kernels:
             return ""
         if min(sum(calls[rank].world_sizes.values()) for rank in (first, other)) >= _FEWEST:
             return ""  # They call the same together.
-        common = _common(self._times[first], self._times[other], fewest=1)
+        common = _common_share(self._times[first], self._times[other], fewest=1)
         return "they have no kernels in common" if common < _SOME_KERNELS else ""
 
     @cached_property

@@ -39,16 +39,16 @@ FOLDER = "stall"
 """The folder in a run that has the evidence."""
 
 VERDICT = "stall.json"
-_STALLED, _WENT_ON = "stalled", "went_on"
+_STALL_FILES, _WENT_ON = "stalled", "went_on"
 """Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
 
-_RESUBMITTED = "resubmitted"
+_RESUBMITTED_FILE = "resubmitted"
 """The file in ``state/`` that has when a stalled job was queued again."""
 
-_MOST_BYTES = 16 << 20
+_MAX_FILE_BYTES = 16 << 20
 _MOST_PROFILE_BYTES = 256 << 20
 """Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
-_SHOWN = 8
+_MAX_SHOWN = 8
 _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)$')
 _MAIN_THREAD = "Current thread"
 
@@ -73,13 +73,13 @@ def find_stall(run: Run) -> Stall | None:
     """
     if run.manifest is None:
         return judge_folder(run.path)
-    since = run.state_file(_STALLED) or run.state_file(_WENT_ON)
+    since = run.state_file(_STALL_FILES) or run.state_file(_WENT_ON)
     # PyTorch may have ended the run before, when a collective exceeded its time limit.
     if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
         return None
     if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
         return None  # it went on before the evidence was kept
-    stall = _kept(run) or _judge_run(run, since or "")
+    stall = _stored_stall(run) or _judge_run(run, since or "")
     if stall is None or since is None or is_stalled(run) or _ran_again(run, since):
         return stall
     return msgspec.structs.replace(stall, went_on=True) if stall.waiting or stall.collective else None
@@ -94,11 +94,14 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
-    others, with_files = _others_told(folder), {path.name.partition(".")[0] for path in folder.glob("rank*")}
+    has_others, with_files = (
+        _others_told(folder),
+        {path.name.partition(".")[0] for path in folder.glob("rank*")},
+    )
     evidence = {
         rank: _evidence(folder, rank, codes.get(rank), started == len(ranks))
         if f"rank{rank:05d}" in with_files
-        else RankEvidence(state=_unseen(others and started == len(ranks), codes.get(rank)))
+        else RankEvidence(state=_unseen(has_others and started == len(ranks), codes.get(rank)))
         for rank in ranks
     }
     judge_run = judge(_with_profiles(run, evidence))
@@ -140,7 +143,7 @@ def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, Ran
 
 def is_stalled(run: Run) -> bool:
     """Return whether a run has stalled, has not gone on, and has not ended well."""
-    return run.state_file(_STALLED) is not None and run.state_file("finished") != "0"
+    return run.state_file(_STALL_FILES) is not None and run.state_file("finished") != "0"
 
 
 def stall_sentence(run: Run) -> str:
@@ -201,19 +204,19 @@ def unread_dumps(folder: Path) -> str:
     if not is_folder(folder) or judge_folder(folder) is not None:
         return ""
     losses = [loss for path in find_dumps(folder).values() if (loss := _record(path)[1])]
-    more = f"; and {len(losses) - _SHOWN} more" if len(losses) > _SHOWN else ""
-    return "; ".join(losses[:_SHOWN]) + more
+    more = f"; and {len(losses) - _MAX_SHOWN} more" if len(losses) > _MAX_SHOWN else ""
+    return "; ".join(losses[:_MAX_SHOWN]) + more
 
 
 def _ran_again(run: Run, since: str) -> bool:
     """Return whether the run was ended and queued again by Slurm after a stall at a second of Unix time."""
     with suppress(ValueError):
-        again = datetime.strptime(run.state_file(_RESUBMITTED) or "", "%Y-%m-%dT%H:%M:%S%z")
+        again = datetime.strptime(run.state_file(_RESUBMITTED_FILE) or "", "%Y-%m-%dT%H:%M:%S%z")
         return again.timestamp() >= int(since)
     return False
 
 
-def _kept(run: Run) -> Stall | None:
+def _stored_stall(run: Run) -> Stall | None:
     with suppress(OSError, msgspec.MsgspecError):
         return from_json(read_file(run.path / "state" / VERDICT), Stall)
     return None
@@ -271,7 +274,7 @@ def _native(folder: Path, stem: str) -> NativeStack | None:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(_MOST_BYTES)
+        return file.read(_MAX_FILE_BYTES)
 
 
 def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
@@ -315,8 +318,8 @@ def _unseen(others_told: bool, exit_code: int | None) -> ProcessState:
     """Return the state of a rank's program about which the kernel was not asked."""
     if not others_told:
         return ProcessState.RUNNING
-    gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
-    return ProcessState.ENDED if exit_code == 0 else gone
+    state = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
+    return ProcessState.ENDED if exit_code == 0 else state
 
 
 def _others_told(folder: Path) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and worke
 AUTO = "auto"
 """The value of ``--step-range`` that lets the step be found again."""
 
-_NAMED = "--step-range"
+_USER_SOURCE = "--step-range"
 
 
 class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
@@ -36,7 +36,7 @@ class StoredStepRanges(msgspec.Struct, frozen=True, dict=True):
     def named(self) -> str:
         """The name that a user gave when the run was collected; empty if none did."""
         rows = (row for rank_rows in self.rows.values() for row in rank_rows)
-        return next((row["range"] for row in rows if row["chosen"] and row["source"] == _NAMED), "")
+        return next((row["range"] for row in rows if row["chosen"] and row["source"] == _USER_SOURCE), "")
 
     def step_range(self, rank: int) -> StepRange:
         """Return what was chosen for a rank."""
@@ -92,12 +92,12 @@ def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
     return StoredStepRanges(rows)
 
 
-def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange | None:
+def wanted_step_range(requested: str | None, stored: StoredStepRanges) -> StepRange | None:
     """Return the range that a collect takes for the step; None if it is to be found.
 
     A given range holds until another one, or ``auto``, is given.
     """
-    name = "" if given == AUTO else given or stored.named
+    name = "" if requested == AUTO else requested or stored.named
     if not name:
         return None
     from hpcprof.profiles.timeline import StepRange
@@ -105,15 +105,15 @@ def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange 
     return StepRange(name, named=True)
 
 
-def is_current(given: str | None, stored: StoredStepRanges, rank: int) -> bool:
+def is_current(requested: str | None, stored: StoredStepRanges, rank: int) -> bool:
     """Return whether the results of a rank have the step that a user now gives."""
-    if given is None or rank not in stored.rows:
+    if requested is None or rank not in stored.rows:
         return True
-    if given == AUTO:
+    if requested == AUTO:
         return not stored.named
     from hpcprof.analysis.steps.range_names import with_counter
 
-    return stored.chosen(rank) in (given, with_counter(given))
+    return stored.chosen(rank) in (requested, with_counter(requested))
 
 
 def captured_steps(run: Run) -> tuple[tuple[int, int], ...]:

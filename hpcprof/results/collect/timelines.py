@@ -76,14 +76,14 @@ def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
 
     exists = store.exists()
     profiles = store.profiles(run.id) if exists else {}
-    kept = store.rank_events(run.id) if profiles else {}
+    stored_events = store.rank_events(run.id) if profiles else {}
     steps = stored_step_ranges(store, run.id) if exists else None
     # A search for the profiles at each rank would take longer than reading them.
     find = cache(partial(find_timelines, run))
 
     def read(rank: int) -> Timeline:
         step_range = steps.step_range(rank) if steps else None
-        timeline = kept_timeline(kept[rank], step_range)
+        timeline = kept_timeline(stored_events[rank], step_range)
         if timeline is not None:
             return timeline
         timelines = find()

@@ -54,20 +54,20 @@ _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
 """The parameters of a PostgreSQL URL that are printed: none of them can be a secret."""
 
 
-def store_url(given: str | None, runs_dir: Path) -> URL:
+def store_url(address: str | None, runs_dir: Path) -> URL:
     """Return the URL of the results database.
 
-    ``given`` is a URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs. Raises
+    ``address`` is a URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs. Raises
     UsageError if SQLAlchemy cannot use the URL here, or it names neither SQLite nor PostgreSQL.
     """
-    file = database_file(given, runs_dir)
-    if given is None or file is not None:
+    file = database_file(address, runs_dir)
+    if address is None or file is not None:
         return URL.create("sqlite", database=str(file))
     try:
-        url = make_url(given)
+        url = make_url(address)
         url.get_dialect().import_dbapi()
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        name = given.partition("://")[0]
+        name = address.partition("://")[0]
         remedy = ": pip install 'hpcprof[postgres]'" if name.startswith("postgresql") else ""
         raise UsageError(f"--db {name}://…: this database cannot be used here: {error}{remedy}.") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
@@ -93,8 +93,12 @@ def cause(error: Exception) -> str:
     """Return the first line of what a database, or the file system below it, reports."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
-    said = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-    return f"{said}: move it away, and collect the profiles again" if "image is malformed" in said else said
+    message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    return (
+        f"{message}: move it away, and collect the profiles again"
+        if "image is malformed" in message
+        else message
+    )
 
 
 class Database:
@@ -142,14 +146,16 @@ class Database:
             )
         if version is not None and version < SCHEMA_VERSION:
             if self.read_only:
-                raise StoreError(f"{self._earlier()}, and only read here: {self._migrating()}.")
+                raise StoreError(
+                    f"{self._earlier_version()}, and only read here: {self._migration_command()}."
+                )
             self._migrate()
         return version is not None
 
-    def _earlier(self) -> str:
+    def _earlier_version(self) -> str:
         return f"the results database {self} is of an earlier hpcprof"
 
-    def _migrating(self) -> str:
+    def _migration_command(self) -> str:
         # Readers of a served page are in no folder.
         place = (
             str(Path(public_address(self.url)).absolute()) if self._is_sqlite else public_address(self.url)
@@ -165,7 +171,8 @@ class Database:
                     migrate(connection)
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(
-                f"{self._earlier()}, and cannot be migrated: {cause(error)}; {self._migrating()}."
+                f"{self._earlier_version()}, and cannot be migrated: {cause(error)}; "
+                f"{self._migration_command()}."
             ) from None
 
     def prepare(self) -> None:
@@ -260,9 +267,9 @@ def insert_columns(connection: Connection, table: Table, columns: Mapping[str, l
         values[place::width] = _storable(columns[name], table.c[name].type)
     size = _MOST_PARAMETERS // width * width
     parts = [tuple(values[at : at + size]) for at in range(0, len(values), size)]
-    for length, alike in groupby(parts, len):
+    for length, same_length in groupby(parts, len):
         marks = ", ".join([row] * (length // width))
-        connection.exec_driver_sql(f"{head} VALUES {marks}", list(alike))
+        connection.exec_driver_sql(f"{head} VALUES {marks}", list(same_length))
 
 
 @lru_cache(maxsize=256)
@@ -319,10 +326,9 @@ def _engine(url: URL) -> Engine:
 def _reading_engine(url: URL) -> Engine:
     """Return an engine whose connections cannot write."""
     if url.get_backend_name() != "sqlite":
-        given = url.query.get("options", "")
-        options = (
-            f"{given if isinstance(given, str) else ' '.join(given)} -c default_transaction_read_only=on"
-        )
+        url_options = url.query.get("options", "")
+        words = url_options if isinstance(url_options, str) else " ".join(url_options)
+        options = f"{words} -c default_transaction_read_only=on"
         return create_engine(url, paramstyle="format", connect_args={"options": options.strip()})
     file = f"{Path(url.database or '').absolute().as_uri()}?mode=ro"
 
@@ -340,10 +346,10 @@ def _version(connection: Connection) -> int | None:
     return connection.execute(select(SCHEMA.c.version)).scalar()
 
 
-_MADE_BY = {11: "0.2.0"}
+_VERSION_OF_SCHEMA = {11: "0.2.0"}
 """The version of hpcprof that wrote tables of a version, before each profile recorded it."""
 
-_ADDED = {"step_kinds": {"counted_steps", "once_steps"}}
+_ADDED_COLUMNS = {"step_kinds": {"counted_steps", "once_steps"}}
 """Columns of analyses that tell more of rows that are kept without them."""
 
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}
@@ -358,8 +364,8 @@ def migrate(connection: Connection) -> None:
         if TABLES[name].name in present:
             connection.execute(DropTable(TABLES[name]))
         connection.execute(CreateTable(TABLES[name]))
-    kept = [*_RECORDS.values(), *(TABLES[name] for name in _ADDED)]
-    for table in kept:
+    kept_tables = [*_RECORDS.values(), *(TABLES[name] for name in _ADDED_COLUMNS)]
+    for table in kept_tables:
         if table.name not in present:
             connection.execute(CreateTable(table, if_not_exists=True))
             continue
@@ -370,9 +376,9 @@ def migrate(connection: Connection) -> None:
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
     row = connection.execute(select(SCHEMA.c.version)).scalar_one()
     unknown = PROFILES.c.made_by.is_(None)
-    connection.execute(PROFILES.update().where(unknown).values(made_by=_MADE_BY.get(row)))
+    connection.execute(PROFILES.update().where(unknown).values(made_by=_VERSION_OF_SCHEMA.get(row)))
     if made_anew:
-        _tell(connection, made_anew)
+        _insert_reasons(connection, made_anew)
         # The next collect reads the profiles again, though their other figures are up to date.
         connection.execute(PROFILES.update().values(analysis_version=0))
     connection.execute(SCHEMA.update().values(version=SCHEMA_VERSION))
@@ -380,7 +386,7 @@ def migrate(connection: Connection) -> None:
 
 def _has_changed(connection: Connection, name: str) -> bool:
     """Return whether the table of an analysis is missing or has other columns than those of this version."""
-    table, added = TABLES[name], _ADDED.get(name, set())
+    table, added = TABLES[name], _ADDED_COLUMNS.get(name, set())
     if not inspect(connection).has_table(table.name):
         return True
     return _columns(connection, table.name) - added != {column.name for column in table.columns} - added
@@ -390,7 +396,7 @@ def _columns(connection: Connection, table: str) -> set[str]:
     return {column["name"] for column in inspect(connection).get_columns(table)}
 
 
-def _tell(connection: Connection, analyses: list[str]) -> None:
+def _insert_reasons(connection: Connection, analyses: list[str]) -> None:
     """Give every run and rank a reason why these analyses have no rows."""
     connection.execute(REASONS.delete().where(REASONS.c.analysis.in_(analyses)))
     paths = dict(connection.execute(select(RUNS.c.id, RUNS.c.path)).all())
@@ -400,7 +406,7 @@ def _tell(connection: Connection, analyses: list[str]) -> None:
             f"collected by an earlier version of hpcprof: run hpcprof collect {paths.get(run_id, run_id)}"
         )
         for name in analyses:
-            about = rank if ANALYSES[name].scope is Scope.RANK else WHOLE_RUN
-            reasons.append(ReasonRow(run_id, about, name, sentence))
+            rank_or_run = rank if ANALYSES[name].scope is Scope.RANK else WHOLE_RUN
+            reasons.append(ReasonRow(run_id, rank_or_run, name, sentence))
     # Every rank of a run gives the same reason for what spans the ranks.
     insert_rows(connection, REASONS, list(dict.fromkeys(reasons)))

@@ -76,14 +76,14 @@ class LinkWriter:
         calls, ops = run.calls, run.operations
         rows = np.flatnonzero((ops.match != NONE) & calls.counted[ops.begin])
         message = ops.partner[rows] != NONE
-        way = np.where(message, np.where(ops.sends[rows], 1, -1), 0)
+        direction = np.where(message, np.where(ops.sends[rows], 1, -1), 0)
         columns = (
             ops.rank[rows],
             ops.row[rows],
             calls.own_start[ops.begin[rows]],
             ops.match[rows] + self._count,
             np.where(message, ops.peer[rows], NONE),
-            way,
+            direction,
             (ops.end[rows] != NONE) & (ops.end[rows] != ops.begin[rows]),
         )
         self._count += int(ops.match.max(initial=NONE)) + 1
@@ -122,7 +122,7 @@ def calls_between(
     """
     lists, chosen = RunLists(most_calls=np.iinfo(np.int64).max), {}
     for rank, calls, operations in tables:
-        calls, operations, chosen[rank] = _cut(calls, operations, *between[rank])
+        calls, operations, chosen[rank] = _cut_window(calls, operations, *between[rank])
         lists.add(rank, calls.to_pandas(), operations.to_pandas())
     first = np.full(max(chosen) + 2, NONE)
     first[[*chosen]] = np.cumsum([0, *map(len, chosen.values())])[:-1]
@@ -137,27 +137,29 @@ def calls_between(
         ours = np.flatnonzero(begin != NONE)
         at = place[begin[ours] + row[ours]]
         used, group = numbered(number[ours])
-        here = at != NONE
+        is_inside = at != NONE
         count = np.bincount(group, minlength=len(used))
-        whole = np.bincount(group[here], minlength=len(used)) == count
+        whole = np.bincount(group[is_inside], minlength=len(used)) == count
         usable = whole[group] & ((count[group] == _ENDS) | (other[ours] == NONE))
-        is_matched[at[here]] = True
-        kept = here & usable
-        match[at[kept]], peer[at[kept]] = number[ours][kept], other[ours][kept]
+        is_matched[at[is_inside]] = True
+        is_usable = is_inside & usable
+        match[at[is_usable]], peer[at[is_usable]] = number[ours][is_usable], other[ours][is_usable]
     return with_matches(lists, match, peer, is_matched)
 
 
 _ENDS = 2
 
 
-def _cut(calls: pa.Table, operations: pa.Table, start: int, end: int) -> tuple[pa.Table, pa.Table, Mask]:
+def _cut_window(
+    calls: pa.Table, operations: pa.Table, start: int, end: int
+) -> tuple[pa.Table, pa.Table, Mask]:
     """Return the calls that begin in a window, the operations that lie in them, and whether each one does."""
     begun = _ints(calls, "start_ns")
     inside = np.append((begun >= start) & (begun < end), False)
     place = np.where(inside, np.cumsum(inside) - 1, NONE)
-    begin, done = _ints(operations, "begin_call"), _ints(operations, "end_call")
-    chosen = inside[begin] & ((done == NONE) | inside[done])
+    begin, completed = _ints(operations, "begin_call"), _ints(operations, "end_call")
+    chosen = inside[begin] & ((completed == NONE) | inside[completed])
     rows = operations.filter(chosen)
-    for name, of in (("begin_call", begin), ("end_call", done)):
-        rows = rows.set_column(rows.column_names.index(name), name, pa.array(place[of[chosen]]))
+    for name, column in (("begin_call", begin), ("end_call", completed)):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(place[column[chosen]]))
     return calls.filter(inside[:-1]), rows, chosen

@@ -23,9 +23,9 @@ SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
 FROM runs ORDER BY runs.id"""
 
 _KINDS = "analysis_step_kinds"
-_ELAPSED = f"(SELECT min(elapsed_ns) FROM {_KINDS} WHERE {_KINDS}.run_id = runs.id AND kind = 0)"
+_ELAPSED_SQL = f"(SELECT min(elapsed_ns) FROM {_KINDS} WHERE {_KINDS}.run_id = runs.id AND kind = 0)"
 
-_PUSHED = "SELECT run_id, listed, tags FROM pushed"
+_PUSHED_SQL = "SELECT run_id, listed, tags FROM pushed"
 
 _BASELINES = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
 
@@ -60,7 +60,7 @@ def pushed_runs(db: str | None, runs_dir: Path) -> dict[str, tuple[str, str]]:
 
     Parameters and errors are those of `stored_runs`. A database of an earlier version has none.
     """
-    return {str(row[0]): (str(row[1]), str(row[2])) for row in _rows(_PUSHED, "pushed", db, runs_dir)}
+    return {str(row[0]): (str(row[1]), str(row[2])) for row in _rows(_PUSHED_SQL, "pushed", db, runs_dir)}
 
 
 def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
@@ -77,7 +77,7 @@ def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
 def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:
     db = db or default_database()
     if db and "://" in db:
-        return _from_server(db, query.format(elapsed=_ELAPSED))
+        return _from_server(db, query.format(elapsed=_ELAPSED_SQL))
     return _from_file(Path(db) if db else runs_dir / "hpcprof.db", query, table)
 
 
@@ -91,7 +91,7 @@ def _from_file(path: Path, query: str, table: str) -> Sequence[Sequence[object]]
             if not {"hpcprof_schema", table} <= tables:
                 return []
             # hpcprof 0.2 had no kinds of steps.
-            filled = query.format(elapsed=_ELAPSED if _KINDS in tables else "NULL")
+            filled = query.format(elapsed=_ELAPSED_SQL if _KINDS in tables else "NULL")
             return connection.execute(filled).fetchall()
     except sqlite3.Error as error:
         # A missing table or column: it is of another version of hpcprof.

@@ -45,7 +45,7 @@ _RESERVED_PER_BYTE = 32
 """Memory that is reserved for each byte of JSON before its values are counted."""
 
 _BLOCK = 1 << 20
-_COUNTED = frozenset({"ranks", "position", "bytes", "count", "total", "analysis_version"})
+_COUNT_COLUMNS = frozenset({"ranks", "position", "bytes", "count", "total", "analysis_version"})
 """Columns of tables about a run whose numbers are counts."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -111,8 +111,8 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
         return len(self._tables)
 
     def __getitem__(self, name: str) -> Mapping[str, list[Any]]:
-        kept = OF_RUN[name]
-        names = tuple(column.name for column in kept.table.columns)
+        stored = OF_RUN[name]
+        names = tuple(column.name for column in stored.table.columns)
         columns = self._fields(f"the table {name!r}", self._tables[name], names)
         needed = sum(map(_memory_of, columns.values()))
         if needed > _MOST_TABLE_BYTES:
@@ -122,7 +122,7 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
             try:
                 rows[column] = decoders[column].decode(text)
             except DAMAGES as error:
-                raise _another_type(name, column, error) from None
+                raise _type_error(name, column, error) from None
         return rows
 
     def _fields(self, noun: str, text: bytes | Raw, names: tuple[str, ...]) -> dict[str, Raw]:
@@ -130,8 +130,8 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
         try:
             values = _object_decoder(names).decode(text)
         except msgspec.ValidationError as error:
-            others = f"a package by hpcprof {self._made_by[:20]}; here is hpcprof {__version__}"
-            raise DamagedInput(f"{noun} has unknown columns, in {others}: {error}") from None
+            versions = f"a package by hpcprof {self._made_by[:20]}; here is hpcprof {__version__}"
+            raise DamagedInput(f"{noun} has unknown columns, in {versions}: {error}") from None
         except DAMAGES as error:
             raise DamagedInput(f"{noun} is damaged: {error}") from None
         fields = {name: cast(Raw, value) for name in names if (value := getattr(values, name)) is not UNSET}
@@ -179,7 +179,7 @@ def _types(name: str) -> dict[str, Any]:
         kind: Any = str
         if isinstance(column.type, (Integer, BigInteger, Finite)):
             bits = 31 if isinstance(column.type, Integer) and not isinstance(column.type, BigInteger) else 63
-            counted = column.name in _COUNTED and (column.primary_key or name not in ANALYSES)
+            counted = column.name in _COUNT_COLUMNS and (column.primary_key or name not in ANALYSES)
             low = 0 if counted else _NO_RANK if column.name == "rank" else -(1 << bits)
             high = MOST_RANK if column.name == "rank" else (1 << bits) - 1
             kind = Annotated[int, msgspec.Meta(ge=low, le=high)]
@@ -195,10 +195,10 @@ def check_types(rows: Mapping[str, Mapping[str, list[Any]]]) -> None:
             try:
                 msgspec.convert(values, _types(name)[column])
             except msgspec.ValidationError as error:
-                raise _another_type(name, column, error) from None
+                raise _type_error(name, column, error) from None
 
 
-def _another_type(name: str, column: str, error: Exception) -> DamagedInput:
+def _type_error(name: str, column: str, error: Exception) -> DamagedInput:
     return DamagedInput(f"{name}.{column} has a value of another type: {error}")
 
 
@@ -211,18 +211,18 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]]) -> None
     if "runs" not in rows:
         raise DamagedInput("the results are not of one run")
     for name, columns in rows.items():
-        kept = OF_RUN[name]
+        stored = OF_RUN[name]
         if len({len(values) for values in columns.values()}) > 1:
             raise DamagedInput(f"the columns of {name} are of different lengths")
-        if set(columns.get(kept.run, [run_id])) != {run_id}:
+        if set(columns.get(stored.run, [run_id])) != {run_id}:
             raise DamagedInput(f"{name} has rows of another run")
-        required = {column.name for column in kept.table.columns if not column.nullable}
+        required = {column.name for column in stored.table.columns if not column.nullable}
         if missing := required - columns.keys():
             raise DamagedInput(f"{name} lacks {', '.join(sorted(missing))}")
         _check_content(name, columns)
 
 
-_ALLOWED = {
+_ALLOWED_VALUES = {
     ("losses", "kind"): frozenset(kind.value for kind in LossKind),
     ("losses", "subject"): frozenset(subject.value for subject in Subject),
     ("reasons", "analysis"): frozenset(ANALYSES),
@@ -236,7 +236,7 @@ def _check_content(name: str, columns: Mapping[str, list[Any]]) -> None:
         raise DamagedInput("profiles has a negative rank")
     if name == "profiles" and not all(map(_SHA256.fullmatch, columns["sha256"])):
         raise DamagedInput("profiles has an invalid checksum")
-    for (table, column), values in _ALLOWED.items():
+    for (table, column), values in _ALLOWED_VALUES.items():
         if table == name and not values.issuperset(columns[column]):
             raise DamagedInput(f"{name} has a {column} that hpcprof {__version__} does not know")
     for text in columns["explanation"] if name == "explanations" else ():

@@ -118,7 +118,7 @@ class RunClocks:
         """Return in one sentence how the clocks were aligned."""
         if len(self.clocks) < 2:
             return "A single rank needs no aligned clock."
-        most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
+        most = max((self.errors[rank] for rank in self._clock_order(ClockSource.COMMUNICATION)), default=0.0)
         how = {
             ClockSource.COMMUNICATION: f"are aligned by their communication to {format_ns(round(most))}",
             ClockSource.NODE: "are the node's, which their communication confirms",
@@ -127,12 +127,12 @@ class RunClocks:
         }
         parts = []
         for source, text in how.items():
-            if ranks := self._by(source):
+            if ranks := self._clock_order(source):
                 suffix = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
                 parts.append(f"the clocks{suffix} {text}")
         return f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")
 
-    def _by(self, source: ClockSource) -> list[int]:
+    def _clock_order(self, source: ClockSource) -> list[int]:
         return [rank for rank, source_of_rank in sorted(self.sources.items()) if source_of_rank is source]
 
 
@@ -237,8 +237,8 @@ class Carrier(IntEnum):
     """An operation of MPI that ends in another call."""
 
 
-_NONE = np.array([], np.int64)
-_NOTHING = RankCommunication(_NONE, _NONE, _NONE, _NONE, [])
+_NO_INTEGERS = np.array([], np.int64)
+_NOTHING = RankCommunication(_NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, _NO_INTEGERS, [])
 
 
 class PartFile(msgspec.Struct, frozen=True):
@@ -400,9 +400,11 @@ class RunCommunication:
         # Collectives that share a kernel share its arrows.
         joint = joint.take((joint.part == 0) | (joint.peer != UNKNOWN))
         joint = joint.take(np.lexsort((joint.match, joint.start)))
-        way = np.where(joint.peer == UNKNOWN, 0, np.where(joint.sends, 1, -1))
-        carrier = np.full(len(way), int(Carrier.WORK))
-        kernels = RankCommunication(joint.start, joint.match, way, carrier, self._texts(rank, joint, way))
+        direction = np.where(joint.peer == UNKNOWN, 0, np.where(joint.sends, 1, -1))
+        carrier = np.full(len(direction), int(Carrier.WORK))
+        kernels = RankCommunication(
+            joint.start, joint.match, direction, carrier, self._texts(rank, joint, direction)
+        )
         return RankCommunication.joined([kernels, self._of_mpi(rank)]) if self.mpi else kernels
 
     def _of_mpi(self, rank: int) -> RankCommunication:
@@ -420,12 +422,15 @@ class RunCommunication:
         carrier = np.where(links.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
         return RankCommunication(links.start, number, links.way, carrier, texts)
 
-    def _texts(self, rank: int, matches: Matches, way: Ints) -> list[str]:
+    def _texts(self, rank: int, matches: Matches, direction: Ints) -> list[str]:
         if not len(matches):
             return []
         rows = kept_table([self._events[rank]], "rank_collectives", _COLLECTIVE).take(matches.row)
         values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
-        return [_said(*row) for row in zip(*values, way.tolist(), matches.peer.tolist(), strict=True)]
+        return [
+            _message_text(*row)
+            for row in zip(*values, direction.tolist(), matches.peer.tolist(), strict=True)
+        ]
 
     def save(self) -> None:
         """Write what makes the files in the folder count."""
@@ -489,13 +494,17 @@ def _clocks(table: pa.Table) -> dict[int, RankClock]:
     return clocks
 
 
-def _said(op: str, comm_id: str | None, seq: int, size: int | None, way: int, peer: int) -> str:
-    partner = f" {'to' if way > 0 else 'from'} rank {peer}" if way else ""
+def _message_text(op: str, comm_id: str | None, seq: int, size: int | None, direction: int, peer: int) -> str:
+    partner = f" {'to' if direction > 0 else 'from'} rank {peer}" if direction else ""
     where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
     return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"
 
 
-def _said_of_mpi(op: str, comm_id: str | None, tag: int, size: int, way: int, peer: int) -> str:
-    partner = f" {'to' if way > 0 else 'from'} rank {peer}{f', tag {tag}' if tag >= 0 else ''}" if way else ""
+def _said_of_mpi(op: str, comm_id: str | None, tag: int, size: int, direction: int, peer: int) -> str:
+    partner = (
+        f" {'to' if direction > 0 else 'from'} rank {peer}{f', tag {tag}' if tag >= 0 else ''}"
+        if direction
+        else ""
+    )
     where = comm_id or "an unknown communicator"
     return f"{op}{partner}, {where}{f', {_written_size(size)}' if size >= 0 else ''}"

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 _RecordT = TypeVar("_RecordT", bound=msgspec.Struct)
-_UNASKED = "not computed yet: hpcprof report RUN --analysis {} computes it"
+_LAZY_REASON = "not computed yet: hpcprof report RUN --analysis {} computes it"
 
 
 class RunNotes(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ class Store(Database):
             rows = kept_table(self.rank_events(run_id).values(), analysis, columns, lost)
             values = {name: rows.column(name).to_pylist() for name in names}
         reasons |= {rank: str(error) for rank, error in lost.items()}
-        reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _UNASKED.format(analysis))
+        reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _LAZY_REASON.format(analysis))
         return AnalysisTable(values, reasons, losses_of(declared, stored.losses))
 
     def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
@@ -219,9 +219,11 @@ class Store(Database):
         if run is None:
             return {}
         # Runs may have moved since they were collected.
-        kept = [Path(run.events)] if run.events else []
-        every = dict.fromkeys([*kept, *self._events_folders(run.path)])
-        folders = [item for item in every if has_run_events(item, run_id)] or [self.events_folder(run.path)]
+        known_folders = [Path(run.events)] if run.events else []
+        all_folders = dict.fromkeys([*known_folders, *self._events_folders(run.path)])
+        folders = [item for item in all_folders if has_run_events(item, run_id)] or [
+            self.events_folder(run.path)
+        ]
         events = {}
         for rank, profile in self.profiles(run_id).items():
             if content_of(profile.kind) is ProfileContent.TIMELINE:
@@ -367,9 +369,9 @@ class Store(Database):
         """
         contents = {}
         with self.reading() as connection:
-            for name, kept in OF_RUN.items():
-                names = [column.name for column in kept.table.columns]
-                columns = _read_rows(connection, run_id, kept.table, names, kept.run)
+            for name, stored in OF_RUN.items():
+                names = [column.name for column in stored.table.columns]
+                columns = _read_rows(connection, run_id, stored.table, names, stored.run)
                 if columns[names[0]]:
                     contents[name] = {
                         key: values for key, values in columns.items() if any(v is not None for v in values)
@@ -407,7 +409,7 @@ class Store(Database):
 
 
 def _delete_run(connection: Connection, run_id: str) -> None:
-    tables = [kept.table for kept in OF_RUN.values() if kept.run == "run_id"]
+    tables = [stored.table for stored in OF_RUN.values() if stored.run == "run_id"]
     delete(connection, [*tables, PUSHED], {"run_id": plain(run_id)})
     delete(connection, [RUNS], {"id": plain(run_id)})
 
@@ -471,10 +473,10 @@ def insert_analyses(
             columns["run_id"] = [run_id] * len(columns["position"])
             insert_columns(connection, TABLES[name], columns)
     reasons = [
-        ReasonRow(run_id, about, name, reason)
+        ReasonRow(run_id, rank_or_run, name, reason)
         for tables in by_rank.values()
         for name, table in tables.items()
-        for about, reason in table.reasons.items()
+        for rank_or_run, reason in table.reasons.items()
     ]
     insert_rows(connection, REASONS, reasons)
 
@@ -498,12 +500,12 @@ def _reasons(connection: Connection, run_id: str, name: str | None = None) -> di
     if name is not None:
         query = query.where(REASONS.c.analysis == name)
     reasons: dict[str, dict[int, str]] = {}
-    for name, rank, reason in chain.from_iterable(_fetched(connection, query.order_by(REASONS.c.rank))):
+    for name, rank, reason in chain.from_iterable(_fetch_rows(connection, query.order_by(REASONS.c.rank))):
         reasons.setdefault(name, {})[rank] = reason
     return reasons
 
 
-def _fetched(connection: Connection, query: Select[Any]) -> Iterator[Sequence[tuple[Any, ...]]]:
+def _fetch_rows(connection: Connection, query: Select[Any]) -> Iterator[Sequence[tuple[Any, ...]]]:
     """Yield rows as the driver has them: no column is converted, and SQLAlchemy's rows take longer.
 
     They come in batches, since a row takes more memory than its values in columns.
@@ -521,7 +523,7 @@ def _read_rows(
     order = [column for column in table.primary_key if column.name != run]
     query = select(*(table.c[name] for name in names)).where(table.c[run] == run_id).order_by(*order)
     values: list[list[Any]] = [[] for _ in names]
-    for rows in _fetched(connection, query):
+    for rows in _fetch_rows(connection, query):
         for column, values_of_row in zip(values, zip(*rows, strict=True), strict=True):
             column.extend(values_of_row)
     return dict(zip(names, values, strict=True))

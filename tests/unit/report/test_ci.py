@@ -180,7 +180,7 @@ def test_the_reason_is_the_cause_that_grew_and_what_takes_longer(monkeypatch: py
     sync, late = finding(9.0, cause=Cause.HOST_SYNC), finding(4.0, cause=Cause.LATE_RANK_HOST)
     grown = replace(sync, saving_ns=10 * MS)
     explanations = {"a|b": explained(sync), "gemm": explained(grown, replace(late, ranks=(1,)))}
-    monkeypatch.setattr(comparison, "_explained", lambda run, store: explanations[run.id])
+    monkeypatch.setattr(comparison, "_find_explanation", lambda run, store: explanations[run.id])
     cause, increase = comparison.regression_reasons(compared("regression"), cast(Store, None))
     assert cause.endswith("in data on rank 1, 4.000 ms a step.")
     assert increase == "Largest increase: kernel gemm, 1.000 ns a step."

@@ -138,7 +138,7 @@ def test_the_status_of_a_running_job_tells_whose_memory_grows(
     assert detail.endswith("the node is full at step 159, in 1 min 40 s")
     assert "Memory" not in _detail(run, JobStatus(JobState.COMPLETED))
     # More than can be read while somebody waits.
-    monkeypatch.setattr("hpcprof.results.collect.run_memory._MOST_BYTES", file.stat().st_size - 1)
+    monkeypatch.setattr("hpcprof.results.collect.run_memory._MAX_SNAPSHOT_BYTES", file.stat().st_size - 1)
     assert _detail(run, JobStatus(JobState.RUNNING)) == (
         "step 60 on 2 ranks, now 5.000 ms a step (median of the last 94 steps)"
     )

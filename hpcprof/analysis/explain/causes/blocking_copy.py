@@ -32,13 +32,13 @@ _PINNED = (
     "kernels that do not need their data, or keep the data on the GPU."
 )
 
-_SMALL_NS = 5_000
+_SMALL_COPY_NS = 5_000
 """Maximum time of a copy of some values."""
 
 MANY = 3
 """Minimum number of small copies in a step of which all but one could go."""
 
-_SHORT_NS = 100_000
+_MAX_HOST_GAP_NS = 100_000
 """Maximum time of the host between copies that one copy saves as well."""
 
 
@@ -48,18 +48,18 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         small = scene.removals.with_host & small_copies(scene, to_host=False)
         for place in scene.places:
             yield copies_in(scene, place)
-            yield from one_by_one(scene, place, small, BLOCKING_COPY)
+            yield from consecutive_copies(scene, place, small, BLOCKING_COPY)
 
 
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
     """Return which operations copy some values, to the host or elsewhere."""
     work = scene.graph.work
-    small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_NS)
+    small: Mask = (work.category == Category.MEM) & (work.end - work.start < _SMALL_COPY_NS)
     small &= scene.named(lambda name: re.search(TO_HOST, name)) == to_host
     return small
 
 
-def one_by_one(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -> Iterator[Candidate]:
+def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -> Iterator[Candidate]:
     """Yield the small copies of a place that follow others without a launch between: one could do.
 
     The waits between them go too, and what the host does there for a short time.
@@ -73,29 +73,36 @@ def one_by_one(scene: Scene, place: str, small: Mask, cause: CauseDeclaration) -
     later = np.isin(before, copying)
     if np.count_nonzero(later) < MANY * graph.steps * len(scene.ranks):
         return
-    gone = np.union1d(copying[later], waits[later & (waits != NONE)])
-    copies = rows[np.isin(work.call[rows], gone)]
-    less = np.where(np.isin(np.arange(len(calls)), gone) & (calls.gap < _SHORT_NS), calls.gap, 0)
+    removed_calls = np.union1d(copying[later], waits[later & (waits != NONE)])
+    copies = rows[np.isin(work.call[rows], removed_calls)]
+    less = np.where(
+        np.isin(np.arange(len(calls)), removed_calls) & (calls.gap < _MAX_HOST_GAP_NS), calls.gap, 0
+    )
     count = round(len(copying) / graph.steps / len(scene.ranks))
     copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
     advice = f"{copied} Put them together, and copy all at once."
-    time = calls.end[gone] - calls.start[gone] + less[gone]
-    copies_of_ranks = scene.per_step(graph.call_rank[gone], time)
+    time = calls.end[removed_calls] - calls.start[removed_calls] + less[removed_calls]
+    copies_of_ranks = scene.per_step(graph.call_rank[removed_calls], time)
     yield Candidate(
-        cause, place, scene.ranks, without(scene, gone, less, copies), *copies_of_ranks, advice=advice
+        cause,
+        place,
+        scene.ranks,
+        removal_of(scene, removed_calls, less, copies),
+        *copies_of_ranks,
+        advice=advice,
     )
 
 
-def without(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
+def removal_of(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
     """Return what takes out calls, operations (``rows``), and ``less`` ns of the host before each call."""
     removals, graph = scene.removals, scene.graph
 
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        mine = removals.of_ranks(graph.call_rank, ranks)
-        gone = calls[mine[calls]]
-        free = removals.call_time(removals.waits(times, gone), gone, 0)
+        is_chosen = removals.of_ranks(graph.call_rank, ranks)
+        removed_calls = calls[is_chosen[calls]]
+        free = removals.call_time(removals.waits(times, removed_calls), removed_calls, 0)
         time_per_step = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
-        free = removals.less_before(free, np.where(mine, less, 0)).without_work(time_per_step)
+        free = removals.less_before(free, np.where(is_chosen, less, 0)).without_work(time_per_step)
         return removals.without_launches(free, time_per_step)
 
     return remove

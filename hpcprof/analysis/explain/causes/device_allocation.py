@@ -40,8 +40,8 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         where = scene.mostly(calls.place[chosen], freed if freed.any() else time)
 
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        gone = removals.calls_in(place, ALLOCATING, ranks)
-        return removals.call_time(removals.waits(times, gone), gone, 0)
+        removed_calls = removals.calls_in(place, ALLOCATING, ranks)
+        return removals.call_time(removals.waits(times, removed_calls), removed_calls, 0)
 
     per_step = scene.per_step(scene.graph.call_rank[chosen], time)
     advice = _ONE_STEP if scene.graph.steps == 1 else ""

@@ -43,12 +43,12 @@ def _on_gpu(scene: Scene, place: str) -> Candidate:
         EXPOSED_COMMUNICATION,
         place,
         scene.ranks,
-        lambda times, _: _hidden(scene, times, place),
+        lambda times, _: _hide_communication(scene, times, place),
         *scene.per_step(scene.graph.work_rank[chosen], work.end[chosen] - work.start[chosen]),
     )
 
 
-def _hidden(scene: Scene, times: Times, place: str) -> Times:
+def _hide_communication(scene: Scene, times: Times, place: str) -> Times:
     """Return the times with the communication of a place hidden, except the last collective of a step.
 
     A step with few collectives could send each in four parts, and all but the last part could be hidden.
@@ -62,12 +62,12 @@ def _hidden(scene: Scene, times: Times, place: str) -> Times:
     last = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
     few = np.bincount(group, minlength=1)[group[last]] < _FEW_COLLECTIVES
     factor[rows[last]] = np.where(few, 1 / _FEW_COLLECTIVES, 1.0)
-    return _slowed(scene, scene.removals.communication(times, factor), factor, place)
+    return _slow_overlap(scene, scene.removals.communication(times, factor), factor, place)
 
 
-def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
+def _slow_overlap(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
     graph, work = scene.graph, scene.graph.work
-    hidden = scene.once(_exposed) * (1 - factor)
+    hidden = scene.once(_exposed_transfer) * (1 - factor)
     lost = scene.replay.lost
     share = float(np.average(scene.replay.slowdown, weights=lost)) if lost.any() else _USUAL_SLOWDOWN
     compute = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
@@ -82,7 +82,7 @@ def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
     return times.with_alone(alone)
 
 
-def _exposed(scene: Scene) -> Floats:
+def _exposed_transfer(scene: Scene) -> Floats:
     """Return the exposed transfer time of each operation: without waits and without overlapping compute."""
     graph, work = scene.graph, scene.graph.work
     edges = graph.edges

@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.causes.small_kernels import is_short
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene
 
-_MOSTLY, _NAMED = 0.9, 3
+_MOSTLY, _NAMED_PLACES = 0.9, 3
 """Share of the time of a slow host that its named places have, and their maximum number."""
 
 
@@ -37,7 +37,7 @@ def _slow_launches(scene: Scene, place: str) -> Candidate:
         total = np.bincount(pieces.place[chosen] + 1, time, len(scene.graph.places) + 1)
         order = np.argsort(-total)
         most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
-        where = ", ".join(sorted(map(scene.place, (most[:_NAMED] - 1).tolist())))
+        where = ", ".join(sorted(map(scene.place, (most[:_NAMED_PLACES] - 1).tolist())))
     return Candidate(
         HOST_BOUND,
         where,

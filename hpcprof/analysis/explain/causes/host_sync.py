@@ -15,9 +15,9 @@ from hpcprof.analysis.explain.causes.blocking_copy import (
     FROM_HOST,
     MANY,
     TO_HOST,
-    one_by_one,
+    consecutive_copies,
+    removal_of,
     small_copies,
-    without,
 )
 from hpcprof.profiles.timeline import Category, Ints
 
@@ -57,7 +57,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         per_step = scene.per_step(graph.call_rank[held], time)
         yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step, advice=advice)
         yield from _checks(scene, place)
-        yield from one_by_one(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
+        yield from consecutive_copies(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
 
 
 def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
@@ -77,13 +77,13 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         return
     feeding = work.before[copies]
     feeding = feeding[(feeding != NONE) & (work.category[feeding] == Category.COMP)]
-    others = np.setdiff1d(np.flatnonzero(work.category == Category.COMP), work.before[small])
-    feeding = feeding[~np.isin(work.name[feeding], work.name[others])]
+    other_kernels = np.setdiff1d(np.flatnonzero(work.category == Category.COMP), work.before[small])
+    feeding = feeding[~np.isin(work.name[feeding], work.name[other_kernels])]
     pauses = np.flatnonzero(np.isin(graph.calls.before, calls) & removals.long_gap)
     if not len(pauses) and not len(feeding):
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), pauses), graph.calls.gap, 0)
-    gone = np.concatenate((copies, feeding))
+    removed_work = np.concatenate((copies, feeding))
 
     count = round((len(copies) + int(last.sum())) / graph.steps / len(scene.ranks))
     rank = np.concatenate((graph.call_rank[calls], graph.call_rank[pauses]))
@@ -92,7 +92,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         f"{{where}} copies a small value to the host {count} times in each step, and waits for it. "
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
-    remove = without(scene, calls, less, gone)
+    remove = removal_of(scene, calls, less, removed_work)
     yield Candidate(HOST_SYNC, place, scene.ranks, remove, *scene.per_step(rank, time), advice=advice)
 
 

@@ -84,7 +84,10 @@ HOST_WORK = CauseDeclaration(
         ),
     ),
     candidates=candidates,
-    figures=(Figures("idle_causes", "idle_ns_per_step", idle("host")), Figures("step_account", "idle_ns")),
+    figures=(
+        Figures("idle_causes", "idle_ns_per_step", idle("host")),
+        Figures("step_account", "idle_ns"),
+    ),
     traits=frozenset({Trait.HIDES, Trait.MAY_BE_WAITING}),
     column="idle_ns",
 )

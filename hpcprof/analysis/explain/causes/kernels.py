@@ -90,20 +90,20 @@ def _runs(scene: Scene, chosen: Ints) -> list[Ints]:
     if not len(chosen):
         return []
     work, kind, later, before = scene.graph.work, scene.once(kernel_kinds), chosen[1:], chosen[:-1]
-    short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _LONG_NS)
-    others = np.cumsum(~(short | (work.category == Category.MEM)))
-    follows = (others[later] - others[before] == 1) & (work.step[later] == work.step[before])
+    short = (kind == KernelKind.ELEMENTWISE) & (work.end - work.start < _MIN_KERNEL_NS)
+    long_before = np.cumsum(~(short | (work.category == Category.MEM)))
+    follows = (long_before[later] - long_before[before] == 1) & (work.step[later] == work.step[before])
     follows &= work.stream[later] == work.stream[before]
     larger = np.log2(np.maximum(work.grid[later], 1) / np.maximum(work.grid[before], 1))
-    follows &= np.abs(larger - np.rint(larger).clip(-_WIDTHS, _WIDTHS)) < _ROUNDED
+    follows &= np.abs(larger - np.rint(larger).clip(-_WIDTHS, _WIDTHS)) < _MAX_GRID_RATIO
     return np.split(chosen, np.flatnonzero(~follows) + 1)
 
 
-_WIDTHS, _ROUNDED = 3, 0.01
+_WIDTHS, _MAX_GRID_RATIO = 3, 0.01
 """Maximum power of two between the grids of kernels over equally many elements, and what rounding adds."""
 
 
-_MOST_BETWEEN = 8
+_MAX_KERNELS_BETWEEN = 8
 """Maximum number of kernels between a softmax and the product before or after it."""
 
 _OF_PRODUCT = 0.5
@@ -116,24 +116,24 @@ def _attention(scene: Scene) -> Iterator[Candidate]:
     time = (work.end - work.start).astype(float)
     less = np.zeros(len(work))
     for softmax in np.flatnonzero(kind == KernelKind.SOFTMAX).tolist():
-        first, last = (_product(scene, softmax, by) for by in (-1, 1))
+        first, last = (_product(scene, softmax, direction) for direction in (-1, 1))
         if first is None or last is None:
             continue
         inner = np.arange(first + 1, last)
         less[inner] = time[inner]
         for product in (first, last):
             less[product] = max(less[product], min(time[softmax] / 2, _OF_PRODUCT * time[product]))
-    gone = np.flatnonzero(less)
-    yield from scene.of_operations(SLOW_ATTENTION, gone, less[gone])
+    removed = np.flatnonzero(less)
+    yield from scene.of_operations(SLOW_ATTENTION, removed, less[removed])
 
 
-def _product(scene: Scene, softmax: int, by: int) -> int | None:
+def _product(scene: Scene, softmax: int, direction: int) -> int | None:
     """Return the product before or after a softmax on its stream.
 
     Only elementwise kernels lie between, and memsets, as of the counters of a product.
     """
     work, kind = scene.graph.work, scene.once(kernel_kinds)
-    for row in range(softmax + by, softmax + by * (_MOST_BETWEEN + 2), by):
+    for row in range(softmax + direction, softmax + direction * (_MAX_KERNELS_BETWEEN + 2), direction):
         if not 0 <= row < len(work) or work.stream[row] != work.stream[softmax]:
             return None
         if kind[row] == KernelKind.PRODUCT:
@@ -143,7 +143,7 @@ def _product(scene: Scene, softmax: int, by: int) -> int | None:
     return None
 
 
-_LONG_NS = 10_000
+_MIN_KERNEL_NS = 10_000
 """Minimum time of a kernel of a chain: shorter ones are bound by their launch."""
 
 _FEWEST = 3
@@ -153,15 +153,17 @@ _FEWEST = 3
 def _chains(scene: Scene) -> Iterator[Candidate]:
     work, kind = scene.graph.work, scene.once(kernel_kinds)
     time = work.end - work.start
-    elementwise = np.flatnonzero((kind == KernelKind.ELEMENTWISE) & (time >= _LONG_NS) & _moves_bytes(scene))
+    elementwise = np.flatnonzero(
+        (kind == KernelKind.ELEMENTWISE) & (time >= _MIN_KERNEL_NS) & _moves_bytes(scene)
+    )
     runs = [run for run in _runs(scene, elementwise) if len(run) >= _FEWEST]
     spare = [run[np.arange(len(run)) != int(np.argmax(time[run]))] for run in runs]
-    gone = np.concatenate([elementwise[:0], *spare])
-    yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone])
+    removed = np.concatenate([elementwise[:0], *spare])
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed])
     passes = np.flatnonzero(scene.named(_LIST_PASS.search))
     longest = np.argsort(np.bincount(work.name[passes], time[passes], 1))[-_PASSES_OF_FUSED:]
-    gone = passes[~np.isin(work.name[passes], longest)]
-    yield from scene.of_operations(ELEMENTWISE_CHAIN, gone, time[gone], advice=_FUSED_OPTIMIZER)
+    removed = passes[~np.isin(work.name[passes], longest)]
+    yield from scene.of_operations(ELEMENTWISE_CHAIN, removed, time[removed], advice=_FUSED_OPTIMIZER)
 
 
 _LIST_PASS = re.compile("multi_tensor_apply_kernel(?!.*LpNorm)")
@@ -183,7 +185,7 @@ _OF_GATHER = 3
 """Times of its gather that the gradient of an index takes where no index is repeated."""
 
 
-def _repeated(scene: Scene) -> Iterator[Candidate]:
+def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
     """Yield the gradients of indices that take longer than their gathers let expect, as one cause."""
     work = scene.graph.work
     time = work.end - work.start
@@ -223,13 +225,13 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
 
-_ALIGNED = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
+_ALIGNED_PRODUCT = re.compile(r"tensor_?op(?!.*[dz]884).*align(\d+)(?!.*align\d)", re.IGNORECASE)
 """A product on tensor cores, and its alignment in elements, that of the last operand; not in double."""
 
 _HALF = re.compile(r"f16|[hH]\d")
 """Products of elements of two bytes; others have four."""
 
-_SAVED = {2: 0.83, 4: 0.67}
+_SAVED_SHARE = {2: 0.83, 4: 0.67}
 """Share of its time that padding saves a product, by the bytes that it loads at once.
 
 Products in bfloat16 of three sizes on an H200 save 0.80 to 0.87 and 0.65 to 0.71."""
@@ -240,14 +242,16 @@ _OF_COMPUTE = 1 / 3
 
 def bytes_at_once(name: str) -> int:
     """Return the bytes that a product on tensor cores loads at once, 16 if its name has no alignment."""
-    match = _ALIGNED.search(name)
+    match = _ALIGNED_PRODUCT.search(name)
     return 16 if match is None else int(match[1]) * (2 if _HALF.search(name) else 4)
 
 
 def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     """Yield all such products: they are mostly those of one tensor."""
     work = scene.graph.work
-    saved = np.array([*(_SAVED.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[work.name]
+    saved = np.array([*(_SAVED_SHARE.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[
+        work.name
+    ]
     slow = np.flatnonzero((work.category == Category.COMP) & (saved > 0))
     compute = work.category == Category.COMP
     time = work.end - work.start
@@ -310,7 +314,7 @@ REPEATED_INDICES = _declare(
     "saving is what exceeds that",
     remedy="Gather in {where} with table.index_select(0, index.flatten()) or nn.functional.embedding instead "
     "of table[index]: their gradients add equal rows at once. For few rows, multiply by a one-hot matrix.",
-    candidates=_repeated,
+    candidates=_repeated_indices,
     figures=(Figures("kernels", "total_ns", named("indexing_backward_kernel")),),
     kernels=lambda name: bool(_INDEX_GRADIENT.search(name)),
     without="without repeated indices",
@@ -345,6 +349,6 @@ SHAPE_INEFFICIENCY = _declare(
     "better of 64: kernels then load 16 bytes at once.",
     candidates=_odd_shapes,
     figures=(Figures("kernels", "total_ns", named("(?i)align[12](?!\\d)")),),
-    kernels=lambda name: bytes_at_once(name) in _SAVED,
+    kernels=lambda name: bytes_at_once(name) in _SAVED_SHARE,
     without="with padded shapes",
 )

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 INPUT = ("data", "load", "batch", "input", "fetch")
 """Words in the names of places that prepare the input of a step."""
 
-_MOST_LATE, _NAMED = 4, 3
+_MAX_LATE_RANKS, _MAX_NAMED_PLACES = 4, 3
 """Maximum number of single ranks that are judged, and of places that name a group of them."""
 
-_ALIKE = 0.5
+_MIN_COMMON_LATENESS = 0.5
 """Minimum lateness of the least late of ranks that are late together, over that of the latest."""
 
 _IN_TURN = 0.1
@@ -64,20 +64,22 @@ def _late_by_host(scene: Scene) -> Iterator[Candidate]:
     if scene.graph.is_of_host:
         yield from _in_mpi(scene)
     else:
-        yield from _late(scene, LATE_RANK_HOST, scene.removals.late_host)
+        yield from _late_ranks(scene, LATE_RANK_HOST, scene.removals.late_host)
 
 
 def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
     if not scene.graph.is_of_host:
-        yield from _late(scene, LATE_RANK_GPU, scene.removals.late_gpu)
+        yield from _late_ranks(scene, LATE_RANK_GPU, scene.removals.late_gpu)
 
 
-def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]) -> Iterator[Candidate]:
+def _late_ranks(
+    scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]
+) -> Iterator[Candidate]:
     if len(scene.ranks) < 2 or not scene.graph.is_coupled:
         return
     measured, on_host = scene.replay.measured, cause is LATE_RANK_HOST
-    changed = {rank: late(measured, rank) for rank in _longest(scene, on_host)}
-    excess = {rank: _less(scene, times) for rank, times in changed.items()}
+    changed = {rank: late(measured, rank) for rank in _longest_ranks(scene, on_host)}
+    excess = {rank: _saved_time(scene, times) for rank, times in changed.items()}
     rows, _ = _rows(scene, on_host)
 
     def longer(rank: int) -> Floats:
@@ -90,11 +92,11 @@ def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Ti
         slower = _times_slower(scene, least) if on_host else 0.0
         latest = sorted(ranks, key=lambda rank: -excess[rank])
         places = dict.fromkeys(scene.mostly(rows, longer(rank)) for rank in latest)
-        place = ", ".join([*places][:_NAMED])
+        place = ", ".join([*places][:_MAX_NAMED_PLACES])
         more = measured.alone - changed[least].alone
         exchanged = more[scene.once(_exchange_before) != NONE]
         if not on_host and float(exchanged.sum()) >= _OF_EXPERTS * float(more.sum()) > 0:
-            yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balanced, scene), excess[least])
+            yield Candidate(EXPERT_IMBALANCE, place, ranks, partial(_balance_ranks, scene), excess[least])
         else:
             yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
     yield from _in_turn(scene, cause)
@@ -112,10 +114,10 @@ def _exchange_before(scene: Scene) -> Ints:
             exchanges[coupling.work] = True
     before = np.full(len(work), NONE)
     for rank in scene.ranks:
-        mine = graph.work_rank == rank
-        talks = np.flatnonzero(mine & (work.category == Category.COMM))
+        is_own = graph.work_rank == rank
+        talks = np.flatnonzero(is_own & (work.category == Category.COMM))
         talks = talks[np.argsort(work.start[talks], kind="stable")]
-        computes = np.flatnonzero(mine & (work.category == Category.COMP))
+        computes = np.flatnonzero(is_own & (work.category == Category.COMP))
         at = np.searchsorted(work.start[talks], work.start[computes])
         flags = np.concatenate(([False], exchanges[talks], [False]))
         place = np.append(NONE, position_in_group(numbered(work.step[talks])[1]))
@@ -123,7 +125,7 @@ def _exchange_before(scene: Scene) -> Ints:
     return before
 
 
-def _balanced(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Times:
+def _balance_ranks(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Times:
     work, before = scene.graph.work, scene.once(_exchange_before)
     rows = np.flatnonzero(before != NONE)
     keys, group = numbered_rows(work.step[rows], before[rows])
@@ -138,8 +140,10 @@ def _balanced(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Time
 def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
     """Return the latest of some ranks, each by itself, and those that are late together: at most half."""
     latest = sorted(excess, key=lambda rank: -excess[rank])
-    several = tuple(sorted(rank for rank in latest if excess[rank] >= _ALIKE * excess[latest[0]] > 0))
-    alone = [(rank,) for rank in latest[:_MOST_LATE]]
+    several = tuple(
+        sorted(rank for rank in latest if excess[rank] >= _MIN_COMMON_LATENESS * excess[latest[0]] > 0)
+    )
+    alone = [(rank,) for rank in latest[:_MAX_LATE_RANKS]]
     return [*alone, *([several] if 1 < len(several) <= ranks // 2 else [])]
 
 
@@ -170,7 +174,7 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
         yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(per_rank.max()))
 
 
-def _longest(scene: Scene, on_host: bool) -> list[int]:
+def _longest_ranks(scene: Scene, on_host: bool) -> list[int]:
     """Return the ranks that take most longer in all than those with the same work; they may be late.
 
     A rank that takes much less in other steps is at most late in turn with others.
@@ -192,7 +196,7 @@ def _longest(scene: Scene, on_host: bool) -> list[int]:
     whole = total.sum(axis=0)
     longest = np.argsort(stage_medians(whole, graph.stage)[graph.stage] - whole, kind="stable").tolist()
     alone = np.bincount(graph.stage)[graph.stage] == 1
-    return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MOST_LATE]
+    return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MAX_LATE_RANKS]
 
 
 def _rows(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
@@ -204,7 +208,7 @@ def _rows(scene: Scene, on_host: bool) -> tuple[Ints, Ints]:
     return np.concatenate([table.place for table in tables]), np.concatenate(ranks)
 
 
-def _less(scene: Scene, changed: Times) -> float:
+def _saved_time(scene: Scene, changed: Times) -> float:
     """Return the time per step that changed times have less than the measured ones."""
     measured = scene.replay.measured
     edges = np.flatnonzero(changed.lag != measured.lag)
@@ -224,13 +228,13 @@ def _times_slower(scene: Scene, rank: int) -> float:
     least = _EVERYWHERE * float(calls.sum() + between.sum())
     excess = float(calls[short_call].sum() + between[short].sum())
     usual = _usual_ratio(scene, rank)
-    mine = scene.graph.call_rank[pieces.call] == rank
+    is_own = scene.graph.call_rank[pieces.call] == rank
     if excess >= least:
         lag = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
         time = float(lag[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
         # In other places it may be as quick, or quicker.
         return time / max(time - excess, 1.0) if usual > _SLOWER else 1.0
-    return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0
+    return usual if usual > 1 and pieces.length[is_own].sum() * (1 - 1 / usual) >= least else 0.0
 
 
 def _usual_ratio(scene: Scene, rank: int) -> float:
@@ -239,30 +243,30 @@ def _usual_ratio(scene: Scene, rank: int) -> float:
     Long pauses make no place weigh more: those of a single place say nothing about the others.
     """
     graph = scene.graph
-    pieces, others = graph.pieces, peers(rank, graph.stage)
+    pieces, peer_ranks = graph.pieces, peers(rank, graph.stage)
     long = scene.removals.long_gap[pieces.call]
     keys = long.astype(np.int64), pieces.place, graph.call_rank[pieces.call]
     total = sums_by((2, len(graph.places) + 1, len(scene.ranks)), keys, pieces.length)
-    usual = np.median(total.sum(axis=0)[:, others], axis=1)
+    usual = np.median(total.sum(axis=0)[:, peer_ranks], axis=1)
     rank_time = total.sum(axis=0)[:, rank]
     ratio = quotient(rank_time, usual, 1.0)
     # One long pause in each step makes a whole place take longer, and its pieces no slower.
-    ratio = np.minimum(ratio, _usual_piece(scene, rank, others))
+    ratio = np.minimum(ratio, _usual_piece(scene, rank, peer_ranks))
     order = np.argsort(ratio)
-    done = np.cumsum(np.median(total[0][:, others], axis=1)[order])
-    if not done[-1]:
+    cumulative = np.cumsum(np.median(total[0][:, peer_ranks], axis=1)[order])
+    if not cumulative[-1]:
         return 1.0
-    return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
+    return float(ratio[order][np.searchsorted(cumulative, 0.5 * cumulative[-1])])
 
 
-def _usual_piece(scene: Scene, rank: int, others: Ints) -> Floats:
+def _usual_piece(scene: Scene, rank: int, peer_ranks: Ints) -> Floats:
     """Return the ratio of the median piece of host time to that on the other ranks, by place."""
     pieces, ranks = scene.graph.pieces, len(scene.ranks)
     by_place = summarize(pieces.place * ranks + scene.graph.call_rank[pieces.call], pieces.length)
     # `NONE` is -1 and so selects the last row.
     medians = np.zeros((len(scene.graph.places) + 1, ranks))
     medians[by_place.group // ranks, by_place.group % ranks] = by_place.median
-    usual = np.median(medians[:, others], axis=1)
+    usual = np.median(medians[:, peer_ranks], axis=1)
     return quotient(medians[:, rank], usual, 1.0)
 
 

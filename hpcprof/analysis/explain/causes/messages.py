@@ -17,7 +17,7 @@ ALIKE = 0.5
 """Minimum time of a rank that has a cause together with others, over that of the rank with most."""
 
 
-def _small(scene: Scene) -> Iterator[Candidate]:
+def _small_messages(scene: Scene) -> Iterator[Candidate]:
     mpi, calls = scene.mpi, scene.graph.calls
     if mpi is None or not mpi.follows_small.any():
         return
@@ -30,7 +30,7 @@ def _small(scene: Scene) -> Iterator[Candidate]:
     )
 
 
-def _reordered(scene: Scene) -> Iterator[Candidate]:
+def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
     """Yield the ranks that wait for a message while a later one has come."""
     mpi, graph = scene.mpi, scene.graph
     if mpi is None:
@@ -89,7 +89,7 @@ WRONG_ORDER = CauseDeclaration(
     "order of sending, where nothing is sent in between; `ranks` are the receivers",
     remedy="Receive in {where} what comes first (MPI_Waitany, MPI_ANY_TAG or MPI_ANY_SOURCE), or send the "
     "messages in the order in which they are needed.",
-    candidates=_reordered,
+    candidates=_reordered_messages,
     figures=(
         Figures("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "wrong order of messages"),
     ),
@@ -104,7 +104,7 @@ SMALL_MESSAGES = CauseDeclaration(
     "their bytes; the saving is that of one message instead",
     remedy="Send less often and more at once: pack what {where} sends to one rank into one message, reduce "
     "several values in one call, or use a neighborhood collective.",
-    candidates=_small,
+    candidates=_small_messages,
     figures=(Figures("mpi_calls", "calls", of_call),),
     traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
 )

@@ -28,17 +28,17 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     total = np.bincount(graph.work_rank, measured.alone * compute, len(scene.ranks)) / graph.steps
     usual = stage_medians(total, graph.stage)
     slowest = np.flatnonzero(graph.stage == usual.argmax())
-    mine = np.isin(graph.work_rank, slowest) & compute
+    is_slowest = np.isin(graph.work_rank, slowest) & compute
     yield Candidate(
         PIPELINE_BUBBLE,
-        scene.mostly(graph.work.place[mine], measured.alone[mine]),
+        scene.mostly(graph.work.place[is_slowest], measured.alone[is_slowest]),
         tuple(slowest.tolist()),
-        lambda times, _: _balanced(scene, times),
+        lambda times, _: _balance_stages(scene, times),
         float(usual.max() - usual.mean()),
     )
 
 
-def _balanced(scene: Scene, times: Times) -> Times:
+def _balance_stages(scene: Scene, times: Times) -> Times:
     """Give every stage of a pipeline as much work in a step as the mean of the stages.
 
     The work of a stage is its median rank's; a slower rank stays slower. The host's time to launch the work

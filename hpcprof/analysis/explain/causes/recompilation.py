@@ -38,7 +38,9 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     graph, removals = scene.graph, scene.removals
     if graph.is_of_host:
         return
-    calls = np.array([call for rank in scene.ranks for call in _loading(scene, rank).tolist()], np.int64)
+    calls = np.array(
+        [call for rank in scene.ranks for call in _calls_while_loading(scene, rank).tolist()], np.int64
+    )
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
     both = np.concatenate((gaps, inside))
     steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
@@ -47,9 +49,9 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        mine = removals.of_ranks(graph.call_rank, ranks)
-        quick = removals.less_before(times, np.where(mine, less, 0))
-        return removals.call_time(quick, inside[mine[inside]])
+        is_chosen = removals.of_ranks(graph.call_rank, ranks)
+        quick = removals.less_before(times, np.where(is_chosen, less, 0))
+        return removals.call_time(quick, inside[is_chosen[inside]])
 
     time = np.concatenate((less[gaps], removals.call_times[inside]))
     per_step = scene.per_step(graph.call_rank[both], time)
@@ -71,28 +73,30 @@ def _before_attention(scene: Scene, calls: Ints) -> Mask:
     return mask
 
 
-def _loading(scene: Scene, rank: int) -> Ints:
+def _calls_while_loading(scene: Scene, rank: int) -> Ints:
     """Return the calls of a rank before or in which its host loads kernels, and those in between."""
     graph, timeline = scene.graph, scene.timelines[scene.graph.ranks[rank]]
     calls, api = graph.calls, timeline.calls
     loads = np.flatnonzero(unique.named(timeline, api.name, re.compile(_LOADS).search))
-    mine = np.flatnonzero((graph.call_rank == rank) & (calls.kind != CallKind.PAUSE) & (calls.row < len(api)))
-    mine = mine[calls.before[mine] != NONE]
-    if not len(loads) or not len(mine):
+    own_calls = np.flatnonzero(
+        (graph.call_rank == rank) & (calls.kind != CallKind.PAUSE) & (calls.row < len(api))
+    )
+    own_calls = own_calls[calls.before[own_calls] != NONE]
+    if not len(loads) or not len(own_calls):
         return np.empty(0, np.int64)
-    end = api.end[calls.row[mine]]
+    end = api.end[calls.row[own_calls]]
     order = np.argsort(end, kind="stable")
     # The first call that ends after a load is the one that has it, or that follows it.
     at = np.searchsorted(end[order], api.start[loads])
-    following = mine[order[at[at < len(order)]]]
+    following = own_calls[order[at[at < len(order)]]]
     # From the first load of a step to its last one, a compiler prepares the next kernels.
     steps, number = unique.numbered(calls.step[following])
     first, last = (np.full(len(steps), edge) for edge in (calls.start.max(), calls.start.min()))
     np.minimum.at(first, number, calls.start[following])
     np.maximum.at(last, number, calls.start[following])
-    place = np.searchsorted(steps, calls.step[mine]).clip(max=len(steps) - 1)
-    inside = (steps[place] == calls.step[mine]) & (calls.start[mine] >= first[place])
-    compiling: Ints = mine[inside & (calls.start[mine] <= last[place])]
+    place = np.searchsorted(steps, calls.step[own_calls]).clip(max=len(steps) - 1)
+    inside = (steps[place] == calls.step[own_calls]) & (calls.start[own_calls] >= first[place])
+    compiling: Ints = own_calls[inside & (calls.start[own_calls] <= last[place])]
     return compiling
 
 

@@ -22,14 +22,16 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     total, steps = mpi.host_times, scene.graph.steps
     for place, rank in np.argwhere(mpi.serial).tolist():
         where = scene.graph.places[place]
-        yield _serial(scene, where, where, rank, total[place, rank] / steps)
+        yield _serial_candidate(scene, where, where, rank, total[place, rank] / steps)
     server = mpi.part.server
     if server != NONE:
         times = total[:, server]
-        yield _serial(scene, WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum() / steps)
+        yield _serial_candidate(
+            scene, WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum() / steps
+        )
 
 
-def _serial(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
+def _serial_candidate(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
     return Candidate(
         SERIAL_SECTION, where, (rank,), lambda times, _: scene.removals.host_time(times, place, (rank,)), time
     )

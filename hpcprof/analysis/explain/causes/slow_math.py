@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
-_PLAIN = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
+_ORDINARY_CORES = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
 _TENSOR = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.IGNORECASE)
 
 _TF32 = (8, 0)
 """Minimum compute capability for products in single precision on tensor cores."""
 
-_REACHED = 0.8
+_REACHED_SHARE = 0.8
 """Reached share of the ratio of the peaks: the ordinary cores come closer to theirs."""
 
 _USUAL_GAIN = 4.0
@@ -36,7 +36,7 @@ def runs_without_tensor_cores(name: str) -> bool:
 
     The names are those of cuBLAS, cuDNN and CUTLASS: ``cutlass_80_simt_sgemm_…``, ``…_ffma_…``.
     """
-    return bool(_PRODUCT.search(name) and _PLAIN.search(name) and not _TENSOR.search(name))
+    return bool(_PRODUCT.search(name) and _ORDINARY_CORES.search(name) and not _TENSOR.search(name))
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -69,7 +69,7 @@ def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
     """
     names = {gpu.name for ones in gpus.values() for gpu in ones}
     peaks_of_gpus = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
-    gains = [_REACHED * math.sqrt(peak["tf32"] * peak["bf16"]) / peak["fp32"] for peak in peaks_of_gpus]
+    gains = [_REACHED_SHARE * math.sqrt(peak["tf32"] * peak["bf16"]) / peak["fp32"] for peak in peaks_of_gpus]
     return max(1.0, min(gains)) if gains else _USUAL_GAIN
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
-_SHORT_NS = 10_000
+_SHORT_KERNEL_NS = 10_000
 """Length below which a kernel takes no longer than its launch."""
 
 _NODE_NS = 1_000
@@ -28,7 +28,7 @@ in programs."""
 _OPTIMIZERS = ("optim", "step_update", "adam", "sgd")
 """Words in the names of places and kernels of optimizers, which others fuse to few kernels."""
 
-_MOST_SHORT, _FEWEST = 0.5, 20
+_MIN_SHORT_SHARE, _FEWEST = 0.5, 20
 """Minimum share of short kernels, and minimum number of kernels in a step, of a place with small kernels."""
 
 
@@ -41,35 +41,37 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 def is_short(scene: Scene, place: str) -> bool:
     """Return whether most kernels of a place are short."""
     work = scene.graph.work
-    mine = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
-    count = int(mine.sum())
-    short = int((mine & (work.end - work.start < _SHORT_NS)).sum())
-    return count >= _FEWEST * scene.graph.steps * len(scene.ranks) and short >= _MOST_SHORT * count
+    is_inside = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
+    count = int(is_inside.sum())
+    short = int((is_inside & (work.end - work.start < _SHORT_KERNEL_NS)).sum())
+    return count >= _FEWEST * scene.graph.steps * len(scene.ranks) and short >= _MIN_SHORT_SHARE * count
 
 
 def _short_kernels(scene: Scene, place: str) -> Candidate:
     work = scene.graph.work
-    mine = scene.removals.inside(place)[work.place] & (work.category == Category.COMP)
+    is_inside = scene.removals.inside(place)[work.place] & (work.category == Category.COMP)
     turn = np.where(work.before == NONE, work.start, np.minimum(work.end[work.before], work.start))
     # A long pause is another cause.
-    since = np.maximum(turn, work.start - 10 * _SHORT_NS)
-    short = np.flatnonzero(mine & (work.end - work.start < _SHORT_NS))
+    since = np.maximum(turn, work.start - 10 * _SHORT_KERNEL_NS)
+    short = np.flatnonzero(is_inside & (work.end - work.start < _SHORT_KERNEL_NS))
     per_step = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
     names = [scene.graph.names[number].lower() for number in np.unique(work.name[short]).tolist()]
     fuses = any(word in text for text in (place.lower(), *names) for word in _OPTIMIZERS)
-    remove = partial(_at_once, scene, place, fuses)
+    remove = partial(_launch_together, scene, place, fuses)
     return Candidate(SMALL_KERNELS, place, scene.ranks, remove, *per_step)
 
 
-def _at_once(scene: Scene, place: str, fuses: bool, times: Times, ranks: tuple[int, ...] | None) -> Times:
+def _launch_together(
+    scene: Scene, place: str, fuses: bool, times: Times, ranks: tuple[int, ...] | None
+) -> Times:
     """Launch the work of a place at once, as one graph, or with its short kernels fused into the others.
 
     The kernels of a graph follow each other, each in its own time.
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
-    mine = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
-    short = (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS)
-    rows = np.flatnonzero(mine & short) if fuses else np.flatnonzero(mine)
+    is_chosen = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
+    short = (work.category == Category.COMP) & (work.end - work.start < _SHORT_KERNEL_NS)
+    rows = np.flatnonzero(is_chosen & short) if fuses else np.flatnonzero(is_chosen)
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, rows)
     launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
     most = np.minimum(times.lag[gaps], 0 if fuses else _NODE_NS)

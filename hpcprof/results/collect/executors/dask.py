@@ -36,10 +36,10 @@ from hpcprof.results.collect.rank_task import PRELOAD
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_LOST = (
+_LOST_TASK_NOTE = (
     "four Dask workers died on it, the last two while they ran nothing else, as happens when memory runs out"
 )
-_KEPT = "Collected profiles are kept: collect again for the rest."
+_KEPT_PROFILES_NOTE = "Collected profiles are kept: collect again for the rest."
 
 _AHEAD = 2
 """The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
@@ -47,17 +47,17 @@ _LOOK_SECONDS = 2.0
 """The seconds between two looks for new and for lost workers."""
 _PATIENCE_SECONDS = 600.0
 """For how long there may be no worker at all, nor any that waits in a queue."""
-_MISSED_SECONDS = 60
+_MAX_MISSED_SECONDS = 60
 """After how long without its worker a nanny is taken for lost.
 
 Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just
 begun then counts as one that killed it. Imports from a file system of many nodes take several seconds.
 """
 _CONNECT_SECONDS = 20
-_SPARED = 10
+_MAX_IDLE_DEATHS = 10
 """The most workers in a row that may end without running the only task that they have."""
 
-_SAME = ("python", "distributed", "hpcprof")
+_COMPARED_PACKAGES = ("python", "distributed", "hpcprof")
 """The packages whose versions must be the same here and on the workers."""
 
 
@@ -98,17 +98,17 @@ class OnDask:
         lost, has no worker for long, its workers keep ending, or one does not see a folder.
         """
         work = [self.work(task) for task in tasks]
-        left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
+        waiting = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
         for alone in (False, False, True, True):
             killed: list[list[TaskT]] = []
-            for chunk, results in self._stream(function, left, alone):
+            for chunk, results in self._stream(function, waiting, alone):
                 if results is None:
                     killed += [[task] for task in chunk]
                 else:
                     yield from zip(chunk, results, strict=True)
-            left = killed
-        for (task,) in left:
-            yield task, Lost(_LOST)
+            waiting = killed
+        for (task,) in waiting:
+            yield task, Lost(_LOST_TASK_NOTE)
 
     def _stream(
         self, function: Callable[[TaskT], ResultT], chunks: Sequence[list[TaskT]], alone: bool
@@ -136,8 +136,10 @@ class OnDask:
             del future  # The worker frees its results.
             if results is None and alone and not self._ran(key):
                 spared += 1
-                if spared > _SPARED:
-                    raise HpcprofError(f"the workers of {self.name} keep ending between tasks. {_KEPT}")
+                if spared > _MAX_IDLE_DEATHS:
+                    raise HpcprofError(
+                        f"the workers of {self.name} keep ending between tasks. {_KEPT_PROFILES_NOTE}"
+                    )
                 waiting.append(chunk)
                 continue
             spared = 0
@@ -148,14 +150,14 @@ class OnDask:
         from distributed import Event
 
         runs = Event(key, self.client)
-        with self._connected():
+        with self._connection_errors():
             ran = bool(runs.is_set())
             runs.clear()
         return ran
 
     def threads(self) -> int:
         """Return the number of threads that the workers have now."""
-        with self._connected():
+        with self._connection_errors():
             return sum(self.client.nthreads().values())
 
     def _results(self, future: Future[Any], watch: _Watch) -> Any:
@@ -171,7 +173,7 @@ class OnDask:
         try:
             while not wait([fetching], _LOOK_SECONDS).done:
                 watch.look()
-            with self._connected():
+            with self._connection_errors():
                 return fetching.result()
         except KilledWorker:
             return None
@@ -179,7 +181,7 @@ class OnDask:
             fetching.cancel()
 
     @contextmanager
-    def _connected(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         """Turn what a lost scheduler raises into a sentence."""
         address = self.client.scheduler.address if self.client.scheduler else "of the cluster"
         try:
@@ -203,7 +205,8 @@ class _Watch(msgspec.Struct):
             self.seen = time.monotonic()
         elif time.monotonic() - self.seen > _PATIENCE_SECONDS:
             raise HpcprofError(
-                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. {_KEPT}"
+                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. "
+                f"{_KEPT_PROFILES_NOTE}"
             )
 
 
@@ -314,7 +317,7 @@ def load_dask() -> Any:
         {
             "distributed.worker.profile.enabled": False,
             "distributed.scheduler.allowed-failures": 0,
-            "distributed.deploy.lost-worker-timeout": f"{_MISSED_SECONDS}s",
+            "distributed.deploy.lost-worker-timeout": f"{_MAX_MISSED_SECONDS}s",
         }
     )
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -343,7 +346,7 @@ def _check_versions(client: Client) -> None:
     ours = _versions(versions["client"])
     for address, worker in versions["workers"].items():
         theirs = _versions(worker)
-        other = [name for name in _SAME if theirs[name] != ours[name]]
+        other = [name for name in _COMPARED_PACKAGES if theirs[name] != ours[name]]
         if other:
             has = ", ".join(f"{name} {theirs[name] or 'missing'} (here {ours[name]})" for name in other)
             raise HpcprofError(
@@ -352,9 +355,9 @@ def _check_versions(client: Client) -> None:
 
 
 def _versions(reported: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the versions of `_SAME`; of Python only what its pickles depend on."""
+    """Return the versions of `_COMPARED_PACKAGES`; of Python only what its pickles depend on."""
     python = ".".join(str(reported["host"]["python"]).split(".")[:2])
-    return {**{name: reported["packages"].get(name) for name in _SAME}, "python": python}
+    return {**{name: reported["packages"].get(name) for name in _COMPARED_PACKAGES}, "python": python}
 
 
 def _run(

@@ -112,8 +112,8 @@ class _Jobs(msgspec.Struct):
         lost = [name for name in self.cluster.worker_spec if states.get(name, JobState.FAILED).ended]
         self._lost += len(lost)
         if self._lost > _RESUBMISSIONS * self.jobs.nodes:
-            why = self.refusal or f"see {self.jobs.options['log_directory']}"
-            raise HpcprofError(f"the jobs of the Dask workers keep ending: {why}.")
+            reason = self.refusal or f"see {self.jobs.options['log_directory']}"
+            raise HpcprofError(f"the jobs of the Dask workers keep ending: {reason}.")
         if lost:
             self.submit(lost)
         self._queued = bool(lost) or JobState.QUEUED in states.values()

@@ -45,15 +45,15 @@ def chunks(work: Sequence[float], workers: int) -> list[list[int]]:
     """Return the numbers of the tasks in chunks, the most work first; much work is a chunk of its own."""
     order = sorted(range(len(work)), key=lambda task: -work[task])
     groups: list[list[int]] = []
-    left, share, most, filled = sum(work), 0.0, 0, 0.0
-    for done, task in enumerate(order):
+    remaining, share, most, filled = sum(work), 0.0, 0, 0.0
+    for position, task in enumerate(order):
         if not groups or filled + work[task] > share or len(groups[-1]) == most:
             groups.append([])
-            share, filled = left / workers * _PART, 0.0
-            most = min(_MOST_TASKS, ceil((len(work) - done) / workers * _PART))
+            share, filled = remaining / workers * _PART, 0.0
+            most = min(_MOST_TASKS, ceil((len(work) - position) / workers * _PART))
         groups[-1].append(task)
         filled += work[task]
-        left -= work[task]
+        remaining -= work[task]
     return groups
 
 

@@ -93,7 +93,7 @@ class Processes:
 
     def _serve(self) -> None:
         forkserver.set_forkserver_preload([*self.preload])
-        with _interrupted_later():
+        with _defer_interrupts():
             forkserver.ensure_running()
 
 
@@ -142,7 +142,7 @@ class _Team(msgspec.Struct):
                 try:
                     answer = receiver.recv()
                 except EOFError:
-                    yield from self._replaced(worker)
+                    yield from self._replace_worker(worker)
                     continue
                 if answer is None:  # It has grown too much.
                     self._part_with(worker)
@@ -178,7 +178,7 @@ class _Team(msgspec.Struct):
         with suppress(AttributeError, OSError):
             fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         process = context.Process(target=_work, args=(orders, answers))
-        with _interrupted_later():
+        with _defer_interrupts():
             process.start()
             self.workers[receiver] = _Worker(process, sender, receiver)
         # Without copies here, the pipes close when the process dies.
@@ -204,7 +204,7 @@ class _Team(msgspec.Struct):
             worker.process.join(_PATIENCE_SECONDS)
         worker.receiver.close()
 
-    def _replaced(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
+    def _replace_worker(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
         """Name the task of a worker that died, and start another worker."""
         worker.process.join()
         lost = worker.tasks.popleft() if worker.tasks else None
@@ -212,11 +212,11 @@ class _Team(msgspec.Struct):
         self._hire()
         if lost is not None:
             self.left -= 1
-            yield lost, Lost(_how(worker.process.exitcode or 0))
+            yield lost, Lost(_end_clause(worker.process.exitcode or 0))
 
 
 @contextmanager
-def _interrupted_later() -> Iterator[None]:
+def _defer_interrupts() -> Iterator[None]:
     """Hold Ctrl-C back until the end of the block: an incomplete message would make the fork server fail.
 
     A process that is started in the block never receives it, and imports nothing from the working folder.
@@ -273,12 +273,13 @@ def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
         return False, error
 
 
-def has_grown(kept: int, needed: int) -> bool:
+def has_grown(retained: int, needed: int) -> bool:
     """Return whether a worker shall be replaced by a fresh one.
 
-    ``kept`` are the bytes that it kept since its first chunk, ``needed`` the most at a time since it started.
+    ``retained`` are the bytes that it kept since its first chunk, ``needed`` the most at a time since it
+    started.
     """
-    return kept > needed // 2 > 0
+    return retained > needed // 2 > 0
 
 
 def _memory() -> int:
@@ -296,7 +297,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _how(code: int) -> str:
+def _end_clause(code: int) -> str:
     """Return a clause that says how a process ended without an answer."""
     if code == -signal.SIGKILL:
         return "its process was killed, as happens when memory runs out"

@@ -7,7 +7,7 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
-from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain
+from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure
 from hpcprof.analysis.explain.explanation import Evidence
 
 MS = 1_000_000
@@ -107,7 +107,7 @@ def test_a_figure_without_a_sentence_of_its_own_keeps_the_name_of_its_column() -
 def test_a_figure_whose_row_is_gone_is_still_said() -> None:
     gone = Evidence("step_account", 0, "idle_ns", 9 * MS)
     assert in_words(TABLES, gone) == "rank 0: idle of 9.000 ms in step_account"
-    assert plain(gone) == "rank 0: idle of 9.000 ms in step_account"
+    assert plain_figure(gone) == "rank 0: idle of 9.000 ms in step_account"
 
 
 @pytest.mark.parametrize(

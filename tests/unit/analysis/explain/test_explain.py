@@ -21,7 +21,7 @@ from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Ranges, Timeline
-from hpcprof.report.explanation import written
+from hpcprof.report.explanation import write_explanation
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -438,7 +438,7 @@ def test_a_cause_that_the_profiler_may_make_is_not_judged(monkeypatch: pytest.Mo
 def test_a_range_that_copies_and_then_works_is_one_cause_at_its_whole_price(copies: int, pause: int) -> None:
     """As a checkpoint does; the host is so slow that neither alone hides behind the GPU."""
     copied = Launch(12 * MS // copies, category=Category.MEM, blocks=True)
-    written = (copied,) * 2 + (Host(pause),) if copies == 2 else (copied, Host(pause)) * copies
+    pieces = (copied,) * 2 + (Host(pause),) if copies == 2 else (copied, Host(pause)) * copies
     step: list[Instruction] = [
         Place("forward", (Host(300 * US), Launch(300 * US)) * 60),
         StreamWait(17, 7),
@@ -446,7 +446,7 @@ def test_a_range_that_copies_and_then_works_is_one_cause_at_its_whole_price(copi
         StreamWait(7, 17),
         Launch(MS),
     ]
-    late, usual = [*step, Place("checkpoint", written)], step
+    late, usual = [*step, Place("checkpoint", pieces)], step
     first, *_ = explained(late, usual).findings
     assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "checkpoint", (0,))
     lost = elapsed(late, usual) - elapsed(usual, usual)
@@ -819,7 +819,9 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
     assert (first.cause, first.where) == (Cause.HOST_WORK, "capture")
     # From the first launch on; the pause before it is not in the capture.
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
-    assert written(found).conclusion[0].startswith("No step was found, so all launched work is one:")
+    assert (
+        write_explanation(found).conclusion[0].startswith("No step was found, so all launched work is one:")
+    )
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
 
 
@@ -835,7 +837,7 @@ def test_a_capture_without_a_kernel_is_no_step() -> None:
     timelines = {0: replace(simulate([[Host(MS), memset]], 1)[0], ranges=Ranges.empty())}
     found = explain_run(inputs_of(timelines))[0]
     assert found.step.source is None
-    assert written(found).conclusion[0].startswith("No step was found, so savings are unknown")
+    assert write_explanation(found).conclusion[0].startswith("No step was found, so savings are unknown")
 
 
 def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> None:
@@ -847,6 +849,6 @@ def test_a_hidden_cost_names_the_finding_after_which_it_limits_the_step() -> Non
     assert late.shown()[0].cause == Cause.LATE_RANK_GPU
     (hidden,) = late.hidden
     assert (hidden.cause, hidden.limits_after) == (Cause.HOST_WORK, Earlier("late_rank_gpu", "forward"))
-    assert "limits the step once extra GPU time is gone" in written(late).hidden[0]
+    assert "limits the step once extra GPU time is gone" in write_explanation(late).hidden[0]
     (always,) = explain_run(inputs_of(simulate([rank(30 * MS)] * 2, 8)))[0].hidden
     assert always.limits_after is None

@@ -56,4 +56,4 @@ def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: 
 
 def test_variables_that_number_ranks_are_no_differences_between_runs() -> None:
     facts = {("environment", "PMIX_RANK"): "0", ("environment", "NCCL_ALGO"): "Ring", ("host", "name"): "n1"}
-    assert run_inputs._recorded(facts) == {"environment NCCL_ALGO": "Ring"}
+    assert run_inputs._recorded_facts(facts) == {"environment NCCL_ALGO": "Ring"}

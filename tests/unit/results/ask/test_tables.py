@@ -48,7 +48,7 @@ def write_profiles(folder: Path) -> None:
 
 def as_of_large_profiles(patch: pytest.MonkeyPatch) -> None:
     """Let profiles count as large, and a collect keep their timelines."""
-    patch.setattr(rank_task, "_SMALL", 0)
+    patch.setattr(rank_task, "_MIN_THREADED_BYTES", 0)
     patch.setattr(over_ranks, "_MANY_ROWS", 0)
     patch.setattr(collecting, "is_unpacked", lambda run: True)
 
@@ -227,7 +227,7 @@ def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else(
     monkeypatch.setattr(RunTables, "_step_set", None)
     monkeypatch.setattr(
         RunTables,
-        "_kept",
+        "_stored_table",
         lambda _, analysis: AnalysisTable(
             {"verdict": verdicts} | ({"cost_pct": costs[analysis.name]} if analysis.name in costs else {})
         ),

@@ -23,7 +23,7 @@ from hpcprof.results.collect.known_files import (
     KnownFile,
     remember,
     remember_settled,
-    settled,
+    settled_state,
     stamps_of,
     unchanged_files,
 )
@@ -203,35 +203,35 @@ def kept_events(folder: Path, run_id: str) -> Path:
 def test_a_store_that_has_everything_is_known_until_the_store_or_the_profiles_change(
     profile: Path, store: Store, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = settled("run", [profile], database)
+    found = settled_state("run", [profile], database)
     assert found is not None and (found.read, found.losses) == ((profile.name,), ("rank 3 lacks kernels",))
     monkeypatch.chdir(tmp_path)
-    assert settled("run", [profile], Path(database.name)) == found
-    assert settled("other", [profile], database) is None
-    assert settled("run", [profile], tmp_path / "other.db") is None
+    assert settled_state("run", [profile], Path(database.name)) == found
+    assert settled_state("other", [profile], database) is None
+    assert settled_state("run", [profile], tmp_path / "other.db") is None
     added = profile.with_name("rank00004.sqlite")
     added.write_bytes(b"profile")
-    assert settled("run", [profile, added], database) is None
-    assert settled("run", [added], database) is None
-    assert settled("run", [], database) is None
+    assert settled_state("run", [profile, added], database) is None
+    assert settled_state("run", [added], database) is None
+    assert settled_state("run", [], database) is None
     journal = database.with_name("results.db-journal")
     journal.touch()
-    assert settled("run", [profile], database) is None
+    assert settled_state("run", [profile], database) is None
     journal.unlink()
-    assert settled("run", [profile], database) == found
+    assert settled_state("run", [profile], database) == found
     remove_run_events(Path(found.events), "run")
-    assert settled("run", [profile], database) is None
+    assert settled_state("run", [profile], database) is None
     kept_events(tmp_path, "run")
-    assert settled("run", [profile], database) == found
+    assert settled_state("run", [profile], database) == found
     store.describe_run(RunRow("run", str(profile.parent), program="train"))
-    assert settled("run", [profile], database) is None
+    assert settled_state("run", [profile], database) is None
 
 
 def test_a_store_with_a_write_ahead_log_is_not_known(profile: Path, database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         remember_settled("run", [profile], database, [profile], [], str(database.parent / EVENTS))
-    assert settled("run", [profile], database) is None
+    assert settled_state("run", [profile], database) is None
 
 
 def test_a_collect_that_finds_nothing_new_again_says_the_same_without_opening_the_store(

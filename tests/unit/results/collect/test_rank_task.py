@@ -18,7 +18,7 @@ def test_a_profile_whose_results_are_known_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rank0.sqlite"
-    content = b"profile" * rank_task._HASHED_AT_ONCE  # More than is hashed at once.
+    content = b"profile" * rank_task._HASH_BLOCK_BYTES  # More than is hashed at once.
     path.write_bytes(content)
     monkeypatch.setattr(rank_task, "read_profile", None)
     assert analyze_profile(ProfileTask(path, 0, hashlib.sha256(content).hexdigest())) == Unchanged()

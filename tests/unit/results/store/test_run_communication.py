@@ -92,7 +92,7 @@ def test_the_text_names_the_partner_and_the_size(found: dict[int, RankCommunicat
 def test_what_a_collect_kept_is_read_and_not_computed_again(
     store: Store, kept: RunCommunication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(over_ranks, "_matched", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(over_ranks, "_match_run", lambda *_: pytest.fail("computed"))
     row = store.run(RUN)
     assert row is not None
     again = run_communication(Run(RUN, Path(row.path)), store)
