@@ -70,7 +70,8 @@ class Record:
     nodes: frozenset[str] = frozenset()
     """The nodes of the job, for schedulers that must be asked whether one is down."""
     script: str = ""
-    """The script that was submitted, if known: for a run, a path that ends with its folder and its script."""
+    """Words of the submission, if known: those of a run have a path with its folder. A scheduler that never
+    resets the time of submission may give the job's name."""
     submitted_seconds: float | None = None
     """The time since it was submitted; None if that is not known."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
-from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
+from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -233,9 +233,21 @@ def _is_of_another(record: Record, run: Run) -> bool:
         return False
     if f"/{sweep_of(run.id) or run.id}/" in record.script:
         return False
-    after = time.time() - record.submitted_seconds - datetime.fromisoformat(run.manifest.created).timestamp()
-    # A job that is queued again counts as submitted then; it keeps its script.
-    return after < -_SUBMISSION_SECONDS or (record.script != "" and after > _SUBMISSION_SECONDS)
+    submitted = time.time() - record.submitted_seconds
+    created = datetime.fromisoformat(run.manifest.created).timestamp()
+    # A job that is queued again counts as submitted then; it keeps its script. One that was submitted by hand
+    # has noted its id since.
+    noted = max(created, _modification_time(run.path / "state" / JOB_ID_FILE))
+    is_later = submitted - noted > _SUBMISSION_SECONDS
+    return submitted - created < -_SUBMISSION_SECONDS or (record.script != "" and is_later)
+
+
+def _modification_time(file: Path) -> float:
+    """Return the time at which a file was last written (s since 1970); 0 without the file."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _names(script: Path, folder: Path) -> bool:

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,14 @@ def parse_batch(code: int, out: str, error: str) -> str:
 
 def parse_jobs(code: int, out: str, error: str, now: float) -> dict[str, Record]:
     """Return records by ASCII id from ``flux jobs --json ID…`` at ``now`` (s since 1970)."""
-    return {_ascii_id(job["jobid"]): _record(job, now) for job in _jobs(code, out, error)}
+    return {
+        _ascii_id(job["jobid"]): replace(
+            _record(job, now),
+            script=str(job.get("name", "")),
+            submitted_seconds=_seconds_since(job, "t_submit", now),
+        )
+        for job in _jobs(code, out, error)
+    }
 
 
 def parse_cancel(code: int, error: str) -> None:
@@ -235,7 +243,7 @@ def _record(job: Mapping[str, Any], now: float) -> Record:
 
 
 def _ended_record(job: Mapping[str, Any], now: float) -> Record:
-    ended = now - job["t_inactive"] if isinstance(job.get("t_inactive"), (int, float)) else None
+    ended = _seconds_since(job, "t_inactive", now)
     result, exception = job.get("result"), job.get("exception") or {}
     kind, note = exception.get("type"), exception.get("note") or ""
     if result == "COMPLETED":
@@ -250,6 +258,10 @@ def _ended_record(job: Mapping[str, Any], now: float) -> Record:
         return Record(JobState.FAILED, f"it can never run: {note}", None, ended)
     code = job.get("returncode") if "waitstatus" in job else None
     return Record(JobState.FAILED, note, code, ended)
+
+
+def _seconds_since(job: Mapping[str, Any], event: str, now: float) -> float | None:
+    return now - job[event] if isinstance(job.get(event), (int, float)) else None
 
 
 def _complaint(error: str) -> str:

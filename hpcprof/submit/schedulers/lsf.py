@@ -8,7 +8,9 @@ guide to Summit.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -128,8 +130,9 @@ class LsfScheduler(BatchScheduler):
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for all jobs at once by ``bjobs -json``, which also lists those that have ended lately."""
-        fields = "jobid stat exit_code exit_reason pend_reason suspend_reason"
-        return parse_bjobs(*run_scheduler_command(["bjobs", "-a", "-json", "-o", fields, *job_ids]).answer)
+        fields = "jobid stat exit_code exit_reason pend_reason suspend_reason submit_time output_file"
+        listing = run_scheduler_command(["bjobs", "-a", "-json", "-o", fields, *job_ids])
+        return parse_bjobs(*listing.answer, datetime.now(timezone.utc))
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End jobs by ``bkill``."""
@@ -170,9 +173,16 @@ def parse_bsub(code: int, out: str, error: str) -> str:
     raise submission_error("bsub", reason, refused=refused)
 
 
-def parse_bjobs(code: int, out: str, error: str) -> dict[str, Record]:
-    """Return the records that ``bjobs -json`` printed, by job id; unknown jobs are left out."""
-    return {str(job["JOBID"]): _record(job) for job in _jobs(code, out, error)}
+def parse_bjobs(code: int, out: str, error: str, now: datetime) -> dict[str, Record]:
+    """Return the records that ``bjobs -json`` printed at ``now``, by job id; unknown jobs are left out."""
+    return {
+        str(job["JOBID"]): replace(
+            _record(job),
+            script=str(job.get("OUTPUT_FILE") or ""),
+            submitted_seconds=_seconds_since(str(job.get("SUBMIT_TIME", "")), now),
+        )
+        for job in _jobs(code, out, error)
+    }
 
 
 def parse_bkill(code: int, text: str) -> None:
@@ -213,6 +223,11 @@ _WORDS = {
     "USUSP": "suspended by a user: bresume continues it",
     "SSUSP": "suspended by the scheduler",
 }
+_SUBMIT_TIME = re.compile(
+    r"(?:\w{3} )?(?P<day>[A-Z][a-z]{2} +\d{1,2}) +(?P<time>\d{1,2}:\d{2})(?::\d{2})?(?: +(?P<year>\d{4}))?"
+)
+_CLOCK_SECONDS = 86400.0
+"""Maximum time of a submission ahead of this clock (s); one further ahead is of the year before."""
 _NEVER = "Dependency condition invalid or never satisfied"
 
 _TERMINATIONS: dict[str, tuple[JobState, str]] = {
@@ -251,6 +266,22 @@ def _record(job: Mapping[str, Any]) -> Record:
     if _NEVER in reason:
         return Record(state, f"it can never run: a job that it depends on did not succeed ({_NEVER})")
     return Record(state, _WORDS.get(word) or reason.rstrip("; "))
+
+
+def _seconds_since(submitted: str, now: datetime) -> float | None:
+    """Return the seconds since ``Nov 29 13:47``, in UTC; seconds and year may follow the minutes."""
+    match = _SUBMIT_TIME.match(submitted)
+    with suppress(ValueError):
+        if match and (year := match["year"]):
+            return (now - _moment(match, int(year))).total_seconds()
+        if match:
+            ages = ((now - _moment(match, now.year - back)).total_seconds() for back in (0, 1))
+            return next((age for age in ages if age > -_CLOCK_SECONDS), None)
+    return None
+
+
+def _moment(match: re.Match[str], year: int) -> datetime:
+    return datetime.strptime(f"{year} {match['day']} {match['time']} Z", "%Y %b %d %H:%M %z")
 
 
 def _failed_record(job: Mapping[str, Any]) -> Record:

@@ -412,8 +412,12 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> dict[str, R
         return {}
     # The default window starts at midnight.
     start = since.astimezone(timezone.utc).strftime("--starttime=%Y-%m-%dT%H:%M:%S")
-    options = [_array_option(numbers), start, f"--format={','.join(SACCT_FIELDS)}", *_of_cluster(cluster)]
-    listing = run_scheduler_command(["sacct", "--parsable2", "--noheader", "--allocations", *options])
+    options = [_array_option(numbers), start, *_of_cluster(cluster), "--format"]
+    for fields in (SACCT_FIELDS, SACCT_FIELDS[:-1]):
+        words = ["sacct", "--parsable2", "--noheader", "--allocations", *options, ",".join(fields)]
+        listing = run_scheduler_command(words)
+        if "Invalid field" not in listing.stderr:  # SubmitLine is of 21.08
+            break
     return of_members(parse_sacct(*listing.answer, time.time()), numbers)
 
 
@@ -429,7 +433,8 @@ SQUEUE_FORMAT = (
 )
 # The id of a job or a whole array, then the script that was submitted.
 SCRIPTS_FORMAT = "%F %o"
-SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
+# SubmitLine may contain anything, also the separator.
+SACCT_FIELDS = ("JobID", "State", "ExitCode", "End", "Submit", "SubmitLine")
 
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
@@ -499,12 +504,13 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
     _check("sacct", code, error)
     records = {}
     for line in out.splitlines():
-        values = line.split("|")
-        if len(values) == len(SACCT_FIELDS) and values[0] != "JobID":
-            job_id, state, exit_code, end = values
+        values = line.split("|", maxsplit=len(SACCT_FIELDS) - 1)
+        if len(values) >= 4 and values[0] != "JobID":
+            job_id, state, exit_code, end, submitted, command = [*values, "", ""][: len(SACCT_FIELDS)]
             record = _record(state, "", _from_pair(exit_code), end, now)
             if record.state.ended:
-                records[job_id] = record
+                seconds = _seconds_since(submitted, now)
+                records[job_id] = replace(record, script=command, submitted_seconds=seconds)
     return _by_member(records)
 
 

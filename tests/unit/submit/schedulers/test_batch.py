@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,6 +56,18 @@ class Listing(SlurmScheduler):
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Note the jobs."""
         self.cancelled += job_ids
+
+
+def test_a_job_that_was_submitted_by_hand_is_the_runs_since_it_has_noted_its_id(make_run: MakeRun) -> None:
+    run = make_run(started="now")
+    created = datetime.fromisoformat(run.submission.created).timestamp()
+    noted = run.path / "state" / "job_id"
+    for hours, state in ((5.01, JobState.RUNNING), (0.0, JobState.ENDED)):
+        noted.write_text("17\n")
+        os.utime(noted, (created + hours * 3600,) * 2)
+        submitted = time.time() - created - 5 * 3600
+        client = BatchClient(Listing(Record(JobState.RUNNING, script="name", submitted_seconds=submitted)))
+        assert client.poll([run])[run.id].state is state
 
 
 @pytest.mark.parametrize(

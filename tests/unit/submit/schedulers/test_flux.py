@@ -44,6 +44,11 @@ def shown(**job: object) -> Record:
     return record
 
 
+def test_a_job_has_its_name_and_the_time_of_its_submission() -> None:
+    record = shown(state="RUN", name="train", t_submit=_NOW - 60)
+    assert (record.script, record.submitted_seconds) == ("train", 60)
+
+
 def test_jobs_that_wait_run_or_lost_what_they_depended_on() -> None:
     assert shown(state="DEPEND", urgency=16) == Record(JobState.QUEUED, "waits for another job to succeed")
     assert shown(state="SCHED", urgency=0).reason == "held: flux job urgency JOB default releases it"

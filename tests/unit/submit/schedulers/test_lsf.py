@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,30 @@ from hpcprof.submit.schedulers.lsf import parse_bjobs, parse_bkill, parse_bsub
 from hpcprof.submit.sites.files import load_site_file
 from tests.jobs import make_job
 
+NOW = datetime(2025, 1, 29, 13, 47, tzinfo=timezone.utc)
+
 
 def shown(**job: str) -> Record:
     text = json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [{"JOBID": "7", **job}]})
-    return parse_bjobs(0, text, "")["7"]
+    return parse_bjobs(0, text, "", NOW)["7"]
+
+
+@pytest.mark.parametrize(
+    ("submitted", "seconds"),
+    [
+        ("Jan 29 13:17", 1800),
+        ("Jan 29 13:17:40", 1800),
+        ("Wed Jan 29 13:17:40 2025", 1800),
+        ("Jan  9 13:47", 20 * 86400),
+        ("Jan 29 20:47", -7 * 3600),  # of a server that does not print UTC
+        ("Dec 31 13:47", 29 * 86400),  # of the year before
+        ("Feb 30 13:47", None),
+        ("-", None),
+    ],
+)
+def test_a_job_has_its_output_and_the_time_of_its_submission(submitted: str, seconds: float | None) -> None:
+    record = shown(STAT="RUN", SUBMIT_TIME=submitted, OUTPUT_FILE="/runs/r/logs/job.out")
+    assert (record.submitted_seconds, record.script) == (seconds, "/runs/r/logs/job.out")
 
 
 @pytest.mark.parametrize(
@@ -57,11 +78,11 @@ def test_a_dependency_that_cannot_come_true_is_named_and_an_unknown_job_is_left_
     record = shown(STAT="PEND", PEND_REASON="Dependency condition invalid or never satisfied;")
     assert record.reason.startswith("it can never run: a job that it depends on did not succeed")
     unknown = '{"RECORDS": [{"JOBID": "9", "ERROR": "Job <9> is not found"}]}'
-    assert parse_bjobs(255, unknown, "") == parse_bjobs(255, "", "Job <9> is not found") == {}
+    assert parse_bjobs(255, unknown, "", NOW) == parse_bjobs(255, "", "Job <9> is not found", NOW) == {}
     with pytest.raises(Unreachable):
-        parse_bjobs(255, "", "LSF is down. Please wait ...")
+        parse_bjobs(255, "", "LSF is down. Please wait ...", NOW)
     with pytest.raises(SchedulerError, match="not as expected"):
-        parse_bjobs(0, '{"JOBS": 1}', "")
+        parse_bjobs(0, '{"JOBS": 1}', "", NOW)
 
 
 def test_submission_and_deletion() -> None:

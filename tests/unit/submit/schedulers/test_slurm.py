@@ -242,6 +242,25 @@ def test_sacct_of_jobs_that_ended_and_leaves_out_those_that_wait() -> None:
     assert records["129_2"].state is JobState.FAILED
 
 
+def test_sacct_tells_the_submission_by_which_a_job_with_a_runs_id_is_known() -> None:
+    text = "7|COMPLETED|0:0|2026-11-21T06:17:20|2026-11-21T06:00:00|sbatch --parsable a|b /runs/r/job.sh\n"
+    record = parse_sacct(0, text, "", NOW)["7"]
+    since = NOW - datetime(2026, 11, 21, 6, tzinfo=timezone.utc).timestamp()
+    assert (record.script, record.submitted_seconds) == ("sbatch --parsable a|b /runs/r/job.sh", since)
+
+
+def test_a_sacct_before_21_08_is_asked_again_without_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: list[str], *_: object) -> Completed:
+        if "SubmitLine" in words[-1]:
+            return Completed((*words,), 1, "", 'sacct: error: Invalid field requested: "SubmitLine"', 0.0)
+        said = "7|FAILED|3:0|Unknown|2026-11-21T06:00:00\n" if words[0] == "sacct" else ""
+        return Completed((*words,), 0, said, "", 0.0)
+
+    monkeypatch.setattr(slurm, "run_scheduler_command", run)
+    record = SlurmScheduler().states(["7"], datetime.now(timezone.utc))["7"]
+    assert (record.exit_code, record.script, record.submitted_seconds is None) == (3, "", False)
+
+
 def test_a_timeout_is_0_0_in_sacct_and_still_a_timeout() -> None:
     assert sacct("TIMEOUT", "0:0").state is JobState.TIMEOUT
 
