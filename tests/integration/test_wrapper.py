@@ -709,6 +709,12 @@ OUTER_JOB = {
     **{"NODE_RANK": "7", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1"},
     **{"PET_RDZV_ENDPOINT": "10.0.0.1:1", "PET_MASTER_ADDR": "10.0.0.1", "HOROVOD_RANK": "3"},
     **{"HOROVOD_LOCAL_SIZE": "4", "PADDLE_TRAINER_ID": "1"},
+    **{
+        "TF_CONFIG": '{"task": {"index": 1}}',
+        "JAX_PROCESS_ID": "1",
+        "DMLC_WORKER_ID": "1",
+        "CCL_LOCAL_RANK": "1",
+    },
 }
 
 
@@ -773,7 +779,10 @@ def test_a_script_outlives_the_warning_so_that_the_program_in_it_can_save(
 ) -> None:
     saver = "import os, signal as s; s.signal(s.SIGUSR1, lambda *_: print('saved')); os.kill(os.getpid(), 10)"
     script = f'kill -s USR1 $$\n"{sys.executable}" -c "{saver}"\nkill -s USR2 $$\n'
-    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", script], signal="USR1@60")
+    # As with --signal, whoever asks the scheduler for it.
+    asked = job(
+        nodes=1, ranks_per_node=1, arguments=["sh", "-c", script], scheduler_args=["--signal=USR1@60"]
+    )
     environment = (
         LAUNCHERS["PALS"] | {"PALS_RANKID": "0", "PMI_RANK": "0", "PMI_SIZE": "1"} if launcher else {}
     )

@@ -1,6 +1,8 @@
 """Walltimes and other times of a job, as people write them and as schedulers read them."""
 
 import re
+from collections.abc import Iterable
+from signal import Signals
 
 from hpcprof.common.errors import UsageError
 
@@ -81,6 +83,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "XCPU", "CONT")
 """The signals on which a program may save."""
 
 _SIGNAL = re.compile(r"(?:SIG)?(?P<name>[A-Z0-9]+)@(?:(?P<seconds>\d{1,6})|(?P<units>\S+))")
+_SIGNAL_DIRECTIVE = re.compile(r"^(?:--sig(?:n|na|nal)?[= ](?:[BR]+:)?|-wa +\W?)(?:SIG)?(\w+)")
 DEFAULT_SIGNAL = "TERM@60"
 
 
@@ -101,6 +104,16 @@ def warning_of(signal: str, on_timeout: str) -> tuple[str, int]:
     """Return the name of a job's signal, and its seconds ahead of the limit; empty and 0 for none."""
     name, _, seconds = (signal or (DEFAULT_SIGNAL if on_timeout == "resubmit" else "@0")).partition("@")
     return name, int(seconds)
+
+
+def early_signal(signal: str, directives: Iterable[str]) -> str:
+    """Return the signal before the limit: of ``--signal``, or of a directive of Slurm, Flux or LSF."""
+    names = [
+        signal.partition("@")[0],
+        *(name for line in directives for name in _SIGNAL_DIRECTIVE.findall(line)),
+    ]
+    name = next(filter(None, names), "")
+    return Signals(int(name)).name[3:] if name.isdigit() and int(name) in {*Signals} else name
 
 
 def format_walltime(seconds: int) -> str:

@@ -5,16 +5,20 @@ worker, and starts the launcher itself: with the nodes and their rendezvous, and
 wrapper, so that it has its own GPU, logs and profile.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
+from typing import Any
 
 import msgspec
+import yaml
 
 from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
+from hpcprof.common.yaml_file import read_document
 from hpcprof.node.program_words import LAUNCHERS, PYTHON, Command, commands, launcher_of, module_of
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
@@ -36,7 +40,7 @@ _OF_HPCPROF = {
 """Their options that the job sets itself."""
 
 _STRATEGIES = {
-    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--config-file", "--tpu"),
+    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--tpu"),
     "--use-xpu",
 }
 
@@ -54,11 +58,13 @@ def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | N
     for command in commands(list(program), directory):
         name = launcher_of(command)
         if name in ("torchrun", "accelerate") and [*command.before, *command.words] == list(program):
-            return _split_launcher(command, name, nodes, gpus)
+            return _split_launcher(command, name, directory, nodes, gpus)
     return None
 
 
-def _split_launcher(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
+def _split_launcher(
+    command: Command, name: str, directory: str, nodes: int, gpus: int | None
+) -> Workers | None:
     arguments = command.words[1:]
     arguments = module_of(arguments)[1:] if PYTHON.fullmatch(command.name) else arguments
     arguments = arguments[1:] if name == "accelerate" and arguments[:1] == ["launch"] else arguments
@@ -69,7 +75,8 @@ def _split_launcher(command: Command, name: str, nodes: int, gpus: int | None) -
     node_count = options.get("--nnodes") or options.get("--num-machines") or str(nodes)
     if node_count.isdigit() and int(node_count) != nodes:
         raise UsageError(f"{name} is told of {node_count} nodes, and the job has --nodes {nodes}.", "nodes")
-    count = _count(name, options, nodes, gpus)
+    config = _accelerate_config(options, directory) if name == "accelerate" else {}
+    count = _count(name, options, config, nodes, gpus)
     if count is None or not node_count.isdigit():
         return None
     accelerate_options = []
@@ -78,19 +85,41 @@ def _split_launcher(command: Command, name: str, nodes: int, gpus: int | None) -
             # accelerate knows underscores alone, and torchrun both.
             accelerate_options += [option[:2] + option[2:].replace("-", "_"), *([value] if value else [])]
     if name == "accelerate":
-        if count * nodes > 1 and not options.keys() & _STRATEGIES:
+        # YAML reads a bare NO as false.
+        strategy = config.get("distributed_type", "--config-file" in options and "unknown") or "NO"
+        if count * nodes > 1 and strategy in ("NO", "MULTI_CPU") and not options.keys() & _STRATEGIES:
             accelerate_options.append("--multi_gpu")
-        if nodes > 1 and "--use-deepspeed" in options and "--deepspeed-multinode-launcher" not in options:
+        with_deepspeed = "--use-deepspeed" in options or strategy == "DEEPSPEED"
+        if nodes > 1 and with_deepspeed and "--deepspeed-multinode-launcher" not in options:
             accelerate_options += ["--deepspeed_multinode_launcher", "standard"]
     return Workers(
         [*command.before, *start, *accelerate_options], count, _program(command, name, options, remaining)
     )
 
 
-def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:
-    if "--num-processes" in options:
-        total = options["--num-processes"]
-        return int(total) // nodes if total.isdigit() and int(total) % nodes == 0 and int(total) else None
+def _accelerate_config(options: dict[str, str], directory: str) -> dict[str, Any]:
+    """Return the settings of ``--config_file`` or of accelerate's default file; empty if unreadable."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
+    default = Path(os.environ.get("HF_HOME") or cache, "accelerate", "default_config.yaml").expanduser()
+    path = Path(directory, options["--config-file"]) if "--config-file" in options else default
+    try:
+        config = read_document(path)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _count(
+    name: str, options: dict[str, str], config: dict[str, Any], nodes: int, gpus: int | None
+) -> int | None:
+    """Return the workers of a node; a file of accelerate says how many are on each of its machines."""
+    total, machines = options.get("--num-processes"), str(nodes)
+    if total is None and "num_processes" in config:
+        total, machines = str(config["num_processes"]), str(config.get("num_machines", 1))
+    if total is not None:
+        if not (total.isdigit() and machines.isdigit() and int(machines)) or int(total) % int(machines):
+            return None
+        return int(total) // int(machines) or None
     each = options.get("--nproc-per-node", "gpu" if name == "accelerate" else "1")
     if each in ("gpu", "auto"):
         return None if "--config-file" in options else gpus

@@ -24,7 +24,7 @@ from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
-from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, warning_of
+from hpcprof.submit.jobs.walltime import capture_lead, early_signal, format_walltime, warning_of
 from hpcprof.submit.launchers import (
     LAUNCHERS,
     MEETING,
@@ -135,6 +135,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The families of environment variables that may tell a process its rank, in this order."""
     beside: bool
     """True if a process runs beside the ranks of each node: samples, stalls, failures, signals, leftovers."""
+    early_signal: str = ""
+    """The signal before the limit, whoever sends it."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     withheld_signals: Sequence[str] = ("XCPU",)
@@ -241,7 +243,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         job_name=scheduler.job_name(job.name),
         run_directory=str(rendering.run_directory),
         command_line=shlex.join(rendering.command_line),
-        directives=scheduler.directives(site, job),
+        directives=(directives := scheduler.directives(site, job)),
+        early_signal=early_signal(job.signal, directives),
         launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
         in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.walltime import (
     capture_lead,
+    early_signal,
     format_walltime,
     parse_leftover_grace,
     parse_signal,
@@ -110,3 +111,23 @@ def test_a_job_that_runs_again_gets_a_signal_ahead_of_the_limit() -> None:
     assert warning_of("", "report") == ("", 0)
     assert warning_of("USR2@30", "report") == warning_of("USR2@30", "resubmit") == ("USR2", 30)
     assert warning_of("", "resubmit") == ("TERM", 60)
+
+
+@pytest.mark.parametrize(
+    ("signal", "directive", "name"),
+    [
+        ("USR2@60", "--signal=USR1@60", "USR2"),
+        ("", "--signal=USR1@60", "USR1"),
+        ("", "--signal SIGUSR1@60", "USR1"),
+        ("", "--signal=B:USR1@60", "USR1"),
+        ("", "--signal=RB:10@60", "USR1"),
+        ("", "--sig=XCPU", "XCPU"),
+        ("", "-wa 'USR2' -wt 2", "USR2"),
+        ("", "--signalling=USR1", ""),
+        ("", "--comment=--signal=USR1", ""),
+    ],
+)
+def test_the_signal_before_the_limit_is_that_of_the_job_or_of_a_directive(
+    signal: str, directive: str, name: str
+) -> None:
+    assert early_signal(signal, ["--exclusive", directive]) == name

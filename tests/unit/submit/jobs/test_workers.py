@@ -63,6 +63,31 @@ def test_a_launcher_of_workers_is_taken_apart(command: str, parts: tuple[str, in
     assert split(command) == parts
 
 
+@pytest.mark.parametrize(
+    ("config", "nodes", "parts"),
+    [
+        ("num_machines: 2\nmachine_rank: 1\nnum_processes: 4\ndistributed_type: FSDP\n", 1, ("", 2)),
+        ("num_machines: 2\nnum_processes: 4\ndistributed_type: NO\n", 2, (" --multi_gpu", 2)),
+        (
+            "num_processes: 3\ndistributed_type: DEEPSPEED\n",
+            2,
+            (" --deepspeed_multinode_launcher standard", 3),
+        ),
+        ("num_machines: 2\nnum_processes: 3\n", 1, None),
+        ("num_processes: [", 1, (" --multi_gpu", 4)),
+        ("- 1\n", 1, (" --multi_gpu", 4)),
+    ],
+)
+def test_accelerates_file_says_the_workers_of_a_node_and_the_strategy_but_not_the_nodes(
+    config: str, nodes: int, parts: tuple[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(config)
+    found = split("accelerate launch a.py", nodes)
+    assert found == (parts and (f"accelerate launch{parts[0]}", parts[1], "python a.py"))
+
+
 def test_the_processes_of_accelerate_are_shared_by_the_nodes() -> None:
     assert split("accelerate launch --num_machines 2 --num_processes 8 a.py", 2) == (
         *("accelerate launch --multi_gpu", 4, "python a.py"),
