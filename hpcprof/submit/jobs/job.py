@@ -158,8 +158,8 @@ class JobSpec:
     )
     capture_steps: str | None = _option(
         "Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
-        "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch. Programs whose steps "
-        "are not known are recorded all the same."
+        "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch. Compiled programs, "
+        "and those in JAX under other profilers, are recorded from their start."
     )
     stacks: bool | None = _option(
         "Record call stacks, so that findings name file and line (nsys, torch). The program "

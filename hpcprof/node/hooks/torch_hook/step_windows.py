@@ -24,11 +24,6 @@ BEGIN = "hpcprof.window"
 FIRST, FEWEST, MOST, LONGEST_S = 10, 3, 20, 10.0
 """The first step of the window by default, its fewest and most steps, and its longest time if it has more."""
 
-QUIET_S = 5.0
-"""Seconds that a program uses its GPU without an optimizer before it is recorded by the time."""
-
-_CAPTURE = "hpcprof.workloads.capture"
-
 _WARM_UP, _MAX_ALONE_STEPS, _FEWEST_ALONE = 3, 40, 4
 """Steps before any that are timed alone, and the most and the fewest of these."""
 
@@ -238,9 +233,7 @@ class StepWindows:
     the program marks itself, or None. ``alone`` is where steps without the profiler are noted. Without spans,
     ``window`` has the notes of `SessionWindow`, of the rank and of all; None records the whole program.
 
-    A program with spans that makes no optimizer has no steps that could be chosen. From `QUIET_S` after
-    its first use of the GPU on it is recorded for `LONGEST_S` or, if it makes an optimizer meanwhile, to the
-    end of the first span.
+    A program with spans that takes no step of an optimizer is not recorded, which `close` says.
     """
 
     def __init__(
@@ -258,9 +251,7 @@ class StepWindows:
         self._marked = marked
         self._steps = 0
         self._records = not self._spans
-        self._has_optimizer = self._has_recorded = False
-        self._gpu_since: float | None = None
-        self._recorded_since: float | None = None
+        self._has_recorded = False
         self._process = os.getpid()
         self._alone: StepsAlone | None = None
         if alone is not None and self._spans:
@@ -272,56 +263,18 @@ class StepWindows:
         if window is not None and not self._spans:
             self._window = SessionWindow(switch, *window, self._synchronize, alone)
 
-    @property
-    def waits(self) -> bool:
-        """True if `tick` may still be called, as the program has made no optimizer."""
-        over = self._has_recorded and self._recorded_since is None
-        return bool(self._spans) and not self._has_optimizer and not over
-
-    def is_due(self) -> bool:
-        """Return whether `tick` has anything to do. Called from another thread than the program's."""
-        cuda, now = self._torch.cuda, time.monotonic()
-        if not self.waits or _CAPTURE in sys.modules or not cuda.is_initialized():
-            return False
-        if self._gpu_since is None:
-            self._gpu_since = now
-        if self._recorded_since is not None:
-            return now - self._recorded_since >= LONGEST_S
-        return now - self._gpu_since >= QUIET_S
-
-    def tick(self) -> None:
-        """Begin or end to record a program without an optimizer, and say so."""
-        if not self.is_due() or not self._is_program() or self._torch.cuda.is_current_stream_capturing():
-            return
-        if self._recorded_since is None:
-            self._recorded_since, self._records, self._has_recorded = time.monotonic(), True, True
-            self._switch.resume()
-            return
-        self._recorded_since, self._records = None, False
-        self._switch.pause()
-        say(f"{self._unknown_reason()}: {LONGEST_S:.0f} s of it are recorded.")
-
     def close(self) -> None:
         """Say why nothing was recorded, when the program ends."""
-        if not self._spans or not self._is_program():
+        if not self._spans or self._has_recorded or not self._is_program():
             return
-        if self._recorded_since is not None and not self._has_optimizer:
-            say(
-                f"{self._unknown_reason()}: its last {time.monotonic() - self._recorded_since:.2g} s "
-                "are recorded."
-            )
-        elif not self._has_recorded and self._steps:
+        if self._steps:
             chosen = f"recording begins after {self._spans[0][0]}: give --capture-steps 0-{self._steps - 1}"
             say(f"no profile: the program took {self._steps} steps of an optimizer, and {chosen}.")
-        elif not self._has_recorded:
+        else:
             say("no profile: the program took no step of an optimizer: leave --capture-steps out.")
-
-    def _unknown_reason(self) -> str:
-        return "--capture-steps counts steps of optimizers, and the program has taken none"
 
     def optimizer_made(self) -> None:
         """Begin to record if the first step is chosen."""
-        self._has_optimizer = True
         if self._is_program() and self._is_chosen() and not self._records:
             self._turn()
 
@@ -338,12 +291,8 @@ class StepWindows:
             self._alone.ended(self._steps)
         if self._window is not None:
             self._records = self._window.ended(self._steps)
-        elif self._is_chosen() != self._records and not self._is_early():
+        elif self._is_chosen() != self._records:
             self._turn()
-
-    def _is_early(self) -> bool:
-        """Return whether what is recorded since before the first step goes on to the first span's end."""
-        return self._recorded_since is not None and self._steps <= self._spans[0][1]
 
     def _is_program(self) -> bool:
         return os.getpid() == self._process and self._marked() is None
@@ -365,5 +314,4 @@ class StepWindows:
             self._switch.resume()
             self._switch.mark(MARK)
         else:
-            self._recorded_since = None
             self._switch.pause()

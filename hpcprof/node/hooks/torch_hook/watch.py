@@ -21,9 +21,6 @@ _LOOK_S = 0.1
 _SWITCHES = {"nsys": Nvtx, "ncu": Nvtx, "rocprofv3": Roctx, "unitrace": Unitrace}
 """Profilers that run the program, which turns them on and off."""
 
-_BY_KERNELS = ("ncu",)
-"""Those that take long for each kernel, so that nothing is recorded by the time."""
-
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
     """Have the recorder make room once the program makes a profiler of its own."""
@@ -40,7 +37,7 @@ def _watch_profilers(torch: Any, recorder: Recorder) -> None:
         profile.__init__ = making_room(profile.__init__)
 
 
-def _watch_time(recorder: Recorder | StepWindows) -> None:
+def _watch_time(recorder: Recorder) -> None:
     """Have the main thread, whose operations alone are recorded, call the recorder by pending calls."""
 
     def tick(_: object) -> int:
@@ -86,8 +83,7 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     """Begin to watch a program that has imported torch; None for its children and for other ranks."""
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
-    profiler = os.environ.get("HPCPROF_PROFILER", "")
-    switch = _SWITCHES.get(profiler)
+    switch = _SWITCHES.get(os.environ.get("HPCPROF_PROFILER", ""))
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
         spans = tuple(chosen_spans(chosen, {})) if chosen else ()
@@ -95,8 +91,6 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         if spans and not is_child and not _is_launcher():
             atexit.register(windows.close)
-            if profiler not in _BY_KERNELS:
-                _watch_time(windows)
         return None
     recorder = Recorder(torch, dict(os.environ))
     pulse.watch_optimizers(torch, recorder.stepped, recorder.optimizer_made)

@@ -137,66 +137,20 @@ def test_a_window_has_the_same_steps_on_all_ranks(
     assert sum(span["steps"] for span in json.loads((tmp_path / "alone").read_text())) >= 8
 
 
-class Unmarked:
-    """A program that uses its GPU and has chosen spans, and the seconds that pass in it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.said, self.lines = 100.0, Said(), list[str]()
-        monkeypatch.delitem(sys.modules, "hpcprof.workloads.capture", raising=False)
-        monkeypatch.setattr("time.monotonic", lambda: self.now)
-        monkeypatch.setattr(f"{StepWindows.__module__}.say", self.lines.append)
-        self.cuda = SimpleNamespace(
-            is_available=lambda: False, is_initialized=lambda: True, is_current_stream_capturing=lambda: False
-        )
-        self.steps = StepWindows(SimpleNamespace(cuda=self.cuda), [(3, 4)], self.said, lambda: None)
-
-    def passes(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.steps.tick()
-            self.now += 1
-
-
-def test_a_program_without_an_optimizer_is_recorded_by_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Unmarked(monkeypatch)
-    program.passes(5)
-    assert program.said == [] and program.steps.waits
-    program.passes(11)
-    assert program.said == ["resume", "pause"] and not program.steps.waits
-    assert "the program has taken none: 10 s of it are recorded" in program.lines[0]
-    program.steps.close()
-    assert len(program.lines) == 1
-
-
-def test_a_program_that_ends_while_it_is_recorded_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Unmarked(monkeypatch)
-    program.passes(8)
-    program.steps.close()
-    assert program.said == ["resume"] and "its last 3 s are recorded" in program.lines[0]
-
-
-def test_chosen_steps_of_a_late_optimizer_end_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Unmarked(monkeypatch)
-    program.passes(7)
-    program.steps.optimizer_made()
-    for _ in range(7):
-        program.passes(20)
-        program.steps.stepped(OPTIMIZER)
-    assert program.said == ["resume", *["mark"] * 5, "pause"]
-    program.steps.close()
-    assert program.lines == []
-
-
-def test_a_program_of_which_nothing_was_recorded_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Unmarked(monkeypatch)
-    short.passes(3)
-    short.steps.close()
-    assert "no profile: the program took no step of an optimizer" in short.lines[0]
-    few = Unmarked(monkeypatch)
-    few.steps.optimizer_made()
-    few.steps.stepped(OPTIMIZER)
-    few.passes(30)
-    few.steps.close()
-    assert few.said == [] and "recording begins after 3: give --capture-steps 0-0" in few.lines[0]
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_program_of_which_nothing_was_recorded_says_why(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, lines = Said(), list[str]()
+    monkeypatch.setattr(f"{StepWindows.__module__}.say", lines.append)
+    windows = StepWindows(SimpleNamespace(cuda=None), [(3, 4)], said, lambda: None)
+    if steps:
+        windows.optimizer_made()
+    for _ in range(steps):
+        windows.stepped(OPTIMIZER)
+    windows.close()
+    why = "recording begins after 3: give --capture-steps 0-1" if steps else "leave --capture-steps out"
+    assert said == [] and len(lines) == 1 and why in lines[0]
 
 
 def test_those_who_read_profiles_know_the_mark() -> None:
