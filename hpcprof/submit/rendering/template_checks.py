@@ -57,7 +57,7 @@ def _check_launch(template: ParsedTemplate, script: str) -> None:
     if "|" in _operators(command) and "pipefail" not in script:
         lost = "in block launch the exit code is that of the last command of the pipe"
         raise UsageError(f"template {launch}: {lost}; put set -o pipefail before it.")
-    if not _RECORDS_END.search(script.replace("record()", "")):
+    if not _RECORDS_END.search("\n".join(following)):
         raise UsageError(
             f"template {_line_of(template, 'epilogue')}: block epilogue does not record the exit code; add "
             'record finished "$status", or {{ super() }}.'
