@@ -446,6 +446,10 @@ class Fact:
     value: str
 
 
+_NAMES_OF_GPUS: tuple[str, ...] = ("",)
+"""Stands for the names of all GPUs of a profile."""
+
+
 @dataclass(frozen=True)
 class Origin:
     """The origin of a timeline, and the settings of its recording.
@@ -463,7 +467,7 @@ class Origin:
     rank: int | None = None
     world_size: int | None = None
     host: str | None = None
-    device_names: tuple[str, ...] = ()
+    device_names: tuple[str, ...] = _NAMES_OF_GPUS
     profiler_version: str | None = None
     start_utc_ns: int | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -473,7 +477,7 @@ class Origin:
     captured: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.device_names:
+        if self.device_names is _NAMES_OF_GPUS:
             object.__setattr__(self, "device_names", tuple(gpu.name for gpu in self.gpus))
 
 

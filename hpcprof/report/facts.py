@@ -84,7 +84,11 @@ def _description_facts(contents: Contents) -> list[tuple[str, str]]:
         described.append(("Python", old))
     if profiles:
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
-        described.append(("GPUs", _gpus_of(contents) or "none recorded"))
+        # Each rank lists all GPUs of its node.
+        unused = " and ".join(sorted({gpu.name for gpu in contents.gpus}))
+        described.append(
+            ("GPUs", _gpus_of(contents) or (f"no work recorded on {unused}" if unused else "none recorded"))
+        )
         earlier = earlier_version(profiles)
         if earlier:
             described.append(("figures", f"computed by {earlier}"))

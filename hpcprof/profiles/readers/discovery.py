@@ -109,10 +109,10 @@ def _with_used_gpus(timeline: Timeline) -> Timeline:
     (device,) = timeline.of_operations("device")
     names = {gpu.device: gpu.name for gpu in timeline.origin.gpus}
     busy = distinct(device).tolist()
-    if names and names.keys().isdisjoint(busy):  # numbered otherwise than operations
+    if names and busy and names.keys().isdisjoint(busy):  # numbered otherwise than operations
         return timeline
     used = tuple(names.get(number) or _UNNAMED_GPU for number in busy)
-    return replace(timeline, origin=replace(timeline.origin, device_names=used)) if used else timeline
+    return replace(timeline, origin=replace(timeline.origin, device_names=used))
 
 
 def identify_rank(path: Path) -> int | None:

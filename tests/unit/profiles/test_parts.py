@@ -141,21 +141,22 @@ def test_processes_that_count_as_one_rank_are_said(together: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "used"),
+    ("busy", "listed", "used"),
     [
-        ([(0, "H200"), (1, "H200"), (2, "")], ("H200", "unnamed GPU")),
-        ([(0, "H200"), (1, "H200")], ("H200", "unnamed GPU")),
-        ([], ("unnamed GPU", "unnamed GPU")),
-        ([(7, "H200")], ("H200",)),  # numbered otherwise: all are named
+        ((1, 2), [(0, "H200"), (1, "H200"), (2, "")], ("H200", "unnamed GPU")),
+        ((1, 2), [(0, "H200"), (1, "H200")], ("H200", "unnamed GPU")),
+        ((1, 2), [], ("unnamed GPU", "unnamed GPU")),
+        ((1, 2), [(7, "H200")], ("H200",)),  # numbered otherwise: all are named
+        ((), [(0, "H200"), (1, "H200")], ()),
     ],
 )
 def test_gpus_that_ran_kernels_count_also_without_a_name(
-    tmp_path: Path, listed: list[tuple[int, str]], used: tuple[str, ...]
+    tmp_path: Path, busy: tuple[int, ...], listed: list[tuple[int, str]], used: tuple[str, ...]
 ) -> None:
     events = [
         {"ph": "X", "cat": "kernel", "name": "k", "ts": device, "dur": 1, "pid": device, "tid": 7}
         | {"args": {"device": device, "stream": 7}}
-        for device in (1, 2)
+        for device in busy
     ]
     properties = [{"id": number, "name": name} for number, name in listed]
     path = tmp_path / "rank0.pt.trace.json"

@@ -42,6 +42,7 @@ def test_the_gpus_of_all_ranks_count_and_shared_ones_once() -> None:
     assert counted("H200, H200") == counted("H200, H200", None, None) == "4 x H200"
     assert counted("H200", "GPU-a", "GPU-b") == "2 x H200"
     assert counted("H200", "GPU-a") == "1 x H200"
+    assert (counted("", None, None), counted("")) == ("no work recorded on H200", "none recorded")
 
 
 def test_the_findings_of_a_run_without_a_profile_begin_with_its_stall_and_its_noted_steps() -> None:
