@@ -1,5 +1,8 @@
 """Places, by their paths, and the number that stands for none."""
 
+import re
+from functools import lru_cache
+
 NONE = -1
 """Stands for no row, no thread and no place."""
 
@@ -10,6 +13,19 @@ WHOLE_STEP = ""
 """The place that everything lies in."""
 
 
+_NUMBER = re.compile(r"\d+")
+
+
+@lru_cache(1 << 14)
+def without_numbers(place: str) -> str:
+    """Return a place with ``N`` for each number: ``forward/layers.N`` for ``forward/layers.0``."""
+    return _NUMBER.sub("N", place)
+
+
 def is_inside(place: str, other: str) -> bool:
-    """Return whether a place is another one or lies in it; everything lies in the place without a name."""
-    return not other or place == other or place.startswith(f"{other}/")
+    """Return whether a place is another one or lies in it; everything lies in the place without a name.
+
+    In ``layers.N`` are all places that differ from it in their numbers only.
+    """
+    names = (place, without_numbers(place)) if "N" in other else (place,)
+    return not other or any(name == other or name.startswith(f"{other}/") for name in names)

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.account.places import NONE, without_numbers
 from hpcprof.analysis.explain import causes
 from hpcprof.analysis.explain.causes import BUILT_IN
 from hpcprof.common.errors import UsageError, unknown
@@ -133,10 +133,9 @@ def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
     """Return what chooses idle time with some causes, in the place of a finding if any lies there."""
 
     def rows(table: pd.DataFrame, place: str) -> Any:
-        has_cause = table["cause"].isin(causes)
-        return (
-            has_cause & (table["range"] == place) if place and (table["range"] == place).any() else has_cause
-        )
+        has_cause, ranges = table["cause"].isin(causes), table["range"]
+        in_place = (ranges == place) | (ranges.map(without_numbers, na_action="ignore") == place)
+        return has_cause & in_place if place and in_place.any() else has_cause
 
     return rows
 

@@ -23,6 +23,7 @@ from hpcprof.analysis.account.host_activity import (
     places_of,
     split_by_function,
 )
+from hpcprof.analysis.account.places import without_numbers
 from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, Stack, Trait, cause_of
 from hpcprof.analysis.explain.evidence import in_words
 from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding, Source
@@ -233,7 +234,12 @@ def _candidates(
         table = timeline.ranges
         on_thread = (table.domain == NO_NAME) & (table.one_thread != 0) & (table.name != NO_NAME)
         inner = {path.rpartition("/")[2] for path in wheres}
-        chosen = on_thread & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
+
+        def is_inner(text: str) -> bool:
+            name = shown_name(timeline, text) or ""
+            return not inner.isdisjoint((name, without_numbers(name)))
+
+        chosen = on_thread & named(timeline, table.name, is_inner)
     rows = np.flatnonzero(chosen)
     rows = rows[inside[places.at(timeline, *(getattr(table, field)[rows] for field in _WHOSE))]]
     return table.start[rows], table.end[rows], table.name[rows]

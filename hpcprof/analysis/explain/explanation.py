@@ -91,7 +91,7 @@ class Finding(InNotebooks):
     ranks: tuple[int, ...]
     """The ranks that have the cause."""
     where: str
-    """The range, the collective or the kernel."""
+    """The range, the collective or the kernel; ``layers.N`` stands for ranges that differ in numbers only."""
     saving_ns: int | None
     """The gain of a step without it; None if that cannot be estimated."""
     saving_low_ns: int | None

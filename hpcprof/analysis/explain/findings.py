@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from hpcprof.analysis.account.places import NONE, is_inside
+from hpcprof.analysis.account.places import NONE, is_inside, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
@@ -348,7 +348,9 @@ class Search:
         return [
             item
             for i, item in enumerate(hidden)
-            if not any(_outer(item, other) for other in hidden[:i] + hidden[i + 1 :])
+            if not any(
+                _outer(item, other) or _numbered(item, other) for other in hidden[:i] + hidden[i + 1 :]
+            )
         ]
 
 
@@ -362,6 +364,13 @@ def _outer(inner: Judged, other: Judged) -> bool:
         and inside
         and outer_candidate.own_ns >= _MIN_KEPT_SHARE * inner_candidate.own_ns
     )
+
+
+def _numbered(inner: Judged, other: Judged) -> bool:
+    """Return whether a candidate is one of several places whose candidate has more time than it."""
+    item, joint = inner.candidate, other.candidate
+    is_one = item.where != joint.where == without_numbers(item.where)
+    return item.cause is joint.cause and is_one and item.own_ns < _MIN_KEPT_SHARE * joint.own_ns
 
 
 def _gains_of_steps(before: Ints, after: Ints) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
@@ -9,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP
+from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, cause_names, find_cause
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
@@ -112,20 +113,28 @@ class Scene:
 
     @cached_property
     def places(self) -> list[str]:
-        """The places in which something happens, and those around them."""
+        """The places in which something happens, those around them, and ``layers.N`` for numbered ones."""
         graph = self.graph
         used = {*np.unique(graph.calls.place).tolist(), *np.unique(graph.pieces.place).tolist()}
         texts = {graph.places[number] for number in used if number != NONE}
         outer = {
             "/".join(parts[:n]) for parts in (text.split("/") for text in texts) for n in range(1, len(parts))
         }
-        return sorted(texts | outer | ({self.place(NONE)} if NONE in used else set()))
+        counts = Counter(map(without_numbers, texts | outer))
+        numbered = {name for name, count in counts.items() if count > 1}
+        return sorted(texts | outer | numbered | ({self.place(NONE)} if NONE in used else set()))
 
     def place(self, number: int) -> str:
         """Return the name of a place, also of `NONE`."""
         if number != NONE:
             return self.graph.places[number]
         return OUTSIDE if self.graph.places else WHOLE_STEP
+
+    def joint_place(self, number: int) -> str:
+        """Return the name of a place, which those that differ in numbers only have in common."""
+        text = self.place(number)
+        joint = without_numbers(text)
+        return joint if joint in self.places else text
 
     def mostly(self, place: Ints, time: Ints | Floats) -> str:
         """Return the place with most of some time; ``place`` and ``time`` have shape (n,)."""

@@ -37,7 +37,8 @@ def _slow_launches(scene: Scene, place: str) -> Candidate:
         total = np.bincount(pieces.place[chosen] + 1, time, len(scene.graph.places) + 1)
         order = np.argsort(-total)
         most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
-        where = ", ".join(sorted(map(scene.place, (most[:_NAMED_PLACES] - 1).tolist())))
+        named = map(scene.joint_place, (most - 1).tolist())
+        where = ", ".join(sorted([*dict.fromkeys(named)][:_NAMED_PLACES]))
     return Candidate(
         HOST_BOUND,
         where,

@@ -121,6 +121,17 @@ def test_a_cause_on_all_ranks_is_the_first_finding(name: str) -> None:
     assert first.evidence and first.remedy
 
 
+def test_places_that_differ_in_their_numbers_are_one_finding_and_one_that_is_slow_alone_has_its_own() -> None:
+    def layers(*pauses_us: int) -> list[Instruction]:
+        parts = ((Host(50 * US), Launch(MS), Wait(), Host(us * US)) for us in pauses_us)
+        return [Place(f"FSDP::forward (layers.{i})", part) for i, part in enumerate(parts)]
+
+    (every, *others) = explained(layers(*[800] * LAYERS)).shown()
+    assert (every.where, others) == ("FSDP::forward (layers.N)", [])
+    first = explained(layers(*[10] * 4, 9000, *[10] * 4)).shown()[0]
+    assert first.where == "FSDP::forward (layers.4)"
+
+
 def test_lateness_that_rotates_does_not_make_the_step_longer_than_its_elapsed_time() -> None:
     steps, late_ms = 12, 10
     usual = training(optimizer=[Launch(MS), Wait()], overlap=False)
