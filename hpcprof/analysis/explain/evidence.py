@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait
-from hpcprof.analysis.explain.explanation import Evidence
+from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.common.units import counted, format_bytes, format_ns
 from hpcprof.profiles.kernel_names import labels, short_name
 
@@ -46,6 +47,17 @@ def evidence_of(
             candidates = candidates[candidates[figures.key] >= _MIN_IDLE_SHARE * candidate.own_ns]
         evidence += largest(figures.analysis, figures.key, candidates)
     return tuple(evidence[:_MAX_EVIDENCE])
+
+
+def with_distinct_evidence(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings without the figures that an earlier one shows; the only figure of a finding stays."""
+    shown: set[Evidence] = set()
+    result = []
+    for finding in findings:
+        further = tuple(item for item in finding.evidence if item not in shown)
+        shown.update(further)
+        result.append(replace(finding, evidence=further or finding.evidence[:1]))
+    return tuple(result)
 
 
 def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...]:

@@ -32,7 +32,7 @@ from hpcprof.analysis.explain.arrangement import (
 )
 from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, is_a
 from hpcprof.analysis.explain.culprits import with_culprits
-from hpcprof.analysis.explain.evidence import in_words
+from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
     Explanation,
     Finding,
@@ -90,6 +90,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     stack = _stack(timelines[inputs.ranks[0]]) if explanation.findings else ""
     first = timelines[inputs.ranks[0]].origin
     device = " ".join([first.kind, *(gpu.name for gpu in first.gpus)])
+    explanation = replace(explanation, findings=with_distinct_evidence(explanation.findings))
     explanation = with_culprits(explanation, inputs.tables, timelines, stack)
     explanation = explanation.changed(lambda item: replace(item, remedy=for_device(item.remedy, device)))
     doubts = (replace(item, reason=for_device(item.reason, device)) for item in explanation.not_judged)
@@ -128,7 +129,7 @@ def explain_noted(
     }
     findings, _ = of_series(tables, ranks, series, {})
     placed = with_machine(order_findings(findings, round(series.wall.mean()), {}), tables)
-    placed = with_files(with_waiting(placed, coincidences, elapsed), tables)
+    placed = [*with_distinct_evidence(with_files(with_waiting(placed, coincidences, elapsed), tables))]
     rare = [finding for finding in placed if is_rare(finding)]
 
     def told(finding: Finding) -> Finding:

@@ -1,8 +1,8 @@
 """Adds to findings what the machine did meanwhile: clocks, neighbours, page faults, reads and writes.
 
 The figures are rows of the analysis ``coincidences``. A metric beyond chance there is a reason; the others
-are shown as possible chance. A difference between ranks also has to be large enough: a clock that is lower by
-2 % does not make a rank 20 % late.
+are shown as possible chance, unless chance is the likelier reason. A difference between ranks also has to be
+large enough: a clock that is lower by 2 % does not make a rank 20 % late.
 """
 
 import math
@@ -22,6 +22,9 @@ _MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
 """The most files in a finding, and the share of the run that reads and writes of one take at least."""
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
+_MAX_CHANCE = 0.5
+"""Maximum p-value of a figure that is shown as possible chance: above it, chance is the likelier reason."""
+
 _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
 """Half width of a 90 % interval in standard errors; neighbouring samples, ten a second, count as one."""
 
@@ -81,7 +84,7 @@ def _with_reasons(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Findin
 
 def _rows_about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     subject = cause_of(finding.cause).meanwhile
-    matching = [row for row in rows if row["subject"] == subject]
+    matching = [row for row in rows if row["subject"] == subject and row["p_value"] <= _MAX_CHANCE]
     if subject == "rank":
         on_gpu = finding.cause == Cause.LATE_RANK_GPU
         matching = [row for row in matching if row["rank"] in finding.ranks]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.cause import Candidate
 from hpcprof.analysis.explain.causes.exposed_communication import EXPOSED_COMMUNICATION
-from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure
+from hpcprof.analysis.explain.evidence import evidence_of, in_words, plain_figure, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import Evidence
+from tests.unit.explanations import finding
 
 MS = 1_000_000
 
@@ -120,3 +123,10 @@ def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: boo
     tables = {"mpi_calls": barrier, "step_account": account}
     found = evidence_of(tables, candidate, (0,), with_mpi=of_mpi)
     assert [one.analysis for one in found] == shown
+
+
+def test_a_finding_does_not_repeat_the_evidence_of_an_earlier_one() -> None:
+    first, second, third = (Evidence("step_account", 0, "idle_ns", value) for value in (3, 2, 1))
+    given = [replace(finding(9), evidence=items) for items in ((first, second), (second, third), (first,))]
+    distinct = [item.evidence for item in with_distinct_evidence(given)]
+    assert distinct == [(first, second), (third,), (first,)]

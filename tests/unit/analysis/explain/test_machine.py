@@ -51,6 +51,8 @@ def test_what_may_be_chance_or_explains_too_little_is_shown_as_such() -> None:
     )
     _, said = found(Cause.STEP_SPIKES, [doubtful])
     assert said == "rank 1: temperature of gpu1 70 C, else 60 C (may be chance, p = 0.2)"
+    # A test that says nothing is no evidence.
+    assert found(Cause.STEP_SPIKES, [{**doubtful, "p_value": 1.0}])[1] == ""
     sure = row("spikes", "errors", 0.0, 5.0, device="nic:hsn0", unit="/s", rank=None)
     assert found(Cause.STEP_SPIKES, [doubtful, sure])[1] == "errors of nic:hsn0 5 /s, else 0 /s (p = 0.0005)"
 
