@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.analysis.explain.gates import Gate
 
-_FINDING_EXIT = 3
+_FINDING_EXIT, _UNJUDGED_EXIT = 3, 4
 
 
 @command_with_examples(
@@ -36,7 +36,7 @@ _FINDING_EXIT = 3
     metavar="CAUSE[:PERCENT]",
     shell_complete=complete_gates,
     help="Exit with status 3 if there is a finding of this cause, or one that costs at least PERCENT of the "
-    "step. Repeatable.",
+    "step, and with 4 if no cause named could be judged. Repeatable.",
 )
 @flag("--as-recorded", help="Explain the step as it was recorded, with the profiler's share.")
 @click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
@@ -72,18 +72,21 @@ def command(
         out = console()
         in_full = partial(command_line, store, "report", collected_run.id, "--analysis")
         out.print(explanation_text(explanation, out.width, in_full), crop=False)
-    if _broken(gates, explanation):
-        sys.exit(_FINDING_EXIT)
+    if code := _gate_exit(gates, explanation):
+        sys.exit(code)
 
 
-def _broken(gates: list[Gate], explanation: Explanation) -> bool:
+def _gate_exit(gates: list[Gate], explanation: Explanation) -> int:
+    """Return the exit code of the gates, and name each finding and each cause that could not be judged."""
     from hpcprof.report.explanation import named, saved
 
-    broken = False
+    broken, judged = False, not gates
     for gate in gates:
-        if reason := gate.unknown_in(explanation):
+        reason = gate.unknown_in(explanation)
+        judged |= not reason
+        if reason:
             echo(f"hpcprof: --fail-on {gate.cause} could not be judged: {reason}", err=True)
         for finding in gate.broken_by(explanation):
             echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding, explanation)}", err=True)
             broken = True
-    return broken
+    return _FINDING_EXIT if broken else 0 if judged else _UNJUDGED_EXIT

@@ -44,6 +44,11 @@ _MOSTLY_COMPUTE = 80.0
 _OUTSIDE_PLACES = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
 
+_AS_RECORDED = (
+    "These times are as recorded, with the profiler's share; explain prices causes without it "
+    "(explain --as-recorded: with it)."
+)
+
 HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step"
 """The heading of the hidden costs."""
 
@@ -186,8 +191,8 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
         yield _measured_step(step, priced_ns, steps)
     elif alone.source == TYPICAL and recorded - alone.low < _MIN_PROFILER_SHARE * recorded:
         yield _measured_step(step, recorded, steps)
-        if format_ns(recorded) != format_ns(priced_ns):
-            yield f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take."
+        of_step = "" if format_ns(recorded) == format_ns(priced_ns) else f"of {format_ns(priced_ns)}, "
+        yield f"Savings are {of_step}without the most that the profiler may take (--as-recorded: with it)."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (
@@ -483,6 +488,7 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
         f"The median step would take {format_ns(wall)} ({interval}).",
         f"That is {format_ns(abs(difference))} or {share} {word} than the measured {format_ns(measured)}.",
         _elapsed_text(prediction),
+        *([_AS_RECORDED] if prediction.has_profiler_share else []),
         error,
     ]
 

@@ -82,6 +82,8 @@ class Prediction(InNotebooks):
     elapsed_ns: int
     measured_elapsed_ns: int
     """The elapsed time per step, predicted and measured: the mean from front to front of the run."""
+    has_profiler_share: bool = False
+    """True if all times contain a share of the profiler that an explanation leaves out."""
 
 
 def parse_changes(texts: Sequence[str]) -> list[Change]:

@@ -8,7 +8,7 @@ them. Then
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
-less time than there (`_typical_launch`). The run is replayed without the larger end: what a step gains then,
+less time than there (`typical_launch`). The run is replayed without the larger end: what a step gains then,
 it gains in any case. Findings about the speed of the host itself leave out `_OTHER_HOST` times that end.
 """
 
@@ -119,7 +119,7 @@ def profiler_share(
     measured = None if doubts else measured
     # A step that its GPU limits does not tell what calls cost, which decides once the GPU has less to do.
     if measured is None or time(replay.unchanged) <= (1 + _NEGLIGIBLE_SHARE) * time_at(_MAX_LAUNCH_NS):
-        launch = _typical_launch(removals, built.profiler)
+        launch = typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, measured, scale=scale, doubts=doubts)
         costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
@@ -175,7 +175,7 @@ def _slower_host(removals: Removals) -> int:
     return min(_MAX_LAUNCH_NS, round(_SLOWER_HOST * float(np.median(each)))) if len(launches) else 0
 
 
-def _typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
+def typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
     """Return between which times in ns a launch typically costs; None if they hardly take longer than alone.
 
     Where launches take less time than on the machines of `TYPICAL_NS`, the profiler adds less, and nothing

@@ -11,6 +11,7 @@ from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
+from hpcprof.analysis.explain.profiler_share import typical_launch
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
@@ -38,7 +39,8 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
         raise HpcprofError(f"nothing can be replayed: {built}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
-    return [_predict_step(replay, changer, changes) for changes in sets]
+    slowed = inputs.alone is not None or typical_launch(changer.removals, built.profiler) is not None
+    return [replace(_predict_step(replay, changer, changes), has_profiler_share=slowed) for changes in sets]
 
 
 def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -> Prediction:

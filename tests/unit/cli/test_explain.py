@@ -59,7 +59,13 @@ def test_json_has_the_findings_that_are_shown() -> None:
         (["host_work"], 3, "hpcprof: found host work in data on all ranks: 13.00 ms of each step, 13.0 %"),
         (["host_work:13.5", "host_sync"], 0, ""),
         (["host_sync", "host_work:2"], 3, "2.000 ms of each step"),
-        (["contention:5"], 0, "hpcprof: --fail-on contention could not be judged: one rank was profiled"),
+        (
+            ["contention:5", "host_sync"],
+            0,
+            "hpcprof: --fail-on contention could not be judged: one rank was profiled",
+        ),
+        # A check that judged nothing must not pass.
+        (["contention:5"], 4, "hpcprof: --fail-on contention could not be judged: one rank was profiled"),
     ],
 )
 def test_a_finding_that_a_check_does_not_allow_exits_with_3_and_is_named(

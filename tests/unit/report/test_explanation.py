@@ -23,7 +23,14 @@ from hpcprof.analysis.explain.explanation import (
     StepAlone,
     StepKind,
 )
-from hpcprof.report.explanation import explanation_text, in_short, named, prediction_text, write_explanation
+from hpcprof.report.explanation import (
+    explanation_text,
+    in_short,
+    named,
+    predicted,
+    prediction_text,
+    write_explanation,
+)
 from tests.unit.explanations import MS, STEP, explained, finding
 
 COMMAND = "hpcprof report a-run-with-quite-a-long-name --analysis {}".format
@@ -85,7 +92,17 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
     waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
     said = write_explanation(replace(given, step=replace(waits, elapsed_ns=98_500_000))).conclusion
     assert said[0].startswith("A step takes 100.0 ms (elapsed") and "unknown" not in said[0]
-    assert said[1] == "Savings are of 98.50 ms, without the most that the profiler may take."
+    ending = "without the most that the profiler may take (--as-recorded: with it)."
+    assert said[1] == f"Savings are of 98.50 ms, {ending}"
+    said = write_explanation(replace(given, step=replace(waits, elapsed_ns=100 * MS))).conclusion
+    assert said[1] == f"Savings are {ending}"
+
+
+def test_a_prediction_says_that_the_profilers_share_is_in_it() -> None:
+    prediction = Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, 0.6, 6, 80 * MS, 92 * MS)
+    recorded = replace(prediction, has_profiler_share=True)
+    (sentence,) = {*predicted(recorded, changed=True)} - {*predicted(prediction, changed=True)}
+    assert sentence.startswith("These times are as recorded, with the profiler's share; explain prices")
 
 
 def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:
