@@ -11,9 +11,12 @@ from hpcprof.profiles.collective_operations import communicates
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
 from hpcprof.profiles.columns.unique import named, rows_by_key
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.timeline import Collectives, Ints, Operators, Timeline
+from hpcprof.profiles.timeline import Collectives, Ints, Operators, Ranges, Timeline
 
 _DEVICE_CALL = re.compile(r"(?:cuda|cu|hip)\w*Launch|(?:cuda|hip)Memcpy")
+
+_LOADING = re.compile(r"enumerate\(Data(?:Loader|Pipe)\)#|.*dataloader_next$")
+"""Ranges in which PyTorch or Lightning takes the next batch: samples are loaded and augmented there."""
 
 
 @computed_once
@@ -32,14 +35,17 @@ def measured_on_host(timeline: Timeline) -> bool:
 
 @computed_once
 def host_compute(timeline: Timeline) -> Intervals:
-    """Return when any thread executes an operator that does not communicate."""
-    table = timeline.operators
+    """Return when any thread executes an operator that neither communicates nor loads the next batch."""
+    table, ranges = timeline.operators, timeline.ranges
+    loading = ranges.take(np.flatnonzero(named(timeline, ranges.name, _LOADING.match)))
+    loads = {tuple(key): _extent(loading.take(rows)) for key, rows in _by_thread(loading)}
     talking = named(timeline, table.name, communicates)
     parts = [_extent(table.take(slice(0)))]
-    for _, rows in _computing_threads(timeline):
+    for key, rows in _computing_threads(timeline):
         computing, other = rows[~talking[rows]], rows[talking[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
-        parts.append(difference(_extent(table.take(computing)), _extent(table.take(other))))
+        part = difference(_extent(table.take(computing)), _extent(table.take(other)))
+        parts.append(difference(part, loads[tuple(key)]) if tuple(key) in loads else part)
     return union_of(*parts)
 
 
@@ -60,7 +66,7 @@ def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
     return computing_threads
 
 
-def _by_thread(table: Operators | Collectives) -> list[tuple[list[int], Ints]]:
+def _by_thread(table: Operators | Collectives | Ranges) -> list[tuple[list[int], Ints]]:
     return rows_by_key(table.process, table.thread) if len(table) else []
 
 
@@ -102,5 +108,5 @@ def idle_threads(timeline: Timeline) -> Outcome:
     return Outcome(columns_of(rows))
 
 
-def _extent(table: Operators | Collectives) -> Intervals:
+def _extent(table: Operators | Collectives | Ranges) -> Intervals:
     return union(table.start, table.end)

@@ -45,6 +45,21 @@ def test_operators_that_call_or_wait_for_collectives_do_not_compute(tmp_path: Pa
     assert (start.tolist(), end.tolist()) == ([0, 9000], [5000, 30_000])
 
 
+@pytest.mark.parametrize(
+    "loading", ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "[pl]train_dataloader_next"]
+)
+def test_operators_that_load_the_next_batch_do_not_compute(tmp_path: Path, loading: str) -> None:
+    timeline = trace(
+        tmp_path,
+        ("user_annotation", loading, 0, 20, MAIN),
+        ("cpu_op", "aten::rot90", 5, 15, MAIN),
+        ("cpu_op", "aten::mm", 12, 14, WORKER),
+        ("cpu_op", "aten::mm", 30, 40, MAIN),
+    )
+    start, end = host_compute(timeline)
+    assert (start.tolist(), end.tolist()) == ([12_000, 30_000], [14_000, 40_000])
+
+
 def test_a_thread_that_executes_operators_only_inside_collectives_carries_them_out(tmp_path: Path) -> None:
     timeline = trace(
         tmp_path,
