@@ -22,7 +22,7 @@ from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_parts, common_clock, run_graph
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
-from hpcprof.analysis.steps.step_ranges import steps_of, with_capture_as_step
+from hpcprof.analysis.steps.step_ranges import is_empty, steps_of, with_capture_as_step
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.losses import RECORD_KERNELS
 from hpcprof.profiles.timeline import Floats, Ints, Timeline
@@ -187,6 +187,8 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
     without = [rank for rank, rank_steps in steps.items() if not len(rank_steps)]
     if not without:
         return ""
+    if is_empty(timeline):
+        return f"nothing was recorded on {named_ranks(without)}"
     clause = "known as a step; name one (hpcprof collect --step-range NAME), or mark steps"
     if not len(timeline.ranges):
         clause = "recorded that could be a step; mark steps"

@@ -15,7 +15,8 @@ from hpcprof.analysis.mpi.offload import with_branches
 from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, find_waits
 from hpcprof.analysis.statistics.grouped import sums
-from hpcprof.common.units import named_ranks
+from hpcprof.common.units import listed, named_ranks
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, mpi_function
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
@@ -65,11 +66,20 @@ def mpi_tables(
     why_empty = reason or ("" if waits else "no call of MPI waited")
     return {
         "mpi_calls": Outcome(sums.calls_table(), reason),
-        "mpi_matrix": Outcome(matrix, reason or ("" if matrix else "no messages between ranks")),
+        "mpi_matrix": Outcome(matrix, reason or ("" if matrix else _without_messages(sums.names))),
         "mpi_waits": Outcome(waits, why_empty),
         "mpi_delays": Outcome(delays, why_empty),
         "pop": no_rows(reason) if apart else Outcome(columns_of(efficiencies.rows()), reason),
     }
+
+
+def _without_messages(names: Iterable[str]) -> str:
+    """Return why calls of these names have no messages."""
+    functions = {name: mpi_function(name) for name in sorted(names)}
+    calls = [name for name, item in functions.items() if item and item.operation in POINT_TO_POINT]
+    if not calls:
+        return "no messages between ranks"
+    return f"no valid record of a message between ranks, though the program calls {listed(calls, 4)}"
 
 
 def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outcome:

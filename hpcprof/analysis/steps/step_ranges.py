@@ -237,6 +237,8 @@ def why_without_steps(timeline: Timeline) -> str:
 
 def no_steps(timeline: Timeline) -> str:
     """Return the reason why there are no steps, and which ranges could be taken."""
+    if is_empty(timeline):
+        return f"nothing was recorded in {timeline.origin.path.name}"
     reason = f"no steps in {timeline.origin.path.name}: "
     if not len(timeline.ranges) and not len(timeline.mpi_calls):
         return f"{reason}it has no ranges"
@@ -259,6 +261,18 @@ def no_steps(timeline: Timeline) -> str:
         f"{reason}; {', '.join(names[:_MAX_NAMED_RANGES])} may be the step: hpcprof collect --step-range "
         f"{shlex.quote(names[0])} takes {'it' if len(names) == 1 else 'the first'}"
     )
+
+
+def is_empty(timeline: Timeline) -> bool:
+    """Return whether a profile describes its process and holds no event of the program."""
+    host = (
+        timeline.ranges,
+        timeline.operators,
+        timeline.calls,
+        timeline.mpi_calls,
+        timeline.host_collectives,
+    )
+    return not timeline.operation_count and not any(map(len, host))
 
 
 @computed_once

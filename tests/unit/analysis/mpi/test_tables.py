@@ -187,6 +187,18 @@ def test_the_matrix_has_the_messages_and_nodes_of_each_pair() -> None:
     ]
 
 
+def test_a_matrix_without_valid_records_names_the_calls_that_send() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Barrier", 0, 10)
+    assert program.tables()["mpi_matrix"].reason == "no messages between ranks"
+    program.call(0, "MPI_Send", 20, 25)
+    program.call(1, "MPI_Recv", 20, 25)
+    assert program.tables()["mpi_matrix"].reason == (
+        "no valid record of a message between ranks, though the program calls MPI_Recv, MPI_Send"
+    )
+
+
 @pytest.fixture
 def mixed() -> Program:
     """Return steps of three ranks with messages, reductions and a slow rank."""

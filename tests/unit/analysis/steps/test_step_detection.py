@@ -255,7 +255,7 @@ def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
         "and covers 50 % of the capture on every rank; load, run may be the step: "
         "hpcprof collect --step-range load takes the first"
     )
-    assert no_steps(timeline([], [])) == "no steps in rank00000.sqlite: it has no ranges"
+    assert no_steps(timeline([], [])) == "nothing was recorded in rank00000.sqlite"
     named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))
     assert (
         no_steps(named)
