@@ -204,22 +204,24 @@ def _show(made: Contents, form: str, everything: bool) -> None:
 def _show_sweep(form: str, members: Sequence[Run], store: Store, html: Path | None) -> None:
     from hpcprof.results.across.sweeps import HEADERS, sweep_points, sweep_sentence
     from hpcprof.results.collect.missing import collect_missing
-    from hpcprof.runs.directory import sweep_of
+    from hpcprof.runs.directory import number_in_sweep, sweep_of
 
     collect_missing(members, store, partial(collect_first, store=store))
-    points = sweep_points(members, store)
+    points, sweep = sweep_points(members, store), sweep_of(members[0].id) or ""
     if form != "table":
         rows = [(p.run, p.parameters, p.elapsed_ns, p.duration_s, p.is_best) for p in points]
         write_rows(form, ("run", "parameters", "elapsed_per_step_ns", "duration_s", "best"), rows)
     else:
-        show([(*point.cells, point.run) for point in points], (*HEADERS, "run"))
+        echo(f"sweep {sweep}")
+        lines = [(str(number_in_sweep(point.run)), *point.cells[1:], point.parameters) for point in points]
+        show(lines, ("run", *HEADERS[1:], HEADERS[0]))
         if sentence := sweep_sentence(points):
             echo(sentence)
     if html is not None:
         from hpcprof.report.page.sweep_page import html_sweep
 
         with writing(html):
-            write_atomically(html, html_sweep(sweep_of(members[0].id) or "", points))
+            write_atomically(html, html_sweep(sweep, points))
         echo(f"wrote {html}", err=form != "table")
 
 

@@ -29,13 +29,17 @@ format_option = format_among("table", "csv", "json", help="How the rows are writ
 
 
 def show(rows: Iterable[Sequence[str]], headings: Sequence[str]) -> None:
-    """Print rows of text; the last column wraps where the terminal is narrow, the others do not."""
+    """Print rows of text; the last column wraps where the terminal is narrow, the others do not.
+
+    A word that is longer than the last column continues on the next line.
+    """
     # Imported here: rich takes longer to load than most commands run.
     from rich.table import Table
 
     table = Table(*headings, box=None, pad_edge=False)
     for column in table.columns[:-1]:
         column.no_wrap = True
+    table.columns[-1].overflow = "fold"
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -4,6 +4,7 @@ Figures are never cut. Where a table is too wide, headers take two lines first, 
 and then the last columns are left out.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -229,6 +230,8 @@ _COLOURS = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
 _SHORTEST_NAME = 8
 _USABLE_NAME = 24
 _READABLE_NAME = 40
+_LONGEST_WORD = 16
+"""Maximum length of the words of a column whose texts break between words and are not shortened."""
 _GAP = 2
 
 
@@ -267,6 +270,11 @@ class _Columns:
     def __init__(self, analysis: Analysis, rows: Sequence[Row]) -> None:
         self.cells = {column.name: [_cell(row, column.name) for row in rows] for column in analysis.columns}
         self._text = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
+        longest = {
+            key: max(len(word) for text in {header(key), *self.cells[key]} for word in _words(text))
+            for key in self._text
+        }
+        self._words = {key: width for key, width in longest.items() if width <= _LONGEST_WORD}
         self._rows = rows
 
     def single_line(self, keys: Sequence[str]) -> dict[str, str]:
@@ -282,15 +290,25 @@ class _Columns:
         """Return the width of a table whose names are shortened to ``name_width``."""
         headers = self.two_lines(keys) if two_lines else self.single_line(keys)
         widths = self._widths(headers)
-        shortest = [min(widths[key], name_width) if key in self._text else widths[key] for key in keys]
+        shortest = [
+            min(widths[key], max(name_width, self._words.get(key, 0))) if key in self._text else widths[key]
+            for key in keys
+        ]
         return sum(shortest) + _GAP * (len(keys) - 1)
 
     def table(self, keys: Sequence[str], headers: Mapping[str, str], clip_to: int | None = None) -> Table:
-        """Lay out columns; with ``clip_to``, the names of the widest one are shortened to fit that width."""
+        """Lay out columns; to fit ``clip_to``, texts break between words and the widest name is shortened."""
         cells = {key: self.cells[key] for key in keys}
         widths = self._widths(headers)
-        widest = max(keys, key=lambda key: (key in self._text, widths[key]))
-        if clip_to is not None and widest in self._text:
+        if clip_to is not None:
+            for key in sorted((key for key in keys if key in self._words), key=lambda key: -widths[key]):
+                excess = sum(widths.values()) + _GAP * (len(keys) - 1) - clip_to
+                room = max(self._words[key], widths[key] - max(0, excess))
+                if room < widths[key]:
+                    cells[key], widths[key] = [_wrapped(text, room) for text in cells[key]], room
+        shortened = [key for key in keys if key in self._text and key not in self._words]
+        if clip_to is not None and shortened:
+            widest = max(shortened, key=widths.__getitem__)
             other_width = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
             room = max(_SHORTEST_NAME, clip_to - other_width)
             if widest == "file":
@@ -322,6 +340,20 @@ def _style(key: str, row: Row) -> str:
     """Return the colour of a cell: that of its grade."""
     colour = grade(key, row.get(key))
     return _COLOURS[colour] if colour else ""
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text; a line may also end after the underscore of a name."""
+    return re.findall(r"[^\s_]*_+|[^\s_]+\s*", text) or [""]
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = [""]
+    for word in _words(text):
+        if len(lines[-1]) + len(word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines if line)
 
 
 def _broken(text: str, width: int) -> str:

@@ -342,7 +342,13 @@ def _manifests(runs: Path) -> list[Path]:
         folders = [Path(entry.path) for entry in os.scandir(runs) if entry.is_dir()]
     except OSError:
         return []
-    return sorted((folder / MANIFEST for folder in folders if has_manifest(folder)), key=_age)
+    manifests = [folder / MANIFEST for folder in folders if has_manifest(folder)]
+    return sorted(manifests, key=lambda manifest: (*_age(manifest), number_in_sweep(manifest.parent.name)))
+
+
+def number_in_sweep(run_id: str) -> int:
+    """Return the number of a member of a sweep, whose scripts are written at once; 0 of other runs."""
+    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) else 0
 
 
 def sweep_of(run_id: str) -> str | None:
@@ -378,7 +384,7 @@ def _members(reference: str, ids: Sequence[str]) -> list[str]:
     sweep = sweeps.pop() if len(sweeps) == 1 else None
     if sweep is None or not matching_ids(reference, [sweep]):
         return []
-    return sorted(matching, key=lambda name: int(name.rpartition(".")[2]))
+    return sorted(matching, key=number_in_sweep)
 
 
 def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.collect.run_names import stored_run
 from hpcprof.results.store.store import Store
-from hpcprof.runs.directory import MANIFEST, Run, open_run, sweep_of
+from hpcprof.runs.directory import MANIFEST, Run, number_in_sweep, open_run, sweep_of
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0
@@ -164,7 +164,7 @@ class Listing(msgspec.Struct, frozen=True):
     def sweep(self, sweep: str) -> list[KnownRun]:
         """Return the members of a sweep, in its order."""
         members = [run for run in self.runs if run.sweep == sweep]
-        return sorted(members, key=lambda run: int(run.listed.run.rpartition(".")[2]))
+        return sorted(members, key=lambda run: number_in_sweep(run.listed.run))
 
     def alike(self, run_id: str) -> tuple[set[str], str | None]:
         """Return the runs like a run, and the newest one of them before it, if possible of the same command.
@@ -266,7 +266,9 @@ class Catalogue:
         named = self._named_programs(skipped)
         runs = [KnownRun(row, named.get(row.run) or self._program(row)) for row in rows]
         oldest = datetime.min.replace(tzinfo=timezone.utc)
-        return Listing(sorted(runs, key=lambda run: run.when or oldest, reverse=True), skipped)
+        # Submissions have whole seconds: those of one second keep their order, the newest first.
+        newest_first = sorted(runs, key=lambda run: run.when or oldest)[::-1]
+        return Listing(newest_first, skipped)
 
     def _named_programs(self, skipped: list[str]) -> dict[str, str | None]:
         try:

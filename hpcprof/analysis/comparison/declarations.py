@@ -12,7 +12,7 @@ ANALYSES = (
         "compare",
         "Comparison of runs",
         "metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text",
-        "metric a b ratio ci_low ci_high verdict",
+        "metric a b ratio verdict ci_low ci_high",
         scope=Scope.PAIR,
         function="comparison.compare:compare",
         needs=(*names("steps_summary step_times step_kinds phases breakdown overlap kernels pop"), *MACHINE),

@@ -125,6 +125,7 @@ def list_runs(
         for name, row in stored.items()
         if name not in present_ids and not (Path(row.path) / MANIFEST).is_file()
     ]
+    further_rows.sort(key=lambda row: row.started.timestamp() if row.started else 0.0)
     listed += [row for row in further_rows if selection.includes(row.site, row.tags, row.started)]
     return [row for row in listed if not selection.states or row.state in selection.states]
 

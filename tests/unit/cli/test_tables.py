@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from hpcprof.cli.tables import show_values, write_rows
+from hpcprof.cli.tables import show, show_values, write_rows
 
 KERNELS = [f"void at::native::elementwise_kernel<{way}, {'Functor' * 12}>(T1)" for way in ("add", "mul")]
 COLUMNS = ("run_id", "name", "instances", "total_ns")
@@ -72,3 +72,13 @@ def test_a_last_column_of_text_wraps(
 def test_values_of_csv_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows("csv", COLUMNS, ROWS)
     assert [*csv.reader(io.StringIO(capsys.readouterr().out))][1][1] == KERNELS[0]
+
+
+@pytest.mark.parametrize("width", [30, 60])
+def test_a_word_that_is_longer_than_the_last_column_is_not_cut(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    run = "20261129-152005-train-with-a-long-name-3c4d.10"
+    show([("12.5 ms", run)], ("step", "run"))
+    assert "".join(capsys.readouterr().out.split()) == f"steprun12.5ms{run}"

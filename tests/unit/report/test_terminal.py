@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.report.terminal import main_table, whole_table
 from hpcprof.results.store.analysis_table import Row
 
@@ -45,3 +45,19 @@ def test_all_columns_are_shown_where_they_fit_and_the_main_ones_elsewhere() -> N
     assert whole_table(BREAKDOWN, [ROW], MAIN, 200).keys == tuple(ROW)
     assert whole_table(BREAKDOWN, [ROW], MAIN, 100).keys == MAIN
     assert whole_table(BREAKDOWN, [ROW | {"idle_pct": None}], MAIN, 100).keys == MAIN[:-1]
+
+
+@pytest.mark.parametrize("width", [60, 50, 40])
+def test_names_of_metrics_break_between_their_words(width: int) -> None:
+    compare = ACROSS_RUNS["compare"]
+    metrics = ("exposed_communication_pct", "max_memory_allocated_bytes")
+    row: Row = dict.fromkeys(column.name for column in compare.columns)
+    rows = [{**row, "metric": name, "a": 12.3, "b": 13.4, "verdict": "inconclusive"} for name in metrics]
+    console = Console(width=width)
+    with console.capture() as output:
+        console.print(main_table(compare, rows, ("metric", "a", "b", "verdict"), width).table)
+    lines = output.get().splitlines()
+    words = [word for line in lines for word in line.split()]
+    assert "communication" in "".join(words) and not any("…" in word for word in words)
+    assert {"bytes", "communication"} <= {word.rpartition("_")[2] for word in words}
+    assert max(map(len, lines)) <= width

@@ -134,6 +134,16 @@ def test_the_list_is_made_once_for_all_readers(tmp_path: Path, monkeypatch: pyte
     assert made == [0.0, 11.0]
 
 
+def test_runs_of_one_second_are_listed_the_newest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when = datetime(2026, 11, 1, tzinfo=timezone.utc)
+    rows = [ListedRun(run=name, state="completed", submitted=when, path=str(tmp_path)) for name in "abc"]
+    monkeypatch.setattr(catalogue, "list_runs", lambda *_, **__: rows)
+    runs = Catalogue(tmp_path, None, open_store(None, tmp_path, read_only=True)).listing().runs
+    assert "".join(run.listed.run for run in runs) == "cba"
+
+
 def test_a_path_is_not_the_name_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     runs = Catalogue(tmp_path / "runs", None, open_store(None, tmp_path, read_only=True))

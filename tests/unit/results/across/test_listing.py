@@ -41,12 +41,12 @@ def changed(run: Run, **job: Any) -> Run:
     return save(Run(run.id, run.path, manifest))
 
 
-def stored(runs_dir: Path, run_id: str, path: Path, ranks: int = 1) -> None:
+def stored(runs_dir: Path, run_id: str, path: Path, ranks: int = 1, start: int = 1795230532) -> None:
     store = open_store(None, runs_dir)
     store.prepare()
     for rank in range(ranks):
         profile = ProfileRow(
-            run_id, rank, "f", "0" * 64, 1, "nsys", None, "", None, 1795230532 * 10**9, analysis_version=1
+            run_id, rank, "f", "0" * 64, 1, "nsys", None, "", None, start * 10**9, analysis_version=1
         )
         store.put_profiles(RunRow(run_id, str(path)), [RankResults(profile, {})])
 
@@ -86,11 +86,15 @@ def test_collected_profiles_of_no_run_are_imported_or_missing(make_run: MakeRun,
     stored(runs, "gone-1", tmp_path / "gone")
     elsewhere = save(make_run())
     stored(runs, elsewhere.id, elsewhere.path)
-    gone, theirs = list_runs(runs)
+    stored(runs, "a-later-one", tmp_path / "gone", start=1795230533)
+    gone, theirs, later = list_runs(runs)
+    assert later.run == "a-later-one"
     assert (gone.run, gone.state) == ("gone-1", "missing")
     assert (theirs.run, theirs.state, theirs.ranks, theirs.profiler) == ("theirs-1", "imported", 2, "nsys")
     assert theirs.started == datetime.fromtimestamp(1795230532, timezone.utc)
-    assert [row.run for row in list_runs(runs, None, Selection(states=["missing"]))] == ["gone-1"]
+    assert [row.run for row in list_runs(runs, None, Selection(states=["missing"]))] == [
+        *("gone-1", "a-later-one")
+    ]
 
 
 def test_the_step_is_the_elapsed_time_of_all_steps_beside_the_median_also_from_stores_without_kinds(
