@@ -4,11 +4,16 @@ The header names a unit that is the same in every row: percent, and the microsec
 bytes and rates are scaled to a readable unit, and each value carries its own.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 from hpcprof.common.units import format_bytes, format_flops, format_gbps, format_ns, visible
 
 _UNIT_IN_HEADER = {"pct": "%", "pctg": "%", "us": "µs"}
+_THREAD_NUMBERS = 1 << 24
+"""Numbers of threads are below it: in nsys they have 24 bits, and Linux allows 22 (``pid_max`` in proc(5)).
+Profilers make up larger ones, for work without a thread or for hashes of 64 bits."""
+
 _UNIT_IN_CELL = {"ns": format_ns, "bytes": format_bytes, "flops": format_flops, "gbps": format_gbps}
 
 _WORDS = {
@@ -141,3 +146,16 @@ def format_value(key: str, value: object) -> str:
 
 def _suffix(key: str) -> str:
     return key.removesuffix("_per_step").rpartition("_")[2]
+
+
+def thread_names(threads: Iterable[int]) -> dict[int, str]:
+    """Return a name for each thread by its number; numbers that no system gives a thread are not shown."""
+    names: dict[int, str] = {}
+    unnumbered = 0
+    for thread in sorted({*threads}):
+        if 0 <= thread < _THREAD_NUMBERS:
+            names[thread] = f"thread {thread}"
+        else:
+            unnumbered += 1
+            names[thread] = f"unnamed thread {unnumbered}" if unnumbered > 1 else "unnamed thread"
+    return names

@@ -50,6 +50,7 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Timeline,
 )
+from hpcprof.report.formatting import thread_names
 from hpcprof.report.trace_arrows import arrows, message_arrows, mpi_requests, on_one_thread
 from hpcprof.results.collect.timelines import Timelines
 from hpcprof.results.store.run_communication import RankCommunication, RunCommunication
@@ -389,7 +390,7 @@ class _Tracks:
         """Yield the events that name the rank and its tracks, threads first and then streams."""
         yield _track_name("process_name", self._rank, 0, {"name": f"rank {self._rank}"})
         yield _track_name("process_sort_index", self._rank, 0, {"sort_index": self._rank})
-        tracks = [(tid, f"thread {tid}") for tid in threads.tolist()]
+        tracks = [*thread_names(threads.tolist()).items()]
         tracks += [(_FIRST_TRACK + i, name) for i, name in enumerate(self._names)]
         for position, (tid, name) in enumerate(tracks):
             yield _track_name("thread_name", self._rank, tid, {"name": name})

@@ -32,6 +32,7 @@ from hpcprof.profiles.timeline import (
     concatenate,
 )
 from hpcprof.profiles.waiting_calls import host_waits
+from hpcprof.report.formatting import thread_names
 from hpcprof.report.trace_arrows import mpi_requests, on_one_thread
 from hpcprof.results.store.run_communication import Carrier, RankCommunication
 
@@ -303,9 +304,8 @@ def _threads(process: Ints, thread: Ints) -> list[tuple[str, Ints]]:
     """Return the rows of each thread with its label, which names the process if there are several."""
     parts = rows_by_key(process, thread)
     several = len({key[0] for key, _ in parts}) > 1
-    return [
-        (f"process {key[0]} thread {key[1]}" if several else f"thread {key[1]}", rows) for key, rows in parts
-    ]
+    names = thread_names(key[1] for key, _ in parts)
+    return [(f"process {key[0]} {names[key[1]]}" if several else names[key[1]], rows) for key, rows in parts]
 
 
 def _by_start(start: Ints, end: Ints) -> NDArray[np.intp]:

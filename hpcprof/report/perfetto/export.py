@@ -28,6 +28,7 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Timeline,
 )
+from hpcprof.report.formatting import thread_names
 from hpcprof.report.perfetto.encoding import (
     Encoded,
     fixed64,
@@ -174,7 +175,9 @@ def _streams(table: GpuSpans, suffix: str = "") -> dict[str, Ints]:
 
 
 def _threads(table: NamedSpans) -> dict[str, Ints]:
-    return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
+    parts = rows_by_key(table.thread)
+    names = thread_names(thread for (thread,), _ in parts)
+    return {names[thread]: rows for (thread,), rows in parts}
 
 
 def _sizes(slices: SliceColumns, sizes: Ints) -> Ints:

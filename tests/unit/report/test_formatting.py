@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-from hpcprof.report.formatting import cell, format_value, header
+from hpcprof.report.formatting import cell, format_value, header, thread_names
 from hpcprof.study import slowdown_tables
 
 EVERY = [*ANALYSES.values(), *ACROSS_RUNS.values()]
@@ -84,3 +84,8 @@ def test_outside_a_table_every_value_holds_its_unit() -> None:
 def test_no_two_analyses_have_one_title() -> None:
     titles: dict[str, Analysis] = {analysis.title: analysis for analysis in EVERY}
     assert len(titles) == len({analysis.name for analysis in EVERY})
+
+
+def test_numbers_that_no_system_gives_a_thread_are_not_shown() -> None:
+    made_up = [(1 << 30) - 1, 1 << 31]
+    assert [*thread_names([7, *made_up]).values()] == ["thread 7", "unnamed thread", "unnamed thread 2"]

@@ -18,6 +18,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.report.formatting import thread_names
 from hpcprof.report.perfetto import export
 from hpcprof.report.perfetto.export import TRACE, clock_packet, export_trace, rank_packets
 from hpcprof.report.trace_arrows import gradients, launches
@@ -234,7 +235,7 @@ def test_work_is_on_the_track_of_its_stream_and_calls_on_that_of_their_thread(
         for device, stream in zip(kernels.device.tolist(), kernels.stream.tolist(), strict=True)
     }
     assert {one.track.partition(" (")[0] for one in trace.slices if one.category == "kernel"} == streams
-    threads = {f"thread {thread}" for thread in calls.thread.tolist()}
+    threads = {*thread_names(calls.thread.tolist()).values()}
     assert {one.track.partition(" (")[0] for one in trace.slices if one.category == "api"} == threads
 
 
