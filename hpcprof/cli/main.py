@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from click.exceptions import NoArgsIsHelpError
 
 from hpcprof.cli.conventions import Group, echo, examples, verbose_option
@@ -196,7 +197,15 @@ _NUMBERS = {"integer": "a whole number", "float": "a number"}
 
 
 def _click_sentence(error: click.ClickException) -> str:
-    """Return the error of click on one line, with the command whose help lists the options."""
+    """Return the error of click on one line, with the command whose help lists the options.
+
+    A default and a variable are not blamed on the option, which nobody has typed.
+    """
+    if isinstance(error, click.BadParameter) and error.ctx and error.param:
+        source = error.ctx.get_parameter_source(error.param.name or "")
+        if source in (ParameterSource.DEFAULT, ParameterSource.ENVIRONMENT):
+            variable = f"{error.param.envvar}: " if source is ParameterSource.ENVIRONMENT else ""
+            return f"{variable}{error.message.rstrip('.')}: give another {error.param.opts[0]}."
     sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
     sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."

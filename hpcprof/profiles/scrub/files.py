@@ -104,8 +104,8 @@ def _scrubber(path: Path) -> Scrubber:
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
     readers = (scrubbed.scrubber for scrubbed in BUILT_IN if scrubbed.scrubber)
-    valid = " and ".join(kind.files for kind in (*readers, EVIDENCE, SAMPLES, SNAPSHOT))
-    raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
+    valid = "; ".join(kind.files for kind in (*readers, EVIDENCE, SAMPLES, SNAPSHOT))
+    raise UsageError(f"{path} cannot be scrubbed{hint}. Valid are: {valid}.")
 
 
 def _private_words(path: Path, names: Names) -> list[str]:
