@@ -91,14 +91,16 @@ def table_data(
     """Return rows as data of a page, column by column.
 
     Each column has its values, which are sorted and exported, and for numbers the texts that are shown;
-    for texts that are long, the short ones by the long.
+    for texts that are long, the short ones by the long. Columns without any value are left out.
     """
+    filled = (
+        (column, text)
+        for column, text in zip(columns, headers, strict=True)
+        if any(row[column.name] not in (None, "") for row in rows)
+    )
     return {
         "name": name,
-        "columns": [
-            _column(column, text, [row[column.name] for row in rows])
-            for column, text in zip(columns, headers, strict=True)
-        ],
+        "columns": [_column(column, text, [row[column.name] for row in rows]) for column, text in filled],
     }
 
 

@@ -129,6 +129,15 @@ def test_a_column_has_values_to_sort_and_texts_to_show(page: str) -> None:
     assert columns["name"]["values"][0] == "x" and "texts" not in columns["name"]
 
 
+def test_a_column_without_any_value_is_left_out() -> None:
+    columns = [
+        Column(name, kind) for name, kind in (("node", Kind.TEXT), ("bytes", Kind.INT), ("n", Kind.INT))
+    ]
+    rows: list[Row] = [{"node": "", "bytes": None, "n": 0}, {"node": None, "bytes": None, "n": None}]
+    made = table_data("host_memory", columns, ["Node", "Size", "n"], rows)["columns"]
+    assert [column["name"] for column in made] == ["n"]
+
+
 def test_a_long_name_has_a_short_one() -> None:
     name = "void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<float>>(int, Params)"
     columns = (Column("name", Kind.TEXT), Column("total_ns", Kind.INT))
