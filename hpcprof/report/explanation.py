@@ -191,8 +191,8 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
         yield _measured_step(step, priced_ns, steps)
     elif alone.source == TYPICAL and recorded - alone.low < _MIN_PROFILER_SHARE * recorded:
         yield _measured_step(step, recorded, steps)
-        of_step = "" if format_ns(recorded) == format_ns(priced_ns) else f"of {format_ns(priced_ns)}, "
-        yield f"Savings are {of_step}without the most that the profiler may take (--as-recorded: with it)."
+        base = "" if format_ns(recorded) == format_ns(priced_ns) else f"of {format_ns(priced_ns)}, "
+        yield f"Savings are {base}without the most that the profiler may take (--as-recorded: with it)."
     elif not step.is_alone:
         share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
         yield (

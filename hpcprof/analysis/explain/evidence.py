@@ -51,11 +51,11 @@ def evidence_of(
 
 def with_distinct_evidence(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return findings without the figures that an earlier one shows; the only figure of a finding stays."""
-    shown: set[Evidence] = set()
+    repeated: set[Evidence] = set()
     result = []
     for finding in findings:
-        further = tuple(item for item in finding.evidence if item not in shown)
-        shown.update(further)
+        further = tuple(item for item in finding.evidence if item not in repeated)
+        repeated.update(further)
         result.append(replace(finding, evidence=further or finding.evidence[:1]))
     return tuple(result)
 

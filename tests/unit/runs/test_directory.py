@@ -206,13 +206,13 @@ def test_a_damaged_file_of_a_rank_is_no_exit_code(content: bytes | None, tmp_pat
 
 def test_runs_of_one_second_are_in_the_order_of_their_sweep(tmp_path: Path) -> None:
     site = load_site("local")
-    names = [f"20261129-152005-train-3c4d.{number}" for number in (10, 2, 0, 1)]
+    names = [f"20261129-152005-train-3c4d.{number}" for number in (10, 3, 7, 2, 11, 5, 9, 0, 8, 1, 6, 4)]
     for name in names:
         run = create(name, tmp_path, site, make_job(site, arguments=["true"]), [], {"job.sh": "#!/bin/sh\n"})
         os.utime(run.path / "job.sh", (1, 1))
         created = "2026-11-29T15:20:05+00:00"
         save(Run(name, run.path, msgspec.structs.replace(run.submission, created=created)))
-    assert [run.id.rpartition(".")[2] for run in all_runs(tmp_path)] == ["0", "1", "2", "10"]
+    assert [run.id.rpartition(".")[2] for run in all_runs(tmp_path)] == [*map(str, range(12))]
 
 
 def test_the_last_run_is_the_one_submitted_last_whatever_time_zone_its_id_has(tmp_path: Path) -> None:
