@@ -113,6 +113,17 @@ def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPair
     return pairs, problems
 
 
+def partner_ranks(rows: pd.DataFrame) -> Ints:
+    """Return the rank of the partner of each send and receive, and `NO_PEER` in other rows; shape (rows,).
+
+    ``rows`` are those of ``rank_collectives`` of all ranks of the program.
+    """
+    chosen = np.flatnonzero(np.isin(rows["op"].to_numpy().astype(str), (_SEND, _RECV)))
+    partner = np.full(len(rows), NO_PEER, np.int64)
+    partner[chosen] = _partners(rows, *_communicators(rows), chosen, True)[0]
+    return partner
+
+
 def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
     """Return the number of each row's communicator and their names; the last one is unknown."""
     import pandas as pd

@@ -104,7 +104,7 @@ class ScalePrediction(InNotebooks):
     measured_ranks: int
     measured_ns: int
     replay_error_pct: float
-    """The replay on the measured ranks against the measured step."""
+    """The replay of the measured ranks, with their own times in each step, against the measured step."""
     not_modelled: tuple[str, ...] = NOT_MODELLED
 
     def as_json(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class _Model:
     unit: Unit
     work: Noise
     own: Floats
-    """Own time by operation and measured step, over its median; shape (operations, steps)."""
+    """Mean own time of the units in ns; shape (operations, steps)."""
     network: Network
     compute: float = 1.0
     """Factor of the work of a rank."""
@@ -183,16 +183,18 @@ class Predictor:
         share: float | None = None,
         algorithm: str = TREE,
     ) -> _Model:
-        work = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
-        own = np.nanmean(unit.own, axis=1)
-        middle = np.maximum(np.nanmedian(own, axis=1, keepdims=True), 1.0)
         # Operations that wait for all, whatever their kind, have an own time that all ranks share.
         return _Model(
             unit,
-            noise_of(work, self._names, generator, doubt=share is not None),
-            own / middle,
+            noise_of(self._work(unit), self._names, generator, doubt=share is not None),
+            np.nanmean(unit.own, axis=1),
             self._network(unit, share, algorithm),
         )
+
+    def _work(self, unit: Unit) -> Floats:
+        """Return the delay and the computing of each operation, shape (operations, units, steps)."""
+        computing: Floats = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
+        return computing
 
     def _network(self, unit: Unit, share: float | None, algorithm: str) -> Network:
         samples = []
@@ -224,6 +226,7 @@ class Predictor:
             else base
         )
         replayed, total_ns = self._replay(recorded, self.ranks, scaling), sum(parts.values())
+        exact = self._replay(recorded, self.ranks, scaling, recorded=True)
         scale = self.measured / replayed
         value = total_ns * scale
         reference = self._replay(model, ranks, scaling, quick=True)
@@ -258,7 +261,7 @@ class Predictor:
             network=base.network.source,
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
-            replay_error_pct=round(100 * (replayed / self.measured - 1), 2),
+            replay_error_pct=round(100 * (exact / self.measured - 1), 2),
             not_modelled=(
                 *NOT_MODELLED,
                 *([_ONE_REPLICA_NOTE] if self.unit.units == 1 else []),
@@ -363,10 +366,14 @@ class Predictor:
                 factor[key] = model.network.time(op, after, members) / before if before > 0 else 1.0
         return factor
 
+    @cached_property
+    def _distances(self) -> list[int]:
+        """The distances of neighbours among the measured units, ascending."""
+        return sorted({abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR})
+
     def _surface(self, ranks: int) -> float:
         """Return the factor of what neighbours exchange, if the whole size stays: a surface of the volume."""
-        distances = {abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR}
-        dimensions = max(len(distances), 1)
+        dimensions = max(len(self._distances), 1)
         return float((self.ranks / ranks) ** ((dimensions - 1) / dimensions))
 
     def _members(self, joint: Joint, ranks: int) -> int:
@@ -386,26 +393,37 @@ class Predictor:
         quick: bool = False,
         silent: bool = False,
         single: bool = False,
+        recorded: bool = False,
     ) -> float:
-        """Return the mean step of clones of the unit in ns, with ``single`` of one set of clones."""
+        """Return the mean step of clones of the unit in ns, with ``single`` of one set of clones.
+
+        With ``recorded``, the measured units take their own times in each of the measured steps.
+        """
         generator = np.random.default_rng(seed)
         units = ranks // model.unit.ranks
         chains = int(np.clip(_MAX_CELLS // units // (4 if quick else 1), 2, _MAX_CHAINS))
-        neighbours = any(one.span is Span.NEIGHBOUR for one in model.unit.joints)
-        steps = 2 * _REPLAYED_STEPS if neighbours else _REPLAYED_STEPS
+        steps = 2 * _REPLAYED_STEPS if self._distances else _REPLAYED_STEPS
         factor = np.zeros(len(model.unit.keys)) if silent else self._durations(model, ranks, scaling)
-        own = medians(model.unit.own) * factor
+        own = model.own * factor[:, None]
         times = model.work.times() * model.compute
         between = model.work.between() if model.between is None else model.between
+        warm_up = _WARM_UP_STEPS
+        if recorded:
+            # The draws are the measured steps of the first unit, then those of the next one.
+            times = np.nan_to_num(self._work(model.unit).reshape(len(own), -1))
+            chains, steps, warm_up, between = 1, own.shape[1], 0, 0.0
+            first_draws = np.arange(units)[:, None] * steps
         spread = np.maximum(1 + between * generator.standard_normal((units, chains)), 0.0)
         ready = np.zeros((units, chains))
         columns = self._columns(ranks) if "rows" in model.unit.mesh else 1
         begin = np.zeros(chains)
-        for step in range(steps + _WARM_UP_STEPS):
-            if step == _WARM_UP_STEPS:
+        for step in range(steps + warm_up):
+            if step == warm_up:
                 begin = ready.max(axis=0)
             drawn = generator.integers(times.shape[1], size=(units, chains))
-            measured = generator.integers(model.own.shape[1], size=chains)
+            measured = generator.integers(own.shape[1], size=chains)
+            if recorded:
+                drawn, measured = first_draws + step, np.array([step])
             end: list[Floats | None] = [None] * len(own)
             last = ready
             for joint, keys in model.order:
@@ -417,12 +435,10 @@ class Predictor:
                         arrival = np.maximum(arrival, one)
                     start[key] = arrival + times[key][drawn] * spread
                 for key, moment in self._arrivals(joint, start, columns).items():
-                    transfer_ns = (
-                        own[key] * model.own[key][measured] if own[key] and self._talks[key] else 0.0
-                    )
+                    transfer_ns = own[key][measured] if self._talks[key] else 0.0
                     end[key] = moment + transfer_ns
                     last = np.maximum(last, moment + transfer_ns)
-            ready = last
+            ready = last if model.unit.consecutive else np.broadcast_to(last.max(axis=0), last.shape)
         length = (ready.max(axis=0) - begin) / steps
         return float(length[0] if single and between else length.mean())
 
@@ -449,9 +465,8 @@ class Predictor:
 
     def _distance(self, offset: int, units: int) -> int:
         """Return the distance of a neighbour among ``units``: further ones are in further dimensions."""
-        distances = sorted({abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR})
-        dimension = distances.index(abs(offset))
-        side: int = max(round(float(units) ** (dimension / len(distances))), 1)
+        dimension = self._distances.index(abs(offset))
+        side: int = max(round(float(units) ** (dimension / len(self._distances))), 1)
         return side if offset > 0 else -side
 
 

@@ -1,6 +1,9 @@
 """The unit that more ranks repeat: a rank, or the stages of one pipeline, with the operations of a step.
 
-1. Ranks that send each other messages and have stages are one unit, else each rank is a unit.
+1. Ranks that send each other messages and have stages are one unit, else each rank is a unit. Without
+   recorded stages, ranks that exchange messages are stages if one of them computes both between a send and
+   the nearest receive, and between a receive and the nearest send. Neighbours of a halo exchange send and
+   receive at the same place of their computing.
 2. Operations of all units that have stage, name and number in common are one operation of the unit. Their
    times in all units and steps are its sample. The unit with most operations is the template.
 3. A collective joins operations of one unit, of all units, or of a subset of the units. Subsets in two
@@ -20,6 +23,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.profiles.timeline import Floats, Ints
 
 _KEY = ["stage", "name", "number"]
+_MAX_BETWEEN = 0.5
+"""Maximum computing between a send and a receive of one exchange, over the mean computing per message."""
 
 
 class Span(Enum):
@@ -64,6 +69,8 @@ class Unit:
     """The number of ranks of a unit."""
     step_ns: Floats
     """The measured time of each step; shape (steps,)."""
+    consecutive: bool
+    """True if each step follows the one before."""
 
     @property
     def units(self) -> int:
@@ -100,12 +107,11 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     graph = max(graphs, key=lambda item: len(item.steps))
     rows = graph.rows
     ranks = np.unique(rows["rank"].to_numpy())
-    staged = bool(
-        (rows["stage"] >= 0).all() and rows["kind"].isin(MESSAGES).any() and rows["stage"].nunique() > 1
-    )
+    stage = _stages(graph)
+    staged = stage is not None
     # Without messages, replicas of the table are only ranks.
     unit = pd.factorize(rows["replica"] if staged else rows["rank"], sort=True)[0]
-    keys = rows.assign(unit=unit, stage=rows["stage"] if staged else 0)
+    keys = rows.assign(unit=unit, stage=stage if staged else 0)
     keys["number"] = keys.groupby([*_KEY[:2], "unit"]).cumcount() if staged else keys["number"]
     index = pd.MultiIndex.from_frame(keys[_KEY])
     fullest = int(keys.groupby("unit").size().idxmax())
@@ -114,10 +120,10 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     position = {key: at for at, key in enumerate(index[template])}
     place = np.array([position.get(key, -1) for key in index])
     shape = (len(template), int(unit.max()) + 1, len(graph.steps))
-    durations, lag = np.full(shape, np.nan), np.full(shape, np.nan)
+    durations, row_at = np.full(shape, np.nan), np.full(shape[:2], -1)
     has_place = place >= 0
     durations[place[has_place], unit[has_place]] = graph.own[has_place]
-    lag[place[has_place], unit[has_place]] = _lags(graph, unit, table)[has_place]
+    row_at[place[has_place], unit[has_place]] = np.flatnonzero(has_place)
     at = {row: int(place[row]) for row in template.tolist()}
     before = [
         np.array([at[other] for other in graph.before[row].tolist() if other in at], np.int64)
@@ -127,12 +133,56 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     return Unit(
         keys=keys.iloc[template][[*_KEY, "kind", "bytes"]].reset_index(drop=True),
         own=durations,
-        lag=lag,
+        lag=_lags(graph, unit, row_at, before, table),
         before=before,
         joints=tuple(joints),
         ranks=round(len(ranks) / shape[1]) * _stride(ranks),
         step_ns=_periods(graph, table),
+        consecutive=_consecutive(graph),
     )
+
+
+def _stages(graph: OperationGraph) -> Ints | None:
+    """Return the stage of each operation: the recorded one, else the place of its rank in its pipeline.
+
+    None if the ranks are no pipelines of equal numbers of stages.
+    """
+    rows = graph.rows
+    if not rows["kind"].isin(MESSAGES).any():
+        return None
+    if (rows["stage"] >= 0).all():
+        return rows["stage"].to_numpy() if rows["stage"].nunique() > 1 else None
+    ranks = rows["rank"].to_numpy()
+    if not any(_computes_between_messages(graph, np.flatnonzero(ranks == rank)) for rank in np.unique(ranks)):
+        return None
+    stage = rows.groupby("replica")["rank"].rank("dense").to_numpy(np.int64) - 1
+    stages = pd.Series(stage).groupby(rows["replica"].to_numpy()).max()
+    return stage if stages.nunique() == 1 and stages.iloc[0] > 0 else None
+
+
+def _computes_between_messages(graph: OperationGraph, rows: Ints) -> bool:
+    """Return whether a rank sends away from where it receives, and receives away from where it sends.
+
+    Each message spans a part of the rank's computing time. Messages are away from each other if more lies
+    between them than half of the mean computing per message.
+    """
+    kind = graph.rows["kind"].to_numpy()[rows]
+    first, last = (np.median(times[rows], axis=1) for times in (graph.start, graph.end))
+    work = kind == "compute"
+    sends, receives = (
+        np.array(
+            [
+                np.clip(side[kind == way, None] - first[work], 0, (last - first)[work]).sum(axis=1)
+                for side in (first, last)
+            ]
+        )
+        for way in MESSAGES
+    )
+    if not sends.size or not receives.size:
+        return False
+    between = np.maximum(sends[0][:, None] - receives[1][None, :], receives[0][None, :] - sends[1][:, None])
+    far = between > _MAX_BETWEEN * (last - first)[work].sum() / (between.shape[0] + between.shape[1])
+    return bool(far.all(axis=1).any() and far.all(axis=0).any())
 
 
 def _consecutive(graph: OperationGraph) -> bool:
@@ -140,34 +190,44 @@ def _consecutive(graph: OperationGraph) -> bool:
 
 
 def _periods(graph: OperationGraph, table: pd.DataFrame) -> Floats:
-    """Return the time of each step: to the beginning of the next one, where the steps follow each other."""
+    """Return the time of each step: to the begin of the next one, where the steps follow each other.
+
+    The last step lasts from the last end before it to its own: ranks may begin it at different times.
+    """
     if not _consecutive(graph):
         return graph.measured
     begin = _begins(graph, table)
-    return np.append(np.diff(begin), graph.measured[-1])
+    return np.append(np.diff(begin), np.diff(begin + graph.end.max(axis=0))[-1])
 
 
 def _begins(graph: OperationGraph, table: pd.DataFrame) -> Floats:
     return table.groupby("step")["start_ns"].min().reindex(graph.steps).to_numpy(float)
 
 
-def _lags(graph: OperationGraph, unit: Ints, table: pd.DataFrame) -> Floats:
-    """Return the delay of each operation after what it waits for; shape (operations, steps).
+def _lags(
+    graph: OperationGraph, unit: Ints, row_at: Ints, before: Sequence[Ints], table: pd.DataFrame
+) -> Floats:
+    """Return the delay of each operation after what it waits for, as `Unit.lag`.
 
-    The first ones of a step wait for the last ones of their unit in the step before.
+    ``row_at`` is the row of each operation in each unit, -1 without one. The operations of all units wait for
+    the same ones, ``before``, as in a replay. The first ones of a step wait for the last ones of their unit
+    in the step before.
     """
-    lag = np.empty_like(graph.start)
-    previous = np.zeros((int(unit.max()) + 1, len(graph.steps)))
+    lag = np.full((*row_at.shape, len(graph.steps)), np.nan)
+    previous = np.zeros(lag.shape[1:])
     if _consecutive(graph):
         begin = _begins(graph, table)
         for number in range(len(previous)):
             end = graph.end[unit == number].max(axis=0) + begin
             previous[number, 1:] = end[:-1] - begin[1:]
         previous[:, 0] = np.median(previous[:, 1:], axis=1)
-    for row, rows in enumerate(graph.before):
-        ready = graph.end[rows].max(axis=0) if len(rows) else previous[unit[row]]
-        lag[row] = graph.start[row] - ready
-    return np.maximum(lag, 0.0)
+    for (operation, number), row in np.ndenumerate(row_at):
+        if row >= 0:
+            rows = row_at[before[operation], number]
+            rows = rows[rows >= 0]
+            ready = graph.end[rows].max(axis=0) if len(rows) else previous[number]
+            lag[operation, number] = np.maximum(graph.start[row] - ready, 0.0)
+    return lag
 
 
 def _joints(graph: OperationGraph, unit: Ints, place: Ints, template: int, keep: int) -> list[Joint]:

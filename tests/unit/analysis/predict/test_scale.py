@@ -15,6 +15,7 @@ from hpcprof.analysis.predict.network import RING, Sample, Segment, fit_run_netw
 from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.timeline import Floats
 from hpcprof.results.across.networks import fit_network, keep_network, network_of_site
 from hpcprof.results.across.predictions import Kept, calibrated
 
@@ -28,7 +29,12 @@ def transfer(size: float, ranks: int) -> float:
 
 
 def program(
-    ranks: int, noise: float = 0.02, slow: float = 0.0, groups: int = 1, seed: int = 1, common: float = 0.0
+    ranks: int,
+    noise: float | Floats = 0.02,
+    slow: float = 0.0,
+    groups: int = 1,
+    seed: int = 1,
+    common: float = 0.0,
 ) -> tuple[pd.DataFrame, float]:
     """Simulate steps that compute and reduce; return the operations and the mean step in ns.
 
@@ -227,6 +233,81 @@ def test_changes_scale_what_was_measured() -> None:
         Predictor(table, changes=parse_changes(["kernel:gemm*0"]))
     with pytest.raises(UsageError, match="not range"):
         Predictor(table, changes=parse_changes(["range:data*0"]))
+
+
+def timeline(events: dict[int, list[tuple[str, float, float, int]]]) -> pd.DataFrame:
+    """Return the operations of ranks: name, begin and end in ms, and peer, in the first of 10 equal steps."""
+    kinds = {"Send": "send", "Recv": "recv", "AllReduce": "collective"}
+    rows = [
+        (rank, step, name, kinds.get(name, "compute"), begin, end - begin, peer)
+        for step in range(10)
+        for rank, operations in events.items()
+        for name, begin, end, peer in operations
+    ]
+    columns = ["rank", "step", "name", "kind", "start_ns", "duration_ns", "peer"]
+    table: pd.DataFrame = pd.DataFrame(rows, columns=columns)
+    period = max(end for operations in events.values() for _, _, end, _ in operations)
+    table["start_ns"] = (1e6 * (table["start_ns"] + period * table["step"])).astype(np.int64)
+    table["duration_ns"] = (1e6 * table["duration_ns"]).astype(np.int64)
+    table = table.assign(group="", bytes=1000, stage=-1, microbatch=-1, chunk=-1, replica=-1)
+    return table
+
+
+def two_stages(first: int) -> dict[int, list[tuple[str, float, float, int]]]:
+    """Return a step of a pipeline on two ranks: two forward passes of 5 ms, two backward ones of 10 ms."""
+    return {
+        first: [
+            *(("compute", 0, 5, -1), ("Send", 5, 5.5, first + 1), ("compute", 5.5, 10.5, -1)),
+            *(("Send", 10.5, 11, first + 1), ("Recv", 11, 26.5, first + 1), ("compute", 26.5, 36.5, -1)),
+            *(("Recv", 36.5, 37, first + 1), ("compute", 37, 47, -1)),
+        ],
+        first + 1: [
+            *(("Recv", -5, 5.5, first), ("compute", 5.5, 10.5, -1), ("Recv", 10.5, 11, first)),
+            *(("compute", 11, 26, -1), ("Send", 26, 26.5, first), ("compute", 26.5, 36.5, -1)),
+            *(("Send", 36.5, 37, first), ("compute", 37, 42, -1)),
+        ],
+    }
+
+
+def test_ranks_that_compute_between_messages_are_stages_of_a_pipeline() -> None:
+    predictor = Predictor(timeline(two_stages(0) | two_stages(2)))
+    found = predictor.predict(8)
+    assert found.mesh == {"data": 4, "pipeline": 2, "tensor": 1}
+    # The last step, which rank 1 begins before rank 0, is as long as the others.
+    assert (found.measured_ns, found.step.value) == (47_000_000, 47_000_000)
+    assert found.replay_error_pct == 0
+    with pytest.raises(UsageError, match="5 ranks are no multiple of the 2 ranks"):
+        predictor.predict(5)
+
+
+def test_neighbours_that_exchange_between_computing_are_no_stages() -> None:
+    ring = {}
+    for rank in range(4):
+        right, left = (rank + 1) % 4, (rank - 1) % 4
+        # Ranks send and receive in turns, and pack in between.
+        order = [("Send", right), ("Recv", left)][:: 1 if rank % 2 else -1]
+        (one, to), (other, from_) = order
+        ring[rank] = [
+            *(("compute", 0, 20, -1), (one, 20, 20.5, to), ("compute", 20.5, 21, -1)),
+            *((other, 21, 21.5, from_), ("compute", 21.5, 30, -1)),
+        ]
+    assert Predictor(timeline(ring)).predict(8).mesh == {"data": 8}
+
+
+def test_the_recorded_ranks_are_replayed_with_their_own_times() -> None:
+    # Clones of a noisy rank and of a steady one wait for each other more than these two do.
+    found = Predictor(program(2, noise=np.array([0.2, 0.0]))[0]).predict(2)
+    assert abs(found.replay_error_pct) < 0.2
+    assert found.step.value == pytest.approx(found.measured_ns, rel=1e-6)
+
+
+def test_delays_count_from_what_the_replay_waits_for() -> None:
+    # On rank 0 the last operation does not wait for the collective, on rank 1 it does.
+    reduced = [("compute", 0.0, 10.0, -1), ("AllReduce", 10.0, 20.0, -1)]
+    table = timeline(
+        {rank: [*reduced, ("compute", *last, -1)] for rank, last in enumerate(((12, 30), (25, 36)))}
+    )
+    assert Predictor(table).predict(2).replay_error_pct == 0
 
 
 def test_a_curve_tells_what_dominates_it() -> None:
