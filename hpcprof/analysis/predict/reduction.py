@@ -158,6 +158,9 @@ def with_all_to_alls(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows.assign(peer=partner_ranks(rows)).reset_index(drop=True)
     rows["to_self"] = rows["peer"] == rows["rank"]
+    # Empty columns have no numbers.
+    if not len(rows):
+        return rows
     rows["members"] = rows["comm_id"].map(rows.groupby("comm_id")["rank"].nunique())
     fused = rows[(rows["fused"] > 1) & rows["op"].isin(("Send", "Recv")) & (rows["peer"] >= 0)]
     fused = fused.assign(kernel=fused.groupby(["rank", "comm_id", "start_ns", "end_ns"]).ngroup())

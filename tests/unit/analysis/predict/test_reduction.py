@@ -88,6 +88,11 @@ def test_other_messages_keep_their_rows_and_know_their_partners() -> None:
     assert len(with_all_to_alls(kernels(4, {"Send": [0, 1], "Recv": [0, -1]}))) == 8
 
 
+def test_a_program_of_mpi_has_no_collectives_of_gpus() -> None:
+    empty = kernels(2, {"Send": [1]}).iloc[:0].astype("str")
+    assert not len(with_all_to_alls(empty))
+
+
 def test_noise_of_short_operations_is_not_that_of_long_ones_of_the_same_name() -> None:
     generator = np.random.default_rng(1)
     short = 1e4 * (1 + np.abs(generator.standard_normal((1, 2, 20))))
