@@ -16,6 +16,7 @@ from hpcprof.analysis.explain.explanation import (
     HOOK,
     IDLE,
     LEAST_ESTIMATE_PCT,
+    NO_GPU,
     TYPICAL,
     WAITING,
     Explanation,
@@ -23,7 +24,6 @@ from hpcprof.analysis.explain.explanation import (
     Source,
     StepSummary,
 )
-from hpcprof.analysis.explain.replayable import NO_GPU
 from hpcprof.analysis.stalls.evidence import Stall, describe
 from hpcprof.common.units import counted, format_ns, listed, named_ranks, visible
 

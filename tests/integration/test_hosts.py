@@ -93,7 +93,7 @@ def submit(hpcprof: Hpcprof, *words: str) -> str:
 
 
 def state(hpcprof: Hpcprof) -> str:
-    return hpcprof("status").stdout.splitlines()[-1].split()[1]
+    return hpcprof("status").stdout.splitlines()[1].split()[1]
 
 
 def test_a_run_is_submitted_followed_and_its_logs_are_read_by_ssh(

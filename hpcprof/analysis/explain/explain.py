@@ -34,6 +34,7 @@ from hpcprof.analysis.explain.cause import Cause, Stack, Trait, for_device, is_a
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import in_words, with_distinct_evidence
 from hpcprof.analysis.explain.explanation import (
+    NO_GPU,
     Explanation,
     Finding,
     MainKernel,
@@ -48,7 +49,7 @@ from hpcprof.analysis.explain.machine import with_files, with_machine, with_wait
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.profiler_share import profiler_share
 from hpcprof.analysis.explain.replay import Replay, critical_path
-from hpcprof.analysis.explain.replayable import NO_GPU, Replayable, Timelines, replayable
+from hpcprof.analysis.explain.replayable import Replayable, Timelines, replayable
 from hpcprof.analysis.explain.scene import Scene
 from hpcprof.analysis.explain.step_series import outside_steps
 from hpcprof.analysis.explain.whole_run import (

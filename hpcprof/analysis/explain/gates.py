@@ -5,8 +5,7 @@ import math
 import msgspec
 
 from hpcprof.analysis.explain.cause import Cause, cause_names, find_cause
-from hpcprof.analysis.explain.explanation import CAUSES, Explanation, Finding
-from hpcprof.analysis.explain.replayable import NO_GPU
+from hpcprof.analysis.explain.explanation import CAUSES, NO_GPU, Explanation, Finding
 from hpcprof.common.errors import UsageError, unknown
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MatchedGroup, groups_of
-from hpcprof.analysis.explain.explanation import NotJudged
+from hpcprof.analysis.explain.explanation import NO_GPU, NotJudged
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
@@ -30,12 +30,6 @@ from hpcprof.profiles.timeline import Floats, Ints, Timeline
 MOST_OPERATIONS = 45_000
 """Maximum number of replayed operations over all ranks; a longer run is replayed in some steps of its
 middle."""
-
-NO_GPU = (
-    "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "
-    "judged, by the account of the steps and without a replay"
-)
-"""The reason why a run on CPUs has no graph."""
 
 _MOST_CALLS = 1_000_000
 """Maximum calls of MPI whose timelines are kept: some 250 MB."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.analysis.explain.cause import Cause
-from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, StepSummary
+from hpcprof.analysis.explain.explanation import CAUSES, NO_GPU, Explanation, NotJudged, StepSummary
 from hpcprof.analysis.explain.gates import Gate, parse_gate
-from hpcprof.analysis.explain.replayable import NO_GPU
 from hpcprof.common.errors import UsageError
 from tests.unit.explanations import STEP, explained, finding
 
