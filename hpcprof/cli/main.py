@@ -201,7 +201,8 @@ def _click_sentence(error: click.ClickException) -> str:
 
     A default and a variable are not blamed on the option, which nobody has typed.
     """
-    if isinstance(error, click.BadParameter) and error.ctx and error.param:
+    is_missing = isinstance(error, click.MissingParameter)
+    if isinstance(error, click.BadParameter) and not is_missing and error.ctx and error.param:
         source = error.ctx.get_parameter_source(error.param.name or "")
         if source in (ParameterSource.DEFAULT, ParameterSource.ENVIRONMENT):
             variable = f"{error.param.envvar}: " if source is ParameterSource.ENVIRONMENT else ""
