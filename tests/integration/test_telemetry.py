@@ -24,10 +24,20 @@ pytestmark = pytest.mark.slow
 
 def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    program = "import sys, time\ndata = bytearray(40 << 20)\nopen(sys.argv[1], 'wb').write(data)\n"
-    program += "until = time.process_time() + 0.7\nwhile time.process_time() < until: pass\ntime.sleep(1.5)\n"
+    program = """if True:
+        import sys, time
+        from pathlib import Path
+        Path(sys.argv[1], "file").write_bytes(bytearray(40 << 20))
+        samples = Path(sys.argv[1], "telemetry/n1.jsonl")
+        while not samples.exists() or b"rank2" not in samples.read_bytes():
+            time.sleep(0.1)
+        data, until = bytearray(40 << 20), time.process_time() + 0.7
+        while time.process_time() < until:
+            pass
+        time.sleep(1.5)
+    """
     rank = subprocess.Popen(
-        [sys.executable, "-IS", "-c", program, str(tmp_path / "file")],
+        [sys.executable, "-IS", "-c", program, str(tmp_path)],
         env={"HPCPROF_RUN_DIR": str(tmp_path), "HPCPROF_RANK": "2", "CUDA_VISIBLE_DEVICES": "0"},
     )
     script = "import sys; from hpcprof.node.telemetry import Sampler; Sampler(sys.argv[1], 'n1').run()"
