@@ -133,6 +133,8 @@ class Loss:
             return _SUPPORT_REMEDY
         if self.kind is LossKind.DIAGNOSTIC and _UNFLUSHED.search(self.detail):
             return _TO_THE_END
+        if self.kind is LossKind.DIAGNOSTIC and not _LOST_WORDS.search(self.detail):
+            return ""
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
@@ -199,6 +201,10 @@ def _count_text(number: int, subject: Subject) -> str:
 _UNSUPPORTED_WORDS = re.compile(
     r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
     r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
+    re.IGNORECASE,
+)
+_LOST_WORDS = re.compile(
+    r"missing|lost|drop|discard|overflow|buffer|incomplete|not all|ran out|exceed|trunc|too (?:many|large)",
     re.IGNORECASE,
 )
 _SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."

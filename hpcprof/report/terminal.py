@@ -274,7 +274,11 @@ class _Columns:
             key: max(len(word) for text in {header(key), *self.cells[key]} for word in _words(text))
             for key in self._text
         }
-        self._words = {key: width for key, width in longest.items() if width <= _LONGEST_WORD}
+        # Names of C++ kernels have short words too, and many.
+        signatures = {key for key in self._text if any("<" in text for text in self.cells[key])}
+        self._words = {
+            key: width for key, width in longest.items() if width <= _LONGEST_WORD and key not in signatures
+        }
         self._rows = rows
 
     def single_line(self, keys: Sequence[str]) -> dict[str, str]:

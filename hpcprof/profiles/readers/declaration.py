@@ -4,6 +4,7 @@ The package of a reader holds a `Reader` and imports neither numpy nor the reade
 profiles stays quick. Other packages add a `Reader` by an entry point of the group ``hpcprof.readers``.
 """
 
+import codecs
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -196,7 +197,11 @@ _KIND_BY_BEGINNING = {
 
 
 _HEAD_BYTES = 1 << 18
+_RECORD_ANEW = "record the program with nsys profile or rocprofv3"
 _TRACES = {
+    # A processor as TensorFlow 1 names it in the timeline of one run.
+    rb'"name"\s*:\s*"/(?:job|device):[^"]* (?:Compute|Tensors)"': "a timeline of TensorFlow 1, which "
+    f"hpcprof does not read: {_RECORD_ANEW}",
     # A processor as XLA's profiler names it in a trace for viewers.
     rb'"name"\s*:\s*"/(?:device:(?:GPU|TPU)|host:CPU)': "a trace of JAX or TensorFlow for viewers: open the "
     "*.xplane.pb that is written beside it",
@@ -208,6 +213,10 @@ _TRACES = {
     "not read: Hatchet shows it",
     rb'\A\s*\{\s*"graph"\s*:\s*\[\s*\{\s*"0"\s*:': "an ensemble of profiles without times of events, which "
     "hpcprof does not read: Thicket shows it",
+    rb'\A\s*\[\s*\{\s*"(?:children|frame|metrics)"\s*:': "a profile without times of events, as "
+    "Triton's Proton and Hatchet write it, which hpcprof does not read: proton-viewer shows it",
+    rb'"name"\s*:\s*"(?:model_loading_\w+|session_initialization)"': "a profile of ONNX Runtime, "
+    f"which hpcprof does not read: {_RECORD_ANEW}",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
     "read: Hatchet shows it",
     rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:.*"rf_id"': "an execution trace of PyTorch, which has no "
@@ -218,10 +227,14 @@ _TABLES = {
     rb'"?Index"?,"?KernelName"?,': f"a table of rocprof, {REPLACED}",
     rb'"?Name"?,"?Calls"?,"?TotalDurationNs"?,': "a summary of rocprof without times of events: record a "
     "trace with rocprofv3 --sys-trace",
+    rb'"?Time \(%\)"?,"?Total Time \(ns\)"?,': "a summary of nsys stats without times of events: "
+    "give the report or its *.sqlite",
     rb"Dispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze shows; "
     "hpcprof reads traces and counters that rocprofv3 records itself",
 }
 """Kinds of CSV files by how their header begins."""
+_NVPROF = re.compile(rb"^==\d+== (?:NVPROF is profiling|Profiling (?:application|result))", re.MULTILINE)
+"""A line that nvprof prints, between those of the program."""
 
 
 def foreign_kind(path: Path) -> str:
@@ -231,9 +244,10 @@ def foreign_kind(path: Path) -> str:
         if path.suffix in (".db", ".data") and path.is_file():
             head = content_of(path, 16)
             kind = next((kind for start, kind in _KIND_BY_BEGINNING.items() if head.startswith(start)), "")
-        if path.suffix == ".csv" and path.is_file():
-            head = content_of(path, 256)
+        if path.suffix in (".csv", ".log", ".out", ".txt") and path.is_file():
+            head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
             kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")
+            kind = _FOREIGN[".nvprof"] if _NVPROF.search(head) else kind
         return kind
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"

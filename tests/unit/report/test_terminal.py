@@ -47,6 +47,20 @@ def test_all_columns_are_shown_where_they_fit_and_the_main_ones_elsewhere() -> N
     assert whole_table(BREAKDOWN, [ROW | {"idle_pct": None}], MAIN, 100).keys == MAIN[:-1]
 
 
+def test_a_kernel_takes_one_line_though_its_signature_has_short_words() -> None:
+    kernels = ANALYSES["kernels"]
+    row: Row = dict.fromkeys(column.name for column in kernels.columns)
+    rows = [
+        {**row, "name": f"void {name}<(type)12, 128>(char const*, {'int, ' * 30}int)", "total_ns": 5_000}
+        for name in ("multiply", "normalize")
+    ]
+    console = Console(width=60)
+    with console.capture() as output:
+        console.print(main_table(kernels, rows, ("name", "total_ns"), 60).table)
+    lines = [" ".join(line.split()) for line in output.get().splitlines()]
+    assert lines == ["Name Total", "multiply<12, 128> 5.000 µs", "normalize<12, 128> 5.000 µs"]
+
+
 @pytest.mark.parametrize("width", [60, 50, 40])
 def test_names_of_metrics_break_between_their_words(width: int) -> None:
     compare = ACROSS_RUNS["compare"]

@@ -226,7 +226,7 @@ class _Trace:
 def _events(path: Path) -> Iterator[Event]:
     """Yield the events of a trace; raise `DamagedInput` if it is none."""
     with open_packed(path) as file, damage_as_sentence(path):
-        for batch in TraceStream(file, bare=True).batches():
+        for batch in TraceStream(file).batches():
             yield from filter(None, batch)
 
 

@@ -63,15 +63,14 @@ class TraceStream:
     """The events of a trace in batches, and its other ``properties``.
 
     From the first batch on, ``properties`` holds those before the events; after the last batch, all of them.
-    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. With
-    ``bare``, the list of events may be the whole file. Reading raises `NotATrace`, and whatever reading the
-    file raises.
+    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. Their
+    list may be the whole file. Reading raises `NotATrace`, and whatever reading the file raises.
     """
 
-    def __init__(self, file: BinaryIO, kind: type[Event] = Event, *, bare: bool = False) -> None:
+    def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
         self.properties: dict[str, Any] = {}
         self._file = file
-        self._kind, self._bare = kind, bare
+        self._kind = kind
         self._decoder: msgspec.json.Decoder[Batch] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._head = self._foot = b""
 
@@ -90,7 +89,7 @@ class TraceStream:
         while len(text) < _MAX_EVENT_BYTES:
             more = self._file.read(max(_CHUNK, len(text)))
             text += more
-            if self._bare and text.lstrip().startswith(b"["):
+            if text.lstrip().startswith(b"["):
                 self._head, self._foot = b"{", b"}"
                 return text.lstrip()[1:]
             for key in _KEY.finditer(text):

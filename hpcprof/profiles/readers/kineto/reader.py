@@ -192,7 +192,7 @@ def _load(path: Path, translated: Callable[[Batch], Batch] | None) -> tuple[Trac
     with open_packed(path) as file, damage_as_sentence(path):
         if path.name == MERGED:
             raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
-        stream = TraceStream(file, bare=translated is not None)
+        stream = TraceStream(file)
         for batch in stream.batches():
             events.add(translated(batch) if translated else batch)
         if not events.count and "schemaVersion" not in stream.properties:

@@ -21,7 +21,8 @@ from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.submit.profilers.ncu import complaint
 
 # The program's own output and ncu's messages come before the table.
-_HEADER = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
+# Programs that save it again leave out the quotes.
+_HEADER = re.compile(r'^("?)ID\1,\1Process ID\1,.*\1Kernel Name\1', re.MULTILINE)
 _HEAD_BYTES = 1 << 20
 _FIXED_COLUMNS = ("ID", "Process ID", "Kernel Name")
 _UNIT_ROW = ("Process ID", "Kernel Name")

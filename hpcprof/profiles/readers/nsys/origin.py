@@ -44,7 +44,8 @@ _HARMLESS = (
     # Processes that record nothing, such as those of a data loader.
     (re.compile(r"^No (?:NVTX|OS runtime libraries) events collected"), False),
     # hpcprof reads neither graphics, nor states of threads, nor samples inside the operating system.
-    (re.compile(r"OpenGL|Vulkan|Direct3D|Scheduling information is absent|CPU kernel IP"), False),
+    # Samples of the program are beside its events.
+    (re.compile(r"OpenGL|Vulkan|Direct3D|Scheduling information is absent|CPU (?:kernel )?IP"), False),
 )
 """Warnings that mean no loss, and whether only where the program starts the capture: nsys writes the first
 whenever events come from before the start."""

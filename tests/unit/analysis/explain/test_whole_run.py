@@ -66,6 +66,7 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
     assert "cuda-graph-trace=node" in remedy(LossKind.GRAPH, Subject.GRAPH)
     assert "larger buffers" in remedy(LossKind.MISSING, Subject.LAUNCH)
     assert "cuda-graph-trace=node" in remedy(LossKind.MISSING, Subject.GRAPH)
+    assert "buffers" not in remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "The clock of the GPU changed.")
     unsupported = remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "Device 0: unable to collect GPU activity.")
     assert "supports the device" in unsupported and "buffers" not in unsupported
     never = remedy(

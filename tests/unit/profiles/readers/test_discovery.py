@@ -129,6 +129,9 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ("results.stats.csv", b'"Name","Calls","TotalDurationNs","AverageNs"', "rocprof "),
         ("pmc_perf.csv", b"Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size", "rocprof-compute"),
         ("table.csv", b"rank,step", ""),
+        ("kernels.csv", b"\xef\xbb\xbfTime (%),Total Time (ns),Instances,Name", "nsys stats"),
+        ("slurm-1.out", b"step 1\n==31== NVPROF is profiling process 31, command: ./a\nstep 2", "nvprof,"),
+        ("summary.txt", b"done\n==31== Profiling result:\n Type Time(%)", "nvprof,"),
     ):
         (tmp_path / name).write_bytes(content)
         assert tool in foreign_kind(tmp_path / name)
@@ -148,6 +151,13 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('{\n "data": [\n [ 62, 0, 309432.0 ]],\n "columns": ["time"]}', "Caliper"),
         ('{\n "timemory": {"WALL_CLOCK": {}}}', "timemory"),
         ('{"graph": [{"0": {"data": {"type": "function"}}}]}', "Thicket"),
+        ('[\n {\n "children": [{"frame": {"name": "foo0"}, "metrics": {"time (ns)": 8}}]}]', "proton-viewer"),
+        ('[{"cat" : "Session","dur" :3,"ts" :1,"ph" : "X","name" :"model_loading_uri"}]', "ONNX Runtime"),
+        (
+            '{"traceEvents": [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": '
+            '"/device:GPU:0/stream:15 Compute"}}, {"name": "/device:GPU:0"}]}',
+            "timeline of TensorFlow 1, which",
+        ),
     ],
 )
 def test_traces_of_other_tools_are_named(content: str, kind: str, tmp_path: Path) -> None:

@@ -303,6 +303,12 @@ def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: 
         read(path)
     with pytest.raises(DamagedInput, match="has no events, so nothing was recorded"):
         read(write(path))
+    # Chrome's format allows the list alone.
+    path.write_text(json.dumps([event]))
+    with pytest.raises(DamagedInput, match="none of its 1 event has a category"):
+        read(path)
+    path.write_text(json.dumps([KERNEL]))
+    assert len(read(path).kernels) == 1
     assert len(read(write(path, event, schemaVersion=1)).kernels) == 0
     assert len(read(write(path, event, {**event, "cat": "cpu_op"})).kernels) == 0
 
@@ -327,8 +333,8 @@ def test_the_rank_comes_from_the_trace_before_the_file_name(tmp_path: Path, top:
         (b"\x1f\x8bnonsense", "damaged or truncated"),
         (b"{", "not valid JSON"),
         (b"\xff\xfe\x00", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
-        (b"[]", "no list of traceEvents"),
+        (b"[" * 100_000, "ends in the middle of an event"),
+        (b"[]", "has no events"),
         (b"{}", "no list of traceEvents"),
         (b'{"traceEvents": {}}', "no list of traceEvents"),
     ],

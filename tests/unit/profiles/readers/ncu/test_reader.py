@@ -165,6 +165,14 @@ def test_messages_and_the_programs_output_around_the_table_are_passed_over(tmp_p
     assert read(path).kernels == read(DATA / "sp.details.csv.gz").kernels
 
 
+def test_a_table_that_a_spreadsheet_saved_again_without_quotes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.csv"
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file).writerows(csv.reader(text("sp.details.csv.gz").splitlines()))
+    assert find_profiles(tmp_path) == [path]
+    assert read(path).kernels == read(DATA / "sp.details.csv.gz").kernels
+
+
 def test_a_metric_without_a_value_is_absent() -> None:
     header, units, *_, row = text("ddp.raw.csv.gz").splitlines()
     for nothing in ("nan", "n/a", ""):

@@ -266,6 +266,7 @@ def test_events_that_are_missing_after_a_window_are_no_loss(mark: str, kind: Los
     ("text", "kind"),
     [
         ("Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", LossKind.NOTE),
+        ("Collection of CPU IP/backtrace samples or context switch data disabled.", LossKind.NOTE),
         ("Not all OpenGL events might have been collected.", LossKind.NOTE),
         ("Scheduling information is absent.", LossKind.NOTE),
         ("No OS runtime libraries events collected. Does the process use OS runtime?", LossKind.NOTE),
