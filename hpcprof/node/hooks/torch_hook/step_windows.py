@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -30,6 +31,9 @@ _WARM_UP, _MAX_ALONE_STEPS, _FEWEST_ALONE = 3, 40, 4
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "LANG", "LC_ALL")
 """The environment variables of a program that `Nvtx.end` starts."""
 
+_LONGEST_END_S = 60.0
+"""The longest time for which the end of a program waits for Nsight Systems to end its session."""
+
 _ALL_THREADS = 0
 _ROCTX = (None, "librocprofiler-sdk-roctx.so")
 
@@ -56,6 +60,13 @@ class Nvtx:
         with suppress(OSError):
             command = ["nsys", "stop", f"--session={session}"]
             self._ending = os.posix_spawnp(command[0], command, environment, file_actions=silent)
+            atexit.register(self.await_end)
+
+    def await_end(self) -> None:
+        """Wait until the session has ended: nsys 2025.3 writes no report if the program ends before that."""
+        limit = time.monotonic() + _LONGEST_END_S
+        while not self.has_ended() and time.monotonic() < limit:
+            time.sleep(0.05)
 
     def has_ended(self) -> bool:
         """Return whether the session has ended, and its hooks in CUDA's calls are gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,6 +136,19 @@ def test_a_window_has_the_same_steps_on_all_ranks(
         clock.now += step_s
         made.stepped(OPTIMIZER)
     assert sum(span["steps"] for span in json.loads((tmp_path / "alone").read_text())) >= 8
+
+
+def test_a_program_ends_after_the_session_that_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit, waits = list[Callable[[], None]](), [(7, 0), (0, 0), (0, 0)]
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("os.posix_spawnp", lambda *_, **__: 7)
+    monkeypatch.setattr("os.waitpid", lambda *_: waits.pop())
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=None))
+    Nvtx().end("window1")
+    (wait,) = at_exit
+    wait()
+    assert not waits
 
 
 @pytest.mark.parametrize("steps", [0, 2])
