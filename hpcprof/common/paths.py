@@ -21,6 +21,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def time_written(path: Path) -> float:
+    """Return when a file was last written, in s since 1970 by its file system's clock; 0 without the file."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def working_folder() -> Path:
     """Return the working folder by the name that the shell has for it: links may lead elsewhere on nodes."""
     named = Path(os.environ.get("PWD", ""))

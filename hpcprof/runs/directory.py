@@ -18,7 +18,7 @@ from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, is_possible, parsed_count, read_file, read_text
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
-from hpcprof.common.paths import from_root, working_folder
+from hpcprof.common.paths import from_root, time_written, working_folder
 from hpcprof.common.private import make_private, private_mode
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.runs.config import default_runs_dir, group_may_read
@@ -472,11 +472,7 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
 
 def _age(manifest: Path) -> tuple[str, float]:
     """Return a sort key: the time in the id, then the time when job.sh was written."""
-    try:
-        written = (manifest.parent / "job.sh").stat().st_mtime
-    except OSError:
-        written = 0.0  # the user has removed it
-    return manifest.parent.name[:15], written
+    return manifest.parent.name[:15], time_written(manifest.parent / "job.sh")
 
 
 def _git_state(directory: Path) -> GitState | None:

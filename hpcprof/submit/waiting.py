@@ -129,7 +129,7 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
             cancel(remaining)
             requested = time.monotonic()
         time.sleep(min(pause, _REPEAT_SECONDS))
-    named = ", ".join(f"{run.id} is {states[run.id].state.value}" for run in remaining)
+    named = ", ".join(f"{run.id} is {states[run.id]}" for run in remaining)
     sentence = f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
     raise SchedulerError(sentence)
 

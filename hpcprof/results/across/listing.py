@@ -15,6 +15,7 @@ from hpcprof.common.decode import from_json
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.common.logs import left_out_if_damaged
 from hpcprof.common.masking import masked, masked_command
+from hpcprof.common.paths import time_written
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
@@ -224,13 +225,9 @@ def _start(run: Run) -> datetime | None:
 
 def job_seconds(run: Run, now: float | None = None) -> float | None:
     """Return the time from the start of job.sh to its end, or to ``now``; None if one is unknown."""
-    start = _time_written(run, "started")
     # `ended` is of the supervisor on this machine: it also knows the end of a job that was killed.
-    end = now or _time_written(run, "finished") or _time_written(run, "ended")
-    return None if start is None or end is None or end < start else round(end - start, 3)
-
-
-def _time_written(run: Run, name: str) -> float | None:
-    with suppress(OSError):
-        return (run.path / "state" / name).stat().st_mtime
-    return None
+    start, finished, ended = (
+        time_written(run.path / "state" / name) for name in ("started", "finished", "ended")
+    )
+    end = now or finished or ended
+    return round(end - start, 3) if 0 < start <= end else None

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcprof.common.paths import time_written
 from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
 from hpcprof.runs.directory import Run
 
@@ -42,7 +43,5 @@ def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | No
 
 def _collect_time(runs_dir: Path, run_id: str) -> float:
     # Earlier versions of hpcprof left only the second one, and only for timelines.
-    for kind in (_COLLECTED_FILE, ORIGINS):
-        with suppress(OSError):
-            return (runs_dir / EVENTS / kind / run_key(run_id)).stat().st_mtime
-    return 0.0
+    folders = (runs_dir / EVENTS / kind / run_key(run_id) for kind in (_COLLECTED_FILE, ORIGINS))
+    return next(filter(None, map(time_written, folders)), 0.0)

@@ -17,6 +17,7 @@ import msgspec
 from hpcprof.common.decode import from_json, last_lines, open_regular, parsed_count, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
+from hpcprof.common.paths import time_written
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.rank_selection import place_conditions
@@ -239,22 +240,15 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
 
 def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
     """Add which ranks had ended before with exit code 0: others notice it, and launchers of MPI kill them."""
+    state, codes = run.path / "state", run.rank_exit_codes().items()
     names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
-    moment = next(filter(None, (_time_written(run, name) for name in names)), float("inf"))
-    codes = run.rank_exit_codes().items()
+    moment = next(filter(None, (time_written(state / name) for name in names)), float("inf"))
     ended = [
-        rank for rank, code in codes if code == 0 and _time_written(run, f"rank{rank:05d}.exit") < moment
+        rank for rank, code in codes if code == 0 and time_written(state / f"rank{rank:05d}.exit") < moment
     ]
     sentence = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
     killed = failure.how == _KILLED_NOTE or failure.exit_code in _KILLED_CODES
     return replace(failure, before=sentence) if failure.noticed_another or killed else failure
-
-
-def _time_written(run: Run, name: str) -> float:
-    """Return when a fact of the run was written, by the clock of its file system; 0 if it was not."""
-    with suppress(OSError):
-        return (run.path / "state" / name).stat().st_mtime
-    return 0.0
 
 
 def _starts_ranks(run: Run) -> bool:

@@ -4,7 +4,7 @@ import os
 import pwd
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
@@ -46,6 +46,8 @@ class JobStatus:
     reason: str = ""
     exit_code: int | None = None
     provisional: bool = False
+    listed: bool = field(default=False, compare=False)
+    """True if the scheduler lists the job and says since when, even where it does not know its state."""
 
     def __str__(self) -> str:
         return f"{self.state.value}: {self.reason}" if self.reason else self.state.value

@@ -4,12 +4,14 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
 from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
+from hpcprof.common.paths import time_written
 from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
@@ -176,7 +178,8 @@ class BatchClient(SchedulerClient):
         for run in runs:
             record = records.get(ids[run.id])
             if record is None or not _is_of_another(record, run):
-                judged[run.id] = status_from_record(run, record)
+                listed = record is not None and record.submitted_seconds is not None
+                judged[run.id] = replace(status_from_record(run, record), listed=listed)
             else:
                 left = status_from_record(run, None)
                 judged[run.id] = (
@@ -212,7 +215,7 @@ class BatchClient(SchedulerClient):
         states = self.poll(runs)
         still_open = [run for run in runs if not states[run.id].state.ended]
         for run in still_open:
-            if states[run.id].state is JobState.UNKNOWN:
+            if states[run.id].state is JobState.UNKNOWN and not states[run.id].listed:
                 raise SchedulerError(f"{run.id} was not cancelled: {states[run.id].reason}")
         # A job that is being submitted at this moment has no id yet: whoever waits for the end cancels again.
         alive = [run for run in still_open if run.job_id]
@@ -237,17 +240,9 @@ def _is_of_another(record: Record, run: Run) -> bool:
     created = datetime.fromisoformat(run.manifest.created).timestamp()
     # A job that is queued again counts as submitted then; it keeps its script. One that was submitted by hand
     # has noted its id since.
-    noted = max(created, _modification_time(run.path / "state" / JOB_ID_FILE))
+    noted = max(created, time_written(run.path / "state" / JOB_ID_FILE))
     is_later = submitted - noted > _SUBMISSION_SECONDS
     return submitted - created < -_SUBMISSION_SECONDS or (record.script != "" and is_later)
-
-
-def _modification_time(file: Path) -> float:
-    """Return the time at which a file was last written (s since 1970); 0 without the file."""
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _names(script: Path, folder: Path) -> bool:

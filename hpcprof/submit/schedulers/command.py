@@ -6,8 +6,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -152,6 +153,17 @@ def complaint(text: str) -> str:
     """Return the error that a command printed as the end of a sentence, without the command's usage."""
     lines = [line.strip() for line in text.partition("\nusage:")[0].splitlines() if line.strip()]
     return " ".join(lines).rstrip(".") or "it gave no reason"
+
+
+def seconds_since(moment: str, layout: str, now: float | None) -> float | None:
+    """Return the seconds from a time in UTC, as `datetime.strptime` reads it, to ``now`` (s since 1970).
+
+    None if either is unknown: schedulers write N/A, Unknown or nothing.
+    """
+    with suppress(ValueError):
+        if now is not None:
+            return now - datetime.strptime(f"{moment} Z", f"{layout} %z").timestamp()
+    return None
 
 
 def parse_array_indices(text: str) -> list[int]:

@@ -225,7 +225,14 @@ def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
         raise SchedulerError("the output of flux jobs is not as expected.") from None
 
 
-_WAITING_STATES = {"NEW": "", "DEPEND": "waits for another job to succeed", "PRIORITY": "", "SCHED": ""}
+_WAITING_STATES = ("NEW", "DEPEND", "PRIORITY", "SCHED")
+_DEPENDENCIES = {
+    "after-success=": "waits for another job to succeed",
+    "after-": "waits for another job",
+    "begin-time=": "its start time has not been reached",
+    "max-": "a limit of the user, the bank or the queue is reached",
+}
+"""The meanings of dependencies, by the beginnings of their descriptions (flux-core, flux-accounting)."""
 _RUNNING_STATES = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
 
 
@@ -233,13 +240,23 @@ def _record(job: Mapping[str, Any], now: float) -> Record:
     state = job.get("state")
     if state in _WAITING_STATES:
         is_held = job.get("urgency") == 0
-        words = "held: flux job urgency JOB default releases it" if is_held else _WAITING_STATES[state]
-        return Record(JobState.QUEUED, words)
+        return Record(
+            JobState.QUEUED, "held: flux job urgency JOB default releases it" if is_held else _waits_for(job)
+        )
     if state in _RUNNING_STATES:
         return Record(JobState.RUNNING, _RUNNING_STATES[state])
     if state != "INACTIVE":
         return Record(JobState.UNKNOWN, f"Flux calls its state {state}")
     return _ended_record(job, now)
+
+
+def _waits_for(job: Mapping[str, Any]) -> str:
+    """Return what a job waits for: its dependencies, or what the scheduler notes of it (RFC 27)."""
+    reasons = []
+    for name in job.get("dependencies") or ():
+        words = next((text for start, text in _DEPENDENCIES.items() if name.startswith(start)), "waits")
+        reasons.append(f"{words} ({name})")
+    return "; ".join(reasons) or (job.get("annotations") or {}).get("sched", {}).get("reason_pending", "")
 
 
 def _ended_record(job: Mapping[str, Any], now: float) -> Record:

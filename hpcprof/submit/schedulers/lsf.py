@@ -8,7 +8,6 @@ guide to Summit.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -26,6 +25,7 @@ from hpcprof.submit.schedulers.command import (
     complaint,
     run_scheduler_command,
     run_submission,
+    seconds_since,
     submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import GPUS, directive_value, gpus_per_node
@@ -179,7 +179,7 @@ def parse_bjobs(code: int, out: str, error: str, now: datetime) -> dict[str, Rec
         str(job["JOBID"]): replace(
             _record(job),
             script=str(job.get("OUTPUT_FILE") or ""),
-            submitted_seconds=_seconds_since(str(job.get("SUBMIT_TIME", "")), now),
+            submitted_seconds=_age(str(job.get("SUBMIT_TIME", "")), now),
         )
         for job in _jobs(code, out, error)
     }
@@ -216,12 +216,16 @@ _STATES = {
     "USUSP": JobState.RUNNING,
     "SSUSP": JobState.RUNNING,
     "DONE": JobState.COMPLETED,
+    "UNKWN": JobState.UNKNOWN,
+    "ZOMBI": JobState.UNKNOWN,
 }
 _WORDS = {
     "PSUSP": "held: bresume releases it",
     "PROV": "its nodes are being made ready",
     "USUSP": "suspended by a user: bresume continues it",
     "SSUSP": "suspended by the scheduler",
+    "UNKWN": "LSF has lost contact with its node, where it may still run",
+    "ZOMBI": "it was killed while LSF had no contact with its node: bkill -r removes it",
 }
 _SUBMIT_TIME = re.compile(
     r"(?:\w{3} )?(?P<day>[A-Z][a-z]{2} +\d{1,2}) +(?P<time>\d{1,2}:\d{2})(?::\d{2})?(?: +(?P<year>\d{4}))?"
@@ -256,10 +260,9 @@ def _record(job: Mapping[str, Any]) -> Record:
     word = str(job.get("STAT", ""))
     if word == "EXIT":
         return _failed_record(job)
-    state = _STATES.get(word, JobState.UNKNOWN)
-    if state is JobState.UNKNOWN:
-        lost = "LSF has lost contact with its node"
-        return Record(state, lost if word == "UNKWN" else f"LSF calls its state {word}")
+    if word not in _STATES:
+        return Record(JobState.UNKNOWN, f"LSF calls its state {word}")
+    state = _STATES[word]
     if state is JobState.COMPLETED:
         return Record(state, "", 0)
     reason = str(job.get("PEND_REASON") or "") if state is JobState.QUEUED else ""
@@ -268,20 +271,15 @@ def _record(job: Mapping[str, Any]) -> Record:
     return Record(state, _WORDS.get(word) or reason.rstrip("; "))
 
 
-def _seconds_since(submitted: str, now: datetime) -> float | None:
+def _age(submitted: str, now: datetime) -> float | None:
     """Return the seconds since ``Nov 29 13:47``, in UTC; seconds and year may follow the minutes."""
-    match = _SUBMIT_TIME.match(submitted)
-    with suppress(ValueError):
-        if match and (year := match["year"]):
-            return (now - _moment(match, int(year))).total_seconds()
-        if match:
-            ages = ((now - _moment(match, now.year - back)).total_seconds() for back in (0, 1))
-            return next((age for age in ages if age > -_CLOCK_SECONDS), None)
-    return None
-
-
-def _moment(match: re.Match[str], year: int) -> datetime:
-    return datetime.strptime(f"{year} {match['day']} {match['time']} Z", "%Y %b %d %H:%M %z")
+    if not (match := _SUBMIT_TIME.match(submitted)):
+        return None
+    ages = (
+        seconds_since(f"{year} {match['day']} {match['time']}", "%Y %b %d %H:%M", now.timestamp())
+        for year in ([match["year"]] if match["year"] else [now.year, now.year - 1])
+    )
+    return next((age for age in ages if age is not None and age > -_CLOCK_SECONDS), None)
 
 
 def _failed_record(job: Mapping[str, Any]) -> Record:

@@ -45,6 +45,7 @@ from hpcprof.submit.schedulers.command import (
     read_words,
     run_scheduler_command,
     run_submission,
+    seconds_since,
     submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import (
@@ -450,7 +451,7 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
         job_id: replace(
             record_from_attributes(job, asked_at),
             script=job.get("Submit_arguments", ""),
-            submitted_seconds=_seconds_since(job.get("ctime", ""), asked_at),
+            submitted_seconds=seconds_since(job.get("ctime", ""), "%a %b %d %H:%M:%S %Y", asked_at),
         )
         for job_id, job in attributes.items()
         if array_of(job_id) == job_id or "array_index" in job
@@ -605,14 +606,6 @@ def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
         holds = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
         return "; ".join([*holds, comment] if comment else holds)
     return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")
-
-
-def _seconds_since(when: str, asked_at: float | None) -> float | None:
-    """Return the seconds from a time that qstat printed in UTC to ``asked_at``; None if one is unknown."""
-    with suppress(ValueError):
-        moment = datetime.strptime(f"{when} Z", "%a %b %d %H:%M:%S %Y %z")
-        return None if asked_at is None else asked_at - moment.timestamp()
-    return None
 
 
 def _ended_record(job: Mapping[str, str], asked_at: float | None) -> Record:

@@ -38,6 +38,7 @@ from hpcprof.submit.schedulers.command import (
     read_words,
     run_scheduler_command,
     run_submission,
+    seconds_since,
     submission_error,
 )
 from hpcprof.submit.schedulers.scheduler import (
@@ -436,6 +437,7 @@ SCRIPTS_FORMAT = "%F %o"
 # SubmitLine may contain anything, also the separator.
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End", "Submit", "SubmitLine")
 
+_TIME = "%Y-%m-%dT%H:%M:%S"
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
 _TOO_LONG = "other parameter too long"
@@ -481,7 +483,9 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
                 columns[_REASON:][:_SUBMITTED].strip(),
                 columns[_REASON + _SUBMITTED :].strip(),
             )
-            records[job_id] = replace(record, script=script, submitted_seconds=_seconds_since(submitted, now))
+            records[job_id] = replace(
+                record, script=script, submitted_seconds=seconds_since(submitted, _TIME, now)
+            )
     return _by_member(records)
 
 
@@ -509,7 +513,7 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
             job_id, state, exit_code, end, submitted, command = [*values, "", ""][: len(SACCT_FIELDS)]
             record = _record(state, "", _from_pair(exit_code), end, now)
             if record.state.ended:
-                seconds = _seconds_since(submitted, now)
+                seconds = seconds_since(submitted, _TIME, now)
                 records[job_id] = replace(record, script=command, submitted_seconds=seconds)
     return _by_member(records)
 
@@ -551,7 +555,7 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
         return Record(present, words)
     # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
     exit_code = code if present is JobState.COMPLETED or code else None
-    return Record(present, words, exit_code, _seconds_since(end, now), preempted=word == "PREEMPTED")
+    return Record(present, words, exit_code, seconds_since(end, _TIME, now), preempted=word == "PREEMPTED")
 
 
 def _from_wait_status(text: str) -> int | None:
@@ -568,13 +572,6 @@ def _from_pair(text: str) -> int | None:
     if not code.isdigit() or not signal.isdigit():
         return None
     return int(code) or -int(signal)
-
-
-def _seconds_since(end: str, now: float) -> float | None:
-    try:
-        return now - datetime.strptime(f"{end}Z", "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:  # N/A, Unknown, None
-        return None
 
 
 def _check(command: str, code: int, error: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchClient
 from hpcprof.submit.schedulers.command import parse_array_indices
@@ -94,3 +95,17 @@ def test_another_job_with_the_id_of_a_run_is_not_taken_for_it_and_never_cancelle
     assert is_own or (status.provisional and "another job" in status.reason)
     client.cancel(run)
     assert bool(scheduler.cancelled) == is_own
+
+
+@pytest.mark.parametrize("seconds", [60.0, None])
+def test_a_job_whose_node_is_out_of_reach_is_cancelled_and_one_that_is_not_listed_is_not(
+    make_run: MakeRun, seconds: float | None
+) -> None:
+    run = make_run(scheduler="slurm")
+    scheduler = Listing(Record(JobState.UNKNOWN, "its node is out of reach", submitted_seconds=seconds))
+    if seconds is None:
+        with pytest.raises(SchedulerError, match="was not cancelled: its node is out of reach"):
+            BatchClient(scheduler).cancel(run)
+    else:
+        BatchClient(scheduler).cancel(run)
+    assert bool(scheduler.cancelled) == (seconds is not None)

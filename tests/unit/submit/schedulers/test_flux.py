@@ -49,8 +49,27 @@ def test_a_job_has_its_name_and_the_time_of_its_submission() -> None:
     assert (record.script, record.submitted_seconds) == ("train", 60)
 
 
+@pytest.mark.parametrize(
+    ("dependencies", "words"),
+    [
+        (["after-success=ƒ3"], "waits for another job to succeed (after-success=ƒ3)"),
+        (["after-finish=ƒ3"], "waits for another job (after-finish=ƒ3)"),
+        (["begin-time=1795871460.000"], "its start time has not been reached (begin-time=1795871460.000)"),
+        (
+            ["max-running-jobs-user-limit", "dws-create"],
+            "a limit of the user, the bank or the queue is reached (max-running-jobs-user-limit); "
+            "waits (dws-create)",
+        ),
+    ],
+)
+def test_a_job_that_waits_names_what_for(dependencies: list[str], words: str) -> None:
+    assert shown(state="DEPEND", urgency=16, dependencies=dependencies) == Record(JobState.QUEUED, words)
+
+
 def test_jobs_that_wait_run_or_lost_what_they_depended_on() -> None:
-    assert shown(state="DEPEND", urgency=16) == Record(JobState.QUEUED, "waits for another job to succeed")
+    assert shown(state="DEPEND") == shown(state="SCHED", annotations={}) == Record(JobState.QUEUED)
+    note = {"sched": {"reason_pending": "insufficient resources"}}
+    assert shown(state="SCHED", urgency=16, annotations=note).reason == "insufficient resources"
     assert shown(state="SCHED", urgency=0).reason == "held: flux job urgency JOB default releases it"
     assert shown(state="RUN") == Record(JobState.RUNNING)
     assert shown(state="CLEANUP").state is JobState.RUNNING

@@ -66,7 +66,17 @@ def test_a_job_has_its_output_and_the_time_of_its_submission(submitted: str, sec
             {"STAT": "EXIT", "EXIT_CODE": "137", "EXIT_REASON": "TERM_MEMLIMIT: job killed"},
             (JobState.FAILED, "it used more memory than it asked for"),
         ),
-        ({"STAT": "UNKWN"}, (JobState.UNKNOWN, "LSF has lost contact with its node")),
+        (
+            {"STAT": "UNKWN"},
+            (JobState.UNKNOWN, "LSF has lost contact with its node, where it may still run"),
+        ),
+        (
+            {"STAT": "ZOMBI"},
+            (
+                JobState.UNKNOWN,
+                "it was killed while LSF had no contact with its node: bkill -r removes it",
+            ),
+        ),
     ],
 )
 def test_states_and_termination_reasons(job: dict[str, str], expected: tuple[JobState, str]) -> None:
