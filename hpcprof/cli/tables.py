@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hpcprof.results.store.analysis_table import AnalysisTable
 
 _GAP = 2
-_MIN_SHORTENED_WIDTH = 12
-"""The fewest characters shown of a column that is cut."""
+_MIN_SHORTENED_WIDTH, _MAX_SHORTENED_WIDTH = 12, 200
+"""The fewest and the most characters shown of a column that is cut."""
 
 format_option = format_among("table", "csv", "json", help="How the rows are written.")
 
@@ -49,13 +49,14 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     """Print columns by heading as far as the terminal is wide enough, and return the headings left out.
 
     Output that is not a terminal gets all columns. ``order`` has the headings, the most important first; the
-    column ``shortened`` is cut to the width that the others leave.
+    column ``shortened`` is cut to the width that the others leave, and everywhere to `_MAX_SHORTENED_WIDTH`.
     """
     from rich.table import Table
 
     out = console()
     wide = out.is_terminal or "COLUMNS" in os.environ
     needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
+    needed[shortened] = min(needed[shortened], _MAX_SHORTENED_WIDTH)
     free_width = out.width if wide else sum(needed.values()) + _GAP * len(needed)
     least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
     visible_names = {order[0]}

@@ -21,6 +21,8 @@ Where = Literal["exception", "errors", "job_errors", "job_end", "launch"]
 _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
 _INNER_ERRORS = re.compile(r"""^ *File "[^"\n]+", line \d+.*\n(?:[ \t].*\n)*(\S.*)""", re.MULTILINE)
 """The errors at the ends of tracebacks."""
+_ENDED_CONNECTIONS = ("EOFError", "ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError")
+"""Exceptions of a program that loses another process, such as one that it has started."""
 _LONGEST_MESSAGE = 300
 _UNLIMITED_BYTES = 1 << 60
 """From this number of bytes on, a control group has no limit of its memory."""
@@ -112,6 +114,16 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
             limit = int(groups["limit"]) if groups.get("limit", "").isdigit() else None
             return FailureCause(pattern.name, meaning, pattern.blames == "other", rank, pattern.state, limit)
     return None
+
+
+def find_process_cause(note: ExceptionNote, errors: str) -> FailureCause | None:
+    """Return the last other error in the errors of a rank whose exception tells that a process had ended."""
+    inner_errors = [line for line in _INNER_ERRORS.findall(errors) if not line.startswith(_ENDED_CONNECTIONS)]
+    if note.type not in _ENDED_CONNECTIONS or not inner_errors:
+        return None
+    cause = find_cause("exception", inner_errors[-1])
+    meaning = cause.meaning if cause else _printable(inner_errors[-1])
+    return FailureCause("other_process", f"a process of the program had failed: {meaning}")
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from hpcprof.submit.runs.failure_causes import (
     ExceptionNote,
     FailureCause,
     find_cause,
+    find_process_cause,
     memory_cause,
     patterns,
     read_exception,
@@ -40,6 +41,8 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 TAIL_LINES = 20
 _TAIL_BYTES = 1 << 20
 _SIGNAL_BASE = 128  # a shell reports a program that signal n killed as 128 + n
+_TIMED_OUT = 124
+"""The exit code of ``timeout`` of GNU, which ended its program."""
 _OWN_SIGNALS = {
     _SIGNAL_BASE + number
     for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS)
@@ -348,14 +351,23 @@ def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, ho
     cause = find_cause("exception", f"{note.type}: {note.message}") if note is not None else None
     if killed is not None and (signal_name(exit_code) == "SIGKILL" or (cause and cause.name == _LOADER)):
         cause = killed
-    elif note is None and exit_code != 0:
-        cause = find_cause("errors", "\n".join(lines))
-        if cause is None:
-            # A rank may say that another one failed long before its last lines.
-            text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
-            noticed = find_cause("errors", text)
-            cause = noticed if noticed and noticed.blames_other else None
+    elif cause is None and exit_code != 0:
+        # A rank may say that another one failed long before its last lines.
+        errors = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
+        if note is not None:
+            cause = find_process_cause(note, errors)
+        elif (cause := find_cause("errors", "\n".join(lines))) is None:
+            noticed = find_cause("errors", errors)
+            cause = noticed if noticed and noticed.blames_other else _time_limit(run, exit_code)
     return RankFailure(rank, exit_code, lines, first, note, how, cause)
+
+
+def _time_limit(run: Run, exit_code: int | None) -> FailureCause | None:
+    """Return that ``timeout`` in the command ended its program, as its exit code tells."""
+    words = run.manifest.job.arguments if run.manifest is not None else []
+    if exit_code != _TIMED_OUT or "timeout" not in (PurePath(word).name for word in words):
+        return None
+    return FailureCause("timeout", "timeout, in the command, ended the program")
 
 
 def first_failure(run: Run) -> RankFailure | None:

@@ -17,6 +17,8 @@ MEANINGS = {
     "host_memory_torch": "out of host memory: 4503599627370496 bytes asked",
     "host_memory_numpy": "out of host memory: 8.00 PiB asked",
     "data_loader": "a worker of its data loader is killed by signal: Killed",
+    "socket_path": "a socket's path, which begins with TMPDIR, is too long for the system (107 characters): "
+    "set a shorter TMPDIR",
     "shared_memory": "no space left on /dev/shm, the shared memory of the node",
     "nccl_watchdog": "NCCL timed out in collective 4, ALLREDUCE, which other ranks had not ended",
     "torch_teardown": "a thread still ran when the program ended, after its work: "

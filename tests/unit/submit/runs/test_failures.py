@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -159,6 +160,36 @@ def test_the_error_of_another_process_is_told_in_place_of_the_words_around_its_t
         "rank 0: exit code 1 (ValueError: no such batch, at train.py:10 in step)",
         "rank 1: exit code 1 (torch.ProcessRaisedException: KeyError: 'x', at train.py:11 in step)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("KeyError: 'x'", "KeyError: 'x'"),
+        ("OSError: AF_UNIX path too long", "a socket's path, which begins with TMPDIR, is too long .*"),
+    ],
+)
+def test_the_error_of_a_process_whose_end_the_program_noticed_is_told(
+    error: str, said: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, ranks=1)
+    note_exception(run, 0, "EOFError", "")
+    frame = 'Traceback (most recent call last):\n  File "/a/b.py", line 7, in f\n    g()\n'
+    (tmp_path / "logs/rank00000.err").write_text(f"{frame}{error}\n{frame}EOFError\n")
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    told = r"rank 0: exit code 1 \(EOFError, at train.py:10 in step: a process of the program had failed: "
+    assert re.fullmatch(rf"{told}{said}\)", str(failed_ranks(run)[0]))
+    note_exception(run, 0, "ValueError", "no such batch")
+    assert failed_ranks(run)[0].cause is None
+
+
+def test_timeout_in_the_command_is_the_reason_of_its_exit_code(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.exit").write_text("124\n")
+    assert str(failed_ranks(run)[0]) == "rank 0: exit code 124"
+    assert run.manifest is not None
+    run.manifest.job.arguments[:] = ["/usr/bin/timeout", "2h", "./solver"]
+    assert str(failed_ranks(run)[0]) == "rank 0: exit code 124 (timeout, in the command, ended the program)"
 
 
 def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_path: Path) -> None:
