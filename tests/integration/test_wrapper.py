@@ -709,6 +709,7 @@ OUTER_JOB = {
     **{"NODE_RANK": "7", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1"},
     **{"PET_RDZV_ENDPOINT": "10.0.0.1:1", "PET_MASTER_ADDR": "10.0.0.1", "HOROVOD_RANK": "3"},
     **{"HOROVOD_LOCAL_SIZE": "4", "PADDLE_TRAINER_ID": "1"},
+    **{"HYDRA_HOST_FILE": "/hosts", "MPIEXEC_TIMEOUT": "2", "HYDRA_LAUNCHER": "ssh"},
     **{
         "TF_CONFIG": '{"task": {"index": 1}}',
         "JAX_PROCESS_ID": "1",
@@ -797,6 +798,18 @@ def test_a_script_that_traps_the_warning_gets_it(tmp_path: Path) -> None:
         asked = job(nodes=1, ranks_per_node=1, arguments=arguments, signal="USR1@60")
         assert start_job(tmp_path, asked, []).wait() == 0
         assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\n"
+
+
+def test_a_trap_in_a_script_that_another_one_calls_gets_the_warning(tmp_path: Path) -> None:
+    (tmp_path / "outer.sh").write_text(f"#!/bin/bash\nkill -s USR1 $$\n{tmp_path}/inner.sh\necho $own ends\n")
+    (tmp_path / "inner.sh").write_text("#!/bin/bash\ntrap 'echo trapped' USR1\nkill -s USR1 $$\n")
+    (tmp_path / "own.bash").write_text("own=outer\n")
+    for script in ("outer.sh", "inner.sh"):
+        (tmp_path / script).chmod(0o755)
+    asked = job(nodes=1, ranks_per_node=1, arguments=[f"{tmp_path}/outer.sh"], signal="USR1@60")
+    environment = {"BASH_ENV": "${FOLDER}/own.bash", "FOLDER": str(tmp_path)}
+    assert start_job(tmp_path, asked, [], **environment).wait() == 0
+    assert (tmp_path / "logs/rank00000.out").read_text() == "trapped\nouter ends\n"
 
 
 def test_a_working_directory_that_the_node_does_not_have_is_named(tmp_path: Path) -> None:
@@ -1013,6 +1026,13 @@ def test_ranks_meet_at_a_port_on_which_no_other_program_of_the_node_listens(tmp_
         given = {"PBS_JOBID": f"{port - 20000}.pbs", "PBS_NODEFILE": str(tmp_path / "hosts"), **os.environ}
         subprocess.run(["/bin/bash", str(tmp_path / "job.sh")], env=given, capture_output=True)
     assert port < int((tmp_path / "state/meeting").read_text().rpartition(":")[2]) < port + 1000
+    # Runs of one allocation, as hpcprof run --here starts them, may begin at the same time.
+    ports = set()
+    for _ in range(2):
+        here = {**given, "HPCPROF_JOB_DIRECTORY": str(tmp_path)}
+        subprocess.run(["/bin/bash", str(tmp_path / "job.sh")], env=here, capture_output=True)
+        ports.add((tmp_path / "state/meeting").read_text())
+    assert len(ports) == 2
 
 
 def listening(port: int) -> socket.socket | None:
@@ -1062,19 +1082,22 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, tmp_path: Path) -> None:
-    def seen(rank: int, ranks: int, given: str | None = None) -> str:
+    def seen(rank: int, ranks: int, given: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES") -> str:
         asked = job(nodes=1, ranks_per_node=ranks, no_telemetry=True, stall_timeout=0)
-        folder = tmp_path / f"{rank}-{ranks}-{given}"
+        folder = tmp_path / f"{rank}-{ranks}-{given}-{variable}"
         for name in ("state", "logs"):
             (folder / name).mkdir(parents=True)
         rendering = Rendering(folder, ["hpcprof"], ["mpiexec", "-n", str(ranks)], ["true"])
         site = msgspec.structs.replace(load_site("local"), node=Node(gpus=3))
-        site = msgspec.structs.replace(site, affinity=Affinity(devices=["2", "1", "0"]))
+        site = msgspec.structs.replace(site, affinity=Affinity(variable, ["2", "1", "0"]))
         (folder / "wrapper.sh").write_text(render(site, asked, rendering)["wrapper.sh"])
         numbers = {"PMI_RANK": rank, "PMI_SIZE": ranks, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": ranks}
         variables = {name: str(number) for name, number in numbers.items()}
         variables |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-        command = [shell, str(folder / "wrapper.sh"), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+        command = [
+            *(shell, str(folder / "wrapper.sh"), "sh", "-c"),
+            "echo $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES",
+        ]
         subprocess.run(command, env={"PATH": os.environ["PATH"], **variables}, check=True)
         return (folder / f"logs/rank{rank:05d}.out").read_text().strip()
 
@@ -1082,6 +1105,8 @@ def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, 
     assert [seen(rank, 8) for rank in range(8)] == ["2", "2", "2", "1", "1", "1", "0", "0"]
     assert seen(1, 3, "0,1,2") == "1"
     assert [seen(1, 3, given) for given in ("4,5", "MIG-a,MIG-b,MIG-c")] == ["4,5", "MIG-a,MIG-b,MIG-c"]
+    # It would choose by number from what the other one leaves: none.
+    assert seen(1, 3, "2", "ROCR_VISIBLE_DEVICES") == "1"
 
 
 MPS_DAEMON = """#!/bin/sh

@@ -25,6 +25,7 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.walltime import capture_lead, early_signal, format_walltime, warning_of
+from hpcprof.submit.jobs.workers import scripts_of
 from hpcprof.submit.launchers import (
     LAUNCHERS,
     MEETING,
@@ -137,6 +138,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """True if a process runs beside the ranks of each node: samples, stalls, failures, signals, leftovers."""
     early_signal: str = ""
     """The signal before the limit, whoever sends it."""
+    has_traps: bool = False
+    """True if a script that the program starts has a trap."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     withheld_signals: Sequence[str] = ("XCPU",)
@@ -244,7 +247,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         run_directory=str(rendering.run_directory),
         command_line=shlex.join(rendering.command_line),
         directives=(directives := scheduler.directives(site, job)),
-        early_signal=early_signal(job.signal, directives),
+        early_signal=(signal := early_signal(job.signal, directives)),
+        has_traps=bool(signal) and any("trap " in text for _, text in scripts_of(job)),
         launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
         in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",
@@ -301,6 +305,10 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
         texts[f"{START_UP}/{PROGRAM_WORDS}"] = _source(program_words)
+    if signal:
+        # Bash reads it first; then it reads the user's own, as it would have.
+        inherited = 'eval "[ ! -r \\"$HPCPROF_BASH_ENV\\" ] || . \\"$HPCPROF_BASH_ENV\\""'
+        texts[f"{START_UP}/hpcprof_trap.bash"] = f"trap : {signal}\n{inherited}\n"
     if job.notify:
         texts |= _node_modules("notify")
     if environment_folder:

@@ -2,8 +2,10 @@
 
 They would change a job in silence, as ``SBATCH_PARTITION`` and ``PBS_DPREFIX`` do, or hide it from a query,
 as ``SQUEUE_USERS`` does. A shell within a job also has the variables of that job, which a new job would
-inherit. Variables that say where the scheduler is stay. Sources: the manuals of sbatch, srun, squeue and bsub
-("Input environment variables"), ``qsub.c`` of OpenPBS 23.06, and flux-environment(7).
+inherit. Host files, time limits and GPUs of the submitting host are no job's. Variables that say where the
+scheduler is stay. Sources: the manuals of sbatch, srun, squeue and bsub
+("Input environment variables"), ``qsub.c`` of OpenPBS 23.06, flux-environment(7), and ``mpiexec`` of MPICH
+and Open MPI.
 """
 
 import os
@@ -15,8 +17,11 @@ from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.scheduler import Scheduler
 
-# Both are patterns of Python and of grep -E.
+# These are patterns of Python and of grep -E.
+_LAUNCHES = "(I_MPI_)?HYDRA_HOST_FILE|(OMPI|PRTE)_MCA_[a-z]+_default_hostfile|MPIEXEC_TIMEOUT"
+_GPUS = "(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
 _OPTIONS = (
+    f"{_LAUNCHES}|{_GPUS}|"
     "(SBATCH|SLURM|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO|LSB|BSUB|FLUX)_[A-Za-z0-9_]+"
     "|PBS_(DPREFIX|SHELL|ENVIRONMENT|JOB[A-Z]+|NODE[A-Z]+|TASKNUM|MOMPORT|QUEUE|(O|ARRAY)_[A-Za-z0-9_]+)"
 )
@@ -45,8 +50,11 @@ def unused_options(scheduler: Scheduler, job: Job, environment: Mapping[str, str
     """Return a sentence, without its full stop, about the options that the shell sets and the job lacks."""
     # Variables of the job around the shell are no choice of the user's.
     within_job = bool(environment.get(scheduler.job_id_variable))
+    everywhere = _LAUNCHES if scheduler.runs_here else f"{_LAUNCHES}|{_GPUS}"
     names = [
-        name for name in sorted(environment) if _is_option(name) and name.startswith(scheduler.shell_prefixes)
+        name
+        for name in sorted(environment)
+        if re.fullmatch(everywhere, name) or (_is_option(name) and name.startswith(scheduler.shell_prefixes))
     ]
     names = [name for name in names if not within_job or name in scheduler.shell_options]
     sentences = []

@@ -20,10 +20,13 @@ def test_no_option_of_the_shell_and_no_variable_of_a_job_around_it_reaches_a_com
         SLURM_MEM_PER_CPU SLURM_CPU_BIND SLURM_TIME_FORMAT SRUN_CPUS_PER_TASK SQUEUE_USERS SACCT_FORMAT
         PBS_DPREFIX PBS_SHELL PBS_JOBID PBS_NODEFILE PBS_NODENUM PBS_ARRAY_INDEX PBS_O_WORKDIR PBS_ENVIRONMENT
         FLUX_JOB_ID FLUX_TASK_RANK FLUX_JOBS_FORMAT_DEFAULT LSB_DEFAULTQUEUE LSB_JOBID BSUB_QUIET
+        HYDRA_HOST_FILE I_MPI_HYDRA_HOST_FILE PRTE_MCA_prte_default_hostfile MPIEXEC_TIMEOUT
+        CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK
     """
     kept = """
         SLURM_CONF SLURM_CLUSTERS SLURM_CONF_SERVER SLURM_JWT PBS_DEFAULT PBS_SERVER PBS_CONF_FILE PBS_EXEC
         FLUX_URI FLUX_MODULE_PATH FLUX_CONF_DIR LSF_ENVDIR PATH HOME MY_SLURM_CONF
+        HYDRA_LAUNCHER OMPI_MCA_btl CUDA_DEVICE_ORDER
     """
     environment = dict.fromkeys(f"{options} {kept}".split(), "x")
     assert [*without_options(environment)] == kept.split()
@@ -50,6 +53,15 @@ def test_what_the_user_relied_on_is_named_with_the_option_that_asks_for_it() -> 
         "PBS_DPREFIX of this shell does not apply"
     ]
     assert sentences("local", shell) == []
+
+
+def test_host_files_and_the_gpus_of_the_submitting_host_are_named_where_they_do_not_apply() -> None:
+    shell = {"HYDRA_HOST_FILE": "hosts", "CUDA_VISIBLE_DEVICES": "2", "SLURM_JOB_ID": "7"}
+    assert sentences("local", shell) == ["HYDRA_HOST_FILE of this shell does not apply"]
+    assert sentences("generic-pbs", shell) == [
+        "CUDA_VISIBLE_DEVICES, HYDRA_HOST_FILE of this shell do not apply"
+    ]
+    assert sentences("generic-slurm", shell) == []  # within a job
 
 
 def test_the_variables_of_the_job_that_a_shell_is_in_are_not_named_as_choices() -> None:
