@@ -11,6 +11,7 @@ interpreter, and `load` takes out of ``sys.modules`` what the hook's other files
 from __future__ import annotations
 
 import _frozen_importlib_external
+import _signal
 import _thread
 import atexit
 import os
@@ -258,6 +259,20 @@ def _watch_exceptions() -> None:
     atexit.register(lambda: note(_uncaught(), exits=True))
 
 
+def _tell_default_of(name: str) -> None:
+    """Have the program told that a signal has its default action, though it was started to ignore it.
+
+    Libraries such as Lightning set a handler only where they find no other.
+    """
+    number, ask = getattr(_signal, f"SIG{name}"), _signal.getsignal
+
+    def getsignal(signalnum: int) -> Any:
+        handler = ask(signalnum)
+        return _signal.SIG_DFL if signalnum == number and handler == _signal.SIG_IGN else handler
+
+    _signal.getsignal = getsignal
+
+
 def watch(folder: str) -> None:
     """Begin to watch, with the files of the hook in ``folder``."""
     global _folder
@@ -270,3 +285,5 @@ def watch(folder: str) -> None:
         sys.meta_path.insert(0, _Finder())
     if _is_here(_UNCAUGHT):
         _watch_exceptions()
+    if outlived := os.environ.get("HPCPROF_OUTLIVED_SIGNAL"):
+        _guarded("signals keep the action of the shell", _tell_default_of, outlived)
