@@ -11,7 +11,7 @@ interpreter, and `load` takes out of ``sys.modules`` what the hook's other files
 from __future__ import annotations
 
 import _frozen_importlib_external
-import _signal
+import _signal  # type: ignore[import-not-found]  # typeshed has no stub
 import _thread
 import atexit
 import os
