@@ -763,6 +763,25 @@ def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> N
     assert (tmp_path / "state/attempt").read_text() == "3\n"
 
 
+def test_a_worker_that_torchrun_starts_again_has_failed_no_more(tmp_path: Path) -> None:
+    site = msgspec.structs.replace(load_site("local"), launcher=Launcher(LauncherName.TORCHRUN))
+    asked = job(nodes=1, ranks_per_node=2, no_telemetry=True, stall_timeout=0, no_hook=True)
+    for folder in ("state", "logs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "state/started").write_text("now\n")
+    (tmp_path / "state/rank00001.exception").write_text("{}")
+    (tmp_path / "wrapper.sh").write_text(
+        rendered(asked, tmp_path, site=site, launch=["torchrun"])["wrapper.sh"]
+    )
+    numbers = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    environment = {"PATH": os.environ["PATH"], "TORCHELASTIC_RUN_ID": "x", **numbers}
+    for code in (3, 0):
+        command = ["sh", str(tmp_path / "wrapper.sh"), "sh", "-c", f"echo {code}; exit {code}"]
+        assert subprocess.run(command, env=environment).returncode == code
+    assert (tmp_path / "logs/rank00001.out").read_text() == "3\n0\n"
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"started", "rank00001.exit"}
+
+
 def prepared(folder: Path, site: Site, program: str, **environment: str) -> int:
     """Run the job.sh of a site, with its errors in a file, as they are in a job; return its exit code."""
     asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", program])

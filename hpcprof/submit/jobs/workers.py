@@ -116,13 +116,15 @@ def _count(
     total, machines = options.get("--num-processes"), str(nodes)
     if total is None and "num_processes" in config:
         total, machines = str(config["num_processes"]), str(config.get("num_machines", 1))
+        # ``accelerate config`` proposes 1 for any number of machines.
+        total = None if total == "1" and machines not in ("0", "1") else total
     if total is not None:
         if not (total.isdigit() and machines.isdigit() and int(machines)) or int(total) % int(machines):
             return None
         return int(total) // int(machines) or None
     each = options.get("--nproc-per-node", "gpu" if name == "accelerate" else "1")
     if each in ("gpu", "auto"):
-        return None if "--config-file" in options else gpus
+        return None if "--config-file" in options and not config else gpus
     return int(each) if each.isdigit() and int(each) else None
 
 

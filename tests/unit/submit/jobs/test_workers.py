@@ -74,6 +74,7 @@ def test_a_launcher_of_workers_is_taken_apart(command: str, parts: tuple[str, in
             (" --deepspeed_multinode_launcher standard", 3),
         ),
         ("num_machines: 2\nnum_processes: 3\n", 1, None),
+        ("num_machines: 2\nnum_processes: 1\ndistributed_type: MULTI_GPU\n", 2, ("", 4)),
         ("num_processes: [", 1, (" --multi_gpu", 4)),
         ("- 1\n", 1, (" --multi_gpu", 4)),
     ],
