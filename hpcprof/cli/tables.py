@@ -57,12 +57,12 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     wide = out.is_terminal or "COLUMNS" in os.environ
     needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
     needed[shortened] = min(needed[shortened], _MAX_SHORTENED_WIDTH)
-    free_width = out.width if wide else sum(needed.values()) + _GAP * len(needed)
+    whole = sum(needed.values()) + _GAP * len(needed)
+    free_width = out.width + _GAP if wide else whole
     least = needed | {shortened: min(needed[shortened], _MIN_SHORTENED_WIDTH)}
-    visible_names = {order[0]}
-    free_width -= least[order[0]]
-    for name in order[1:]:
-        if least[name] + _GAP <= free_width:
+    visible_names: set[str] = set()
+    for name in order:
+        if not visible_names or least[name] + _GAP <= free_width:
             visible_names.add(name)
             free_width -= least[name] + _GAP
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
@@ -74,7 +74,7 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
         )
     for row in zip(*(columns[name] for name in columns if name in visible_names), strict=True):
         table.add_row(*row)
-    console(None if wide else sum(needed.values()) + _GAP * len(needed)).print(table)
+    console(None if wide else whole).print(table)
     return [name for name in order if name not in visible_names]
 
 

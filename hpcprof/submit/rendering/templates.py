@@ -296,6 +296,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         values |= each.template_values(site, job, rendering)
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
+    names |= {f"{START_UP}/hpcprof_trap.bash": "rank/trap.bash.j2"} if signal else {}
     texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
@@ -305,10 +306,6 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
         texts[f"{START_UP}/{PROGRAM_WORDS}"] = _source(program_words)
-    if signal:
-        # Bash reads it first; then it reads the user's own, as it would have.
-        inherited = 'eval "[ ! -r \\"$HPCPROF_BASH_ENV\\" ] || . \\"$HPCPROF_BASH_ENV\\""'
-        texts[f"{START_UP}/hpcprof_trap.bash"] = f"trap : {signal}\n{inherited}\n"
     if job.notify:
         texts |= _node_modules("notify")
     if environment_folder:

@@ -181,26 +181,19 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
     full = disk_was_full(run)
 
-    def ended_by(rank: int) -> str:
-        return aborted[1] if aborted is not None and aborted[0] == rank else ""
+    aborts = dict([aborted] if aborted else [])
 
     def how(rank: int) -> str:
-        if ended_by(rank):
-            return ended_by(rank)
-        if codes.get(rank) is not None:
-            return ""
+        if rank in aborts or codes.get(rank) is not None:
+            return aborts.get(rank, "")
         if rank not in started:
             return "was not started"
-        if lost:
-            return lost
-        if full:
-            return "left no exit code, as no space was left for it"
-        if culprit is not None:
-            return f"was ended with rank {culprit}"
-        return _KILLED_NOTE
+        if lost or full:
+            return lost or "left no exit code, as no space was left for it"
+        return f"was ended with rank {culprit}" if culprit is not None else _KILLED_NOTE
 
     explained = [
-        *([first if first.exception else replace(first, how=ended_by(first.rank))] if first else []),
+        *([first if first.exception else replace(first, how=aborts.get(first.rank, ""))] if first else []),
         *(
             _failure(run, rank, codes.get(rank), how=how(rank))
             if rank in noted

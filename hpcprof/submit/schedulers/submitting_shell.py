@@ -54,9 +54,11 @@ def unused_options(scheduler: Scheduler, job: Job, environment: Mapping[str, str
     names = [
         name
         for name in sorted(environment)
-        if re.fullmatch(everywhere, name) or (_is_option(name) and name.startswith(scheduler.shell_prefixes))
+        if (
+            re.fullmatch(everywhere, name) or (_is_option(name) and name.startswith(scheduler.shell_prefixes))
+        )
+        and (not within_job or name in scheduler.shell_options)
     ]
-    names = [name for name in names if not within_job or name in scheduler.shell_options]
     sentences = []
     for name in [name for name in names if name in scheduler.shell_options]:
         field = scheduler.shell_options[name]

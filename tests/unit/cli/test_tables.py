@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from hpcprof.cli.tables import show, show_values, write_rows
+from hpcprof.cli.tables import show, show_values, show_what_fits, write_rows
 
 KERNELS = [f"void at::native::elementwise_kernel<{way}, {'Functor' * 12}>(T1)" for way in ("add", "mul")]
 COLUMNS = ("run_id", "name", "instances", "total_ns")
@@ -82,3 +82,12 @@ def test_a_word_that_is_longer_than_the_last_column_is_not_cut(
     run = "20261129-152005-train-with-a-long-name-3c4d.10"
     show([("12.5 ms", run)], ("step", "run"))
     assert "".join(capsys.readouterr().out.split()) == f"steprun12.5ms{run}"
+
+
+def test_a_long_command_does_not_widen_a_table_that_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    columns = {"run": ["train-1234abcd", "b"], "command": ["./solver " * 1000, "true"], "state": ["-", "-"]}
+    assert show_what_fits(columns, ["run", "state", "command"], shortened="command") == []
+    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [14 + 2 + 200 + 2 + 5] * 3
