@@ -41,6 +41,8 @@ class LossKind(str, Enum):
     """Ranges never ended, though others of their name began on their thread after them."""
     STEP = "step"
     """The capture began or ended (``detail``) inside a step."""
+    BEFORE = "before"
+    """For ``detail``, the GPU did work that was launched before the capture."""
     CATEGORY = "category"
     """Events of the category ``detail`` are left out, because hpcprof does not read it."""
     TABLE = "table"
@@ -281,6 +283,8 @@ _SENTENCES = {
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",
     LossKind.OPEN: "{amount} {has} no end, and {are} open until the end of the capture",
     LossKind.STEP: "the capture {detail} inside a step, which is left out",
+    LossKind.BEFORE: "at the beginning of the capture, the GPU did work for {detail} that was launched "
+    "before it, and no step begins before that has ended",
     LossKind.CATEGORY: "{amount} of the category {detail} {are} not supported and {are} left out",
     LossKind.TABLE: "the export has events that hpcprof does not read: {detail}",
     LossKind.PROCESS: "{amount} {belong} to processes without a rank and {are} left out",

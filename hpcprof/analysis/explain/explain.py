@@ -93,7 +93,11 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     device = " ".join([first.kind, *(gpu.name for gpu in first.gpus)])
     explanation = replace(explanation, findings=with_distinct_evidence(explanation.findings))
     explanation = with_culprits(explanation, inputs.tables, timelines, stack)
-    explanation = explanation.changed(lambda item: replace(item, remedy=for_device(item.remedy, device)))
+    explanation = explanation.changed(
+        lambda item: replace(
+            item, remedy=for_device(item.remedy, device), where=for_device(item.where, device)
+        )
+    )
     doubts = (replace(item, reason=for_device(item.reason, device)) for item in explanation.not_judged)
     return replace(explanation, not_judged=tuple(doubts)), path
 

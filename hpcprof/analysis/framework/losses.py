@@ -35,7 +35,7 @@ def touches(loss: Loss, analysis: Analysis) -> bool:
         return True
     if analysis.computed_from:
         return False
-    if loss.kind is LossKind.STEP:
+    if loss.kind in (LossKind.STEP, LossKind.BEFORE):
         return analysis.events is not None and analysis.events.steps
     return _concerns(loss, analysis.events) and bool(_subjects(loss) & _subjects_read(analysis))
 

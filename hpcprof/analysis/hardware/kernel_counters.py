@@ -180,8 +180,9 @@ def dram_bytes(metrics: Metrics) -> int | None:
 
 def _instructions(metrics: Metrics, name: str) -> float | None:
     """Return a counter, or its value per cycle times the number of cycles."""
-    if name in metrics:
-        return metrics[name]
+    whole_chip = name.replace("smsp__", "sm__", 1)
+    if (counted := first_metric(metrics, (name, whole_chip))) is not None:
+        return counted
     per_cycle = metrics.get(f"{name}.per_cycle_elapsed")
     cycles = metrics.get("smsp__cycles_elapsed.avg")
     rate = metrics.get("smsp__cycles_elapsed.avg.per_second")

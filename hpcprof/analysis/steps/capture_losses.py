@@ -4,12 +4,14 @@ import re
 
 import numpy as np
 
+from hpcprof.analysis.steps.earlier_work import earlier_work
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.range_names import PROFILER_STEP
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.common.units import format_ns
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -28,7 +30,7 @@ _LEFT_OUT_KINDS = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
     """Return what is missing in a timeline, beside what its reader left out."""
-    parts = (_launch_losses, _execution_losses, _copy_losses, _program_losses, _cut_steps)
+    parts = (_launch_losses, _execution_losses, _copy_losses, _program_losses, _cut_steps, _earlier_work)
     return [loss for part in parts for loss in part(timeline)]
 
 
@@ -116,6 +118,11 @@ def _cut_steps(timeline: Timeline) -> list[Loss]:
         for how, cut in (("began", began), ("ended", ended))
         if cut
     ]
+
+
+def _earlier_work(timeline: Timeline) -> list[Loss]:
+    since, until = earlier_work(timeline)
+    return [Loss(LossKind.BEFORE, Subject.CAPTURE, detail=format_ns(until - since))] if until else []
 
 
 def _by_start(timeline: Timeline, rows: Ints) -> Ints:

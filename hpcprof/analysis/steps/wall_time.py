@@ -8,6 +8,7 @@ GPU waits.
 import msgspec
 import numpy as np
 
+from hpcprof.analysis.steps.earlier_work import earlier_work
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
@@ -65,9 +66,14 @@ def wall_intervals(
 
 @computed_once
 def step_intervals(timeline: Timeline) -> StepTimes:
-    """Return the intervals of the steps of a timeline, on the profile's clock."""
+    """Return the intervals of the steps of a timeline, on the profile's clock.
+
+    None begins before the GPU has ended what was launched before the capture.
+    """
     ranges = steps_of(timeline).ranges
     gpu_start, gpu_end, on_gpu = project(timeline, ranges)
+    until = earlier_work(timeline)[1]
+    gpu_start = np.where(on_gpu & (gpu_end > until), np.maximum(gpu_start, until), gpu_start)
     start, end = wall_intervals(gpu_start, gpu_end, on_gpu, ranges.start, ranges.end)
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
 

@@ -1,4 +1,4 @@
-"""CUDA API calls by name, and the kernels that they launch."""
+"""API calls of the GPU by name, and the kernels that they launch."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def api(timeline: Timeline) -> Outcome:
     """
     calls = timeline.calls
     if not len(calls):
-        return none_in(timeline, "CUDA API calls")
+        return none_in(timeline, "API calls of the GPU")
     summary = summarize(calls.name, calls.end - calls.start)
     rows = {
         "name": object_array(map(without_version, timeline.names(summary.group))),
@@ -39,7 +39,7 @@ def launches(timeline: Timeline) -> Outcome:
     """
     table, calls = timeline.kernels, timeline.calls
     file = timeline.origin.path.name
-    for part, events in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
+    for part, events in ((table, "CUDA kernels"), (calls, "API calls of the GPU")):
         if not len(part):
             return none_in(timeline, events)
     operation, call = launch_pairs(timeline)

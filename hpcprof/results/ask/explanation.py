@@ -66,7 +66,7 @@ _PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdow
 """The analyses that come with an explanation."""
 
 _HARMLESS = (
-    *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP),
+    *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP, LossKind.BEFORE),
     *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE),
 )
 """Losses that leave out no event."""

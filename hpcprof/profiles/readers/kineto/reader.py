@@ -220,7 +220,8 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
     distributed = _object(trace.get("distributedInfo"))
     rank = _natural_number(distributed.get("rank"))
     devices = trace.get("deviceProperties")
-    gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
+    maker = "AMD" if "hip_runtime_version" in trace or "roctracer_version" in trace else ""
+    gpus = tuple(_gpus(devices if isinstance(devices, list) else [], maker))
     versions = [(name, {**trace, **distributed}.get(key)) for key, name in _VERSIONS.items()]
     return Origin(
         path=path,
@@ -255,7 +256,7 @@ def _natural_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
-def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
+def _gpus(devices: Iterable[Any], maker: str) -> Iterator[Gpu]:
     for position, device in enumerate(devices):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             number = _natural_number(device.get("id"))
@@ -265,7 +266,7 @@ def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
             )
             yield Gpu(
                 device=position if number is None else number,
-                name=device["name"],
+                name=device["name"] or (maker and f"{maker} GPU with {device.get('numSms')} units"),
                 compute_capability=None if major is None or minor is None else f"{major}.{minor}",
                 sm_count=_natural_number(device.get("numSms")),
                 memory_bytes=_natural_number(device.get("totalGlobalMem")),

@@ -165,6 +165,7 @@ def test_a_report_without_kernels_gives_no_row_and_one_sentence() -> None:
 def test_operations_are_counted_from_counters_or_from_rates() -> None:
     counters = {f"{OPS}_{op}_pred_on.sum": value for op, value in (("fadd", 5), ("fmul", 7), ("ffma", 11))}
     assert flops(counters, "fp32") == 5 + 7 + 2 * 11
+    assert flops({name.replace("smsp", "sm"): value for name, value in counters.items()}, "fp32") == 34
     rates = {f"{name}.per_cycle_elapsed": value / 10 for name, value in counters.items()}
     assert flops(rates, "fp32") is None
     assert flops(rates | {"smsp__cycles_elapsed.avg": 10}, "fp32") == 34

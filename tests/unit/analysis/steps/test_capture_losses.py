@@ -10,10 +10,12 @@ import pytest
 
 from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, concatenate
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
+MS = 1_000_000
 PHASES = ("data", "forward", "backward")
 
 
@@ -133,3 +135,19 @@ def test_a_mark_of_pytorchs_profiler_in_which_nothing_began_is_no_step(
     made = timeline(operations, marks)
     assert steps_of(made).number.tolist() == steps
     assert [loss.kind for loss in capture_losses(made)] == [LossKind.STEP] * (len(steps) < 3)
+
+
+def test_work_that_was_launched_before_the_capture_is_in_no_step() -> None:
+    """Rebuilt from a public trace of SGLang: a kernel of another stream ran beside the batch before."""
+    beside, late = (70_000, 73_000, COMP, 60_000, 0, 0, 2), (493 * MS, 494 * MS, COMP, 100_000, 0, 0, 3)
+    rest = [(494 * MS + i, 494 * MS + i + 1, COMP, 494 * MS, 0, 0, 3) for i in range(99)]
+    steps = [(0, 500 * MS, "iteration", 0)]
+    trace = timeline([beside, late, *rest], steps)
+    (loss,) = capture_losses(trace)
+    assert loss.sentence.startswith("at the beginning of the capture, the GPU did work for 492.9 ms that was")
+    assert step_intervals(trace).start.tolist() == [493 * MS]
+    # Of a stream that has worked before, or in the middle of a capture, it may be anything.
+    worked = timeline([(*beside[:6], 3), late, *rest], steps)
+    middle = timeline([*((i, i + 1, COMP, 0, 0, 0, 2) for i in range(99)), late, *rest], steps)
+    assert not capture_losses(worked) and not capture_losses(middle)
+    assert step_intervals(worked).start.tolist() == [70_000]

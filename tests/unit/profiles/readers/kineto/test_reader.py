@@ -290,6 +290,13 @@ def test_functions_of_the_users_code_are_read_from_stacks(tmp_path: Path) -> Non
     assert not timeline.origin.losses
 
 
+@pytest.mark.parametrize(("top", "name"), [({"hip_runtime_version": 7}, "AMD GPU with 304 units"), ({}, "")])
+def test_a_gpu_of_amd_without_a_name_is_one_of_amd(top: Any, name: str, tmp_path: Path) -> None:
+    devices = [{"id": 0, "name": "", "numSms": 304}]
+    (gpu,) = read(write(tmp_path / "t.trace.json", KERNEL, deviceProperties=devices, **top)).origin.gpus
+    assert gpu.name == name
+
+
 @pytest.mark.parametrize("category", [None, "toplevel", "Op"])
 def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: str | None) -> None:
     event = {"ph": "X", "name": "jit_f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}

@@ -1,0 +1,32 @@
+"""Work on the GPU that was launched before the capture, and ends in it."""
+
+import numpy as np
+
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Timeline
+
+_LATE_NS = 5_000_000
+"""Minimum time in which nothing runs, though an operation was launched and the call has returned."""
+_BESIDE = 0.01
+"""Maximum share of the operations that run on other streams meanwhile."""
+
+
+@computed_once
+def earlier_work(timeline: Timeline) -> tuple[int, int]:
+    """Return from when until when a GPU does work that the capture does not hold; both are 0 if it does none.
+
+    It shows in the first operation of a stream: launched in time, it starts late although nothing runs.
+    """
+    start, end, *stream = timeline.of_operations("start", "end", "process", "device", "stream")
+    order = np.argsort(start, kind="stable")
+    call = launch_calls(timeline)[order]
+    at_first = np.zeros(len(order), bool)
+    at_first[np.unique(numbered_rows(*(column[order] for column in stream))[1], return_index=True)[1]] = True
+    at_first[int(np.ceil(_BESIDE * len(order))) + 1 :] = False
+    rows = np.flatnonzero(at_first & (call != NO_CALL))
+    ended = np.append(0, np.maximum.accumulate(end[order]))[rows]
+    since, until = np.maximum(ended, timeline.calls.end[call[rows]]), start[order[rows]]
+    late = np.flatnonzero(until - since >= _LATE_NS)
+    return (int(since[late[-1]]), int(until[late[-1]])) if len(late) else (0, 0)
