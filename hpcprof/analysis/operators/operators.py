@@ -20,6 +20,9 @@ from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, 
 
 NO_OPERATOR = -1
 
+_OUTSIDE_PCT = 10.0
+"""Minimum share of the work on the GPU that no operator launched for a sentence."""
+
 
 class Nesting(msgspec.Struct, frozen=True):
     """The operators of a timeline, or its modules, as trees; all arrays of shape (operators,)."""
@@ -276,6 +279,12 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
     if captured := captured_launches(timeline):
         return (
             f"{counted(captured, 'launch call')} captured into graphs: the work counts where the graphs run"
+        )
+    calls = _calls(timeline)
+    outside = 100 * (1 - int(calls.own_gpu.sum()) / max(1, calls.busy))
+    if calls.busy and outside >= _OUTSIDE_PCT:
+        return (
+            f"no operator launched {outside:.0f} % of the work on the GPU: graphs did, or calls outside them"
         )
     if (timeline.operators.dims >= 0).any():
         return ""

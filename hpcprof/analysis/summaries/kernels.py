@@ -10,6 +10,7 @@ from hpcprof.analysis.framework.outcome import Outcome, none_in
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array
+from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
 
 
@@ -36,7 +37,9 @@ def kernels(timeline: Timeline) -> Outcome:
     if not len(timeline.kernels):
         return none_in(timeline, "CUDA kernels")
     names, group = number_texts(timeline, timeline.kernels.name)
-    return Outcome({"name": names, **_summary(timeline.kernels, group, len(names))})
+    untold = timeline.origin.kind == TORCH.name and len(timeline.calls) and not len(timeline.operators)
+    reason = f"{timeline.origin.path.name} has no operators: PyTorch records them with ProfilerActivity.CPU"
+    return Outcome({"name": names, **_summary(timeline.kernels, group, len(names))}, reason if untold else "")
 
 
 def kernels_by_shape(timeline: Timeline) -> Outcome:

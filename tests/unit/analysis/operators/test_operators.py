@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from hpcprof.analysis.operators.matrix_multiplications import flops, peak_tflops
 from hpcprof.analysis.operators.operators import operator_kernels, operators, operators_by_shape
 from hpcprof.analysis.steps.lost_launches import launch_rows
+from hpcprof.analysis.summaries.kernels import kernels
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
 
@@ -180,3 +182,13 @@ def test_a_sentence_counts_the_launches_captured_into_graphs(recorded: Timeline)
     reason = operators(replace(recorded, calls=calls, strings=capturing)).reason
     assert reason.startswith(f"{len(launches) - 1} launch calls captured into graphs")
     assert not operators(recorded).reason
+
+
+def test_work_that_no_operator_launched_is_told(recorded: Timeline) -> None:
+    """Rebuilt from a trace of vLLM, whose operators launched 4 % of the work: graphs did the rest."""
+    few = np.flatnonzero(recorded.operators.start < np.median(recorded.operators.start))
+    reason = operators(replace(recorded, operators=recorded.operators.take(few))).reason
+    assert re.match(r"no operator launched \d+ % of the work on the GPU", reason)
+    empty = replace(recorded, operators=recorded.operators.take(few[:0]))
+    assert kernels(empty).reason.endswith("has no operators: PyTorch records them with ProfilerActivity.CPU")
+    assert not kernels(recorded).reason
