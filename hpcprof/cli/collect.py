@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     "--step-range",
     metavar="NAME",
     help="The range that is the step of these runs, calls of MPI (mpi:MPI_Allreduce), launches "
-    "(kernel:REGEX, copy:REGEX, graph:REGEX), or auto.  "
+    "(kernel:REGEX, copy:REGEX, graph:REGEX, operator:REGEX), or auto.  "
     "[default: as before, else auto]",
 )
 @click.option(

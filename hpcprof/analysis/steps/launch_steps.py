@@ -1,7 +1,8 @@
 """Steps of programs that mark none: the period of what the host launches on the GPU.
 
 1. A launch is a call with what it launched: a kernel by its name, a copy by its kind and size, a whole CUDA
-   graph by its first node. The launches of the process that launches most are one sequence.
+   graph by its first node. The launches of the process that launches most are one sequence. Without work on
+   a GPU, the outermost operators of the thread with most of them are.
 2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
    lies between two of its launches is usually alike: the same kinds about as often, whatever the tiles of
    matrix products. Other work between periods, warm-up and phases are allowed.
@@ -22,11 +23,11 @@ from numpy.typing import NDArray
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.patterns import matches
-from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Table, Timeline
 
-KERNEL, COPY, GRAPH = PREFIXES = ("kernel:", "copy:", "graph:")
+KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
 """The names of steps begin with one of them that launches mark; the rest names the launch."""
 
 _GRAPH_LAUNCH = "GraphLaunch"
@@ -116,7 +117,7 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     call = launch_calls(timeline)
     operation = np.flatnonzero(call != NO_CALL)
     if not len(operation):
-        return None
+        return None if timeline.operation_count else _outermost_operators(timeline)
     start, end = timeline.of_operations("start", "end")
     operation = operation[np.lexsort((start[operation], call[operation]))]
     calls, first = np.unique(call[operation], return_index=True)
@@ -141,6 +142,21 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
         *(kind, family[kind], start[operation], work, blocks[operation]),
     )
     return _Sequence(launched, busiest, tuple(names.tolist()))
+
+
+def _outermost_operators(timeline: Timeline) -> _Sequence | None:
+    threads = rows_by_key(timeline.operators.process, timeline.operators.thread)
+    if not threads:
+        return None
+    (process, _), rows = max(threads, key=lambda thread: len(thread[1]))
+    table = timeline.operators.take(rows)
+    table = table.take(np.lexsort((-table.end, table.start)))
+    ended = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(table.end)[:-1])
+    table = table.take(np.flatnonzero(table.start >= ended))
+    names, kind = number_texts(timeline, table.name)
+    length, nothing = table.end - table.start, np.zeros(len(table), np.int64)
+    launched = _Launched(table.start, table.end, table.thread, kind, kind, table.start, length, nothing)
+    return _Sequence(launched, process, tuple(f"{OPERATOR}{name}" for name in names))
 
 
 def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hpcprof.analysis.steps.launch_steps import launch_step_candidates
 from hpcprof.analysis.steps.step_detection import LAUNCHES, SINGLE, step_candidates
 from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import StepRange, Timeline
 from tests.unit.analysis.timelines import COMP, timeline
 
@@ -35,6 +39,25 @@ def launching(*launches: Launch) -> Timeline:
 LAYER: list[Launch] = [("norm", 10), ("gemm", 10), ("gemm", 10), ("add", 10)]
 TOKEN: list[Launch] = [("embed", 100), *LAYER * 4, ("sample", 10)]
 SETUP: list[Launch] = [("fill", 10)] * 20
+
+
+def test_without_a_gpu_the_outermost_operators_mark_the_steps(tmp_path: Path) -> None:
+    events = []
+    for step in range(9):
+        for place, name in enumerate(("aten::randn", "aten::linear", "aten::linear", "MmBackward0")):
+            moment = 50 * step + 10 * place
+            events += [operator(name, moment, 9), operator("aten::mm", moment + 1, 7)]
+    path = tmp_path / "cpu.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    profile = read(path)
+    steps = steps_of(profile)
+    assert (steps.name, len(steps)) == ("operator:aten::randn", 8)
+    walls = step_intervals(profile)
+    assert set((walls.end - walls.start)[:-1]) == {50_000}
+
+
+def operator(name: str, moment: int, length: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": moment, "dur": length}
 
 
 def test_the_outermost_period_is_the_step_and_layers_are_not() -> None:
