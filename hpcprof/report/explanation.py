@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
     IDLE,
     LEAST_ESTIMATE_PCT,
     NO_GPU,
+    PAGES,
     TYPICAL,
     WAITING,
     Explanation,
@@ -89,7 +90,7 @@ def write_explanation(explanation: Explanation) -> WrittenExplanation:
 
 def unjudged_rows(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
-    in_conclusion = set() if explanation.shown() else {WAITING, IDLE, CAUSES}
+    in_conclusion = set() if explanation.shown() else {WAITING, IDLE, PAGES, CAUSES}
     if explanation.step.wall_p50_ns is None:
         in_conclusion.add(CAUSES)
     causes = cause_names()
@@ -296,7 +297,7 @@ def _nothing(explanation: Explanation) -> str:
             if kernel.measurable
             else "."
         )
-    lost = (visible(row.reason) for row in explanation.not_judged if row.what in (WAITING, IDLE))
+    lost = (visible(row.reason) for row in explanation.not_judged if row.what in (WAITING, IDLE, PAGES))
     return " ".join([nothing, *(f"But {reason}." for reason in lost)])
 
 

@@ -55,6 +55,7 @@ from hpcprof.analysis.explain.step_series import outside_steps
 from hpcprof.analysis.explain.whole_run import (
     is_held_up,
     is_rare,
+    moving_pages,
     of_capture,
     of_capture_without_steps,
     of_series,
@@ -224,8 +225,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     waiting = () if is_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose, once)
     quiet = is_mpi or replay.recorded is not None
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
-    uncovered = rest_of_capture(inputs.tables["breakdown"], covered)
-    unjudged = (*uncovered, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
+    breakdown = inputs.tables["breakdown"]
+    capture_notes = (*moving_pages(breakdown, inputs.tables["memops"]), *rest_of_capture(breakdown, covered))
+    unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)
     if not quiet:

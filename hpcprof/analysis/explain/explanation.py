@@ -36,6 +36,9 @@ WAITING = "waiting for peers"
 IDLE = "idle time of the GPU"
 """The subject in `NotJudged` of idle time that no finding explains."""
 
+PAGES = "unified memory"
+"""The subject in `NotJudged` of moves of its pages."""
+
 CAUSES = "causes"
 """The subject in `NotJudged` of a run without a profile."""
 

@@ -16,6 +16,7 @@ from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import (
     IDLE,
     LEAST_ESTIMATE_PCT,
+    PAGES,
     WAITING,
     Evidence,
     Finding,
@@ -27,6 +28,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
+from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import sum_losses
@@ -35,6 +37,9 @@ from hpcprof.runs.step_time import single_long_steps
 
 _MIN_COPYING_PCT = 20.0
 """Minimum share of a capture without steps for copies that nothing hides to be a finding."""
+
+_MIN_MOVING_SHARE = 0.03
+"""Minimum share of the capture for pages of unified memory that the driver moves."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
@@ -159,6 +164,26 @@ def unexplained_idle(account: pd.DataFrame, findings: Sequence[Finding], wall: f
         share = f"{format_ns(idle)} of a step ({100 * idle / wall:.0f} %)"
         yield NotJudged(
             IDLE, f"the GPU is idle for {share}, and no replay shortens that (--analysis idle_causes)"
+        )
+
+
+def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJudged]:
+    """Yield how long the driver moves pages of unified memory, if it is much of the capture.
+
+    ``breakdown`` and ``copies`` are that table and ``memops``.
+    """
+    if not len(breakdown) or not len(copies):
+        return
+    moved = copies[copies["operation"].str.contains(MIGRATION)]
+    span = float(breakdown["span_ns"].astype(float).sum())
+    time = float(moved["total_ns"].astype(float).sum())
+    if len(moved) and time >= _MIN_MOVING_SHARE * span:
+        amount = format_bytes(float(moved["total_bytes"].astype(float).sum()))
+        yield NotJudged(
+            PAGES,
+            f"the driver moves pages of unified memory for {format_ns(time)} of the capture "
+            f"({100 * time / span:.0f} %; {amount}), and kernels that need them wait: cudaMemPrefetchAsync "
+            "moves them before",
         )
 
 

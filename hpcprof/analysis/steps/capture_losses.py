@@ -17,7 +17,8 @@ from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Ints, Timeline
 
-_MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
+MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
+"""Names of moves of pages of unified memory."""
 
 _OF_GRAPH = re.compile("GraphLaunch")
 
@@ -40,7 +41,7 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
     The driver moves pages of unified memory by itself, without a call.
     """
     sizes = (len(timeline.kernels), len(timeline.memops), len(timeline.graphs))
-    migrated = named(timeline, timeline.memops.name, _MIGRATION.search)
+    migrated = named(timeline, timeline.memops.name, MIGRATION.search)
     launched = np.concatenate((np.zeros(sizes[0], bool), migrated, np.zeros(sizes[2], bool)))
     linked = launch_pairs(timeline)[0]
     launched[linked] = True

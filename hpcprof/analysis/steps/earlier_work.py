@@ -9,7 +9,7 @@ from hpcprof.profiles.timeline import Timeline
 
 _LATE_NS = 5_000_000
 """Minimum time in which nothing runs, though an operation was launched and the call has returned."""
-_BESIDE = 0.01
+_MAX_OTHER_SHARE = 0.01
 """Maximum share of the operations that run on other streams meanwhile."""
 
 
@@ -24,7 +24,7 @@ def earlier_work(timeline: Timeline) -> tuple[int, int]:
     call = launch_calls(timeline)[order]
     at_first = np.zeros(len(order), bool)
     at_first[np.unique(numbered_rows(*(column[order] for column in stream))[1], return_index=True)[1]] = True
-    at_first[int(np.ceil(_BESIDE * len(order))) + 1 :] = False
+    at_first[int(np.ceil(_MAX_OTHER_SHARE * len(order))) + 1 :] = False
     rows = np.flatnonzero(at_first & (call != NO_CALL))
     ended = np.append(0, np.maximum.accumulate(end[order]))[rows]
     since, until = np.maximum(ended, timeline.calls.end[call[rows]]), start[order[rows]]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
+    moving_pages,
     of_capture,
     of_capture_without_steps,
     rest_of_capture,
@@ -48,6 +49,18 @@ def test_idle_time_that_no_finding_explains_is_said() -> None:
     assert said.reason.startswith("the GPU is idle for 640.0 µs of a step (64 %)")
     assert not [*unexplained_idle(account, [finding(45)], 1e6)]
     assert not [*unexplained_idle(account.iloc[:0], [], 1e6)]
+
+
+def test_much_time_of_pages_of_unified_memory_is_said() -> None:
+    """Rebuilt from a public export whose only kernel waited for its pages for half of its time."""
+    names = ["[CUDA memcpy Unified Host-to-Device]", "[CUDA memcpy Host-to-Device]"]
+    copies = pd.DataFrame({"operation": names, "total_ns": [4e6, 9e6], "total_bytes": [8e6, 9e6]})
+    (said,) = moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies)
+    assert said.reason.startswith(
+        "the driver moves pages of unified memory for 4.000 ms of the capture (25 %"
+    )
+    assert not [*moving_pages(pd.DataFrame({"span_ns": [160e6]}), copies)]
+    assert not [*moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies.iloc[1:])]
 
 
 def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
