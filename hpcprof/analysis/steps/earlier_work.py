@@ -20,11 +20,12 @@ def earlier_work(timeline: Timeline) -> tuple[int, int]:
     It shows in the first operation of a stream: launched in time, it starts late although nothing runs.
     """
     start, end, *stream = timeline.of_operations("start", "end", "process", "device", "stream")
-    order = np.argsort(start, kind="stable")
+    most = int(np.ceil(_MAX_OTHER_SHARE * len(start))) + 1
+    order = np.argpartition(start, most)[:most] if most < len(start) else np.arange(len(start))
+    order = order[np.argsort(start[order], kind="stable")]
     call = launch_calls(timeline)[order]
     at_first = np.zeros(len(order), bool)
     at_first[np.unique(numbered_rows(*(column[order] for column in stream))[1], return_index=True)[1]] = True
-    at_first[int(np.ceil(_MAX_OTHER_SHARE * len(order))) + 1 :] = False
     rows = np.flatnonzero(at_first & (call != NO_CALL))
     ended = np.append(0, np.maximum.accumulate(end[order]))[rows]
     since, until = np.maximum(ended, timeline.calls.end[call[rows]]), start[order[rows]]

@@ -1,4 +1,4 @@
-"""API calls of the GPU by name, and the kernels that they launch."""
+"""API calls of CUDA or HIP by name, and the kernels that they launch."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def api(timeline: Timeline) -> Outcome:
     """
     calls = timeline.calls
     if not len(calls):
-        return none_in(timeline, "API calls of the GPU")
+        return none_in(timeline, "CUDA or HIP API calls")
     summary = summarize(calls.name, calls.end - calls.start)
     rows = {
         "name": object_array(map(without_version, timeline.names(summary.group))),
@@ -39,7 +39,7 @@ def launches(timeline: Timeline) -> Outcome:
     """
     table, calls = timeline.kernels, timeline.calls
     file = timeline.origin.path.name
-    for part, events in ((table, "CUDA kernels"), (calls, "API calls of the GPU")):
+    for part, events in ((table, "CUDA kernels"), (calls, "CUDA or HIP API calls")):
         if not len(part):
             return none_in(timeline, events)
     operation, call = launch_pairs(timeline)

@@ -44,7 +44,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
     for count, events in (
         (len(all_ranges), "ranges"),
         (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
-        (len(timeline.calls), "API calls of the GPU"),
+        (len(timeline.calls), "CUDA or HIP API calls"),
     ):
         if not count:
             return none_in(timeline, events)
