@@ -8,12 +8,12 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
-from hpcprof.analysis.mpi.declarations import BETWEEN, NO_CALLS
+from hpcprof.analysis.mpi.declarations import NO_CALLS
 from hpcprof.analysis.mpi.efficiencies import Efficiencies
 from hpcprof.analysis.mpi.matching import RunMpi, Unmatched, match_window
 from hpcprof.analysis.mpi.offload import with_branches
 from hpcprof.analysis.mpi.run_lists import NONE, RunLists
-from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, find_waits
+from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, delaying_ranges, find_waits
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import listed, named_ranks
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, mpi_function
@@ -230,7 +230,7 @@ class _Sums:
         if not len(waits.call):
             return
         calls = run.calls
-        delaying, place = _delaying_ranges(run, causes.before)
+        delaying, place = delaying_ranges(run, causes.before)
         columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
         keys, group = numbered_rows(*columns, causes.rank, place)
         totals = zip(np.bincount(group).tolist(), sums(group, waits.length, len(keys)).tolist(), strict=True)
@@ -273,18 +273,3 @@ class _Sums:
             "wait_ns": [delay.wait_ns for delay in delays],
             "share_pct": [round(100 * delay.wait_ns / total_wait, 2) for delay in delays],
         }
-
-
-def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
-    """Return the names of places, and the place before each call: its range, else the calls around it."""
-    calls = run.calls
-    has_place = before != NONE
-    at = np.where(has_place, before, 0)
-    ranges = np.where(has_place, calls.before[at], NONE)
-    unnamed = has_place & (ranges == NONE)
-    previous = np.where(unnamed, calls.name[np.maximum(at - 1, 0)], NONE)
-    keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
-    return [
-        f"{BETWEEN}{calls.names[first]} and {calls.names[second]}" if first != NONE else calls.ranges[name]
-        for name, first, second in keys.tolist()
-    ], number

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.declarations import BETWEEN
+from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.columns.joins import latest_rows
-from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
@@ -31,6 +32,8 @@ PATTERNS = (
     "completion",
 )
 """The names of the patterns by their numbers."""
+
+_UNUSUAL_PART, _FAR_NS = 10, 1 << 62
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -56,7 +59,9 @@ class Causes(msgspec.Struct, frozen=True):
     rank: Ints
     """The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown."""
     before: Ints
-    """The call before which that rank spent its time, or `NONE`."""
+    """Where that rank spent its time: the call before which, or the number of all calls more for the call in
+    which; or `NONE`.
+    """
 
 
 def find_waits(run: RunMpi) -> Waits:
@@ -269,7 +274,6 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     since = np.minimum(end[own_from], end[other_from])
     waiter, other = (_Since(run, gap, waited, calls_of_side, since) for calls_of_side in (call, arrival))
     more_work, more_wait = other.worked - waiter.worked, other.waited - waiter.waited
-    longest_gap = _call_of_maximum(run, gap, other.first + 1, arrival + 1)
     longest_wait = _call_of_maximum(run, waited, other.first + 1, arrival)
     departure = np.where(other.first < arrival, other.left, 0)
     longest_wait = np.where(
@@ -285,8 +289,82 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     while np.any(root[root] != root):
         root = root[root]
     rank[rows] = calls.rank[arrival[root]]
-    before[rows] = longest_gap[root]
+    before[rows] = _places_of_delay(run, other.first, arrival, waits.length[rows])[root]
     return Causes(rank, before)
+
+
+def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, wait: Ints) -> Ints:
+    """Return where ranks spent more time than is usual, from the calls ``first`` to the calls ``arrival``.
+
+    It is the call after the longest time outside MPI or, plus the number of all calls, the call without
+    operations (as ``MPI_Init``) that took longer than that. Where nothing was unusual for a tenth of
+    ``wait``, all their time counts.
+    """
+    calls, ops = run.calls, run.operations
+    kind = delaying_ranges(run, np.arange(len(calls)))[1]
+    alone = np.ones(len(calls), bool)
+    alone[ops.begin], alone[ops.end[ops.end != NONE]] = False, False
+    gap, inside = calls.gap, np.where(alone, calls.length, 0)
+    place, most = np.full(len(first), NONE), wait // _UNUSUAL_PART
+    for outer, inner in (
+        (_more_than_usual(calls, kind, gap), _more_than_usual(calls, calls.name, inside)),
+        (gap, inside),
+    ):
+        for time, at, low, high in ((outer, 0, first + 1, arrival + 1), (inner, len(calls), first, arrival)):
+            call = _call_of_maximum(run, time, low, high)
+            is_longer = (call != NONE) & (time[call] > most)
+            place, most = np.where(is_longer, call + at, place), np.where(is_longer, time[call], most)
+        most = np.where(place == NONE, 0, _FAR_NS)
+    return place
+
+
+def _more_than_usual(calls: Calls, kind: Ints, time: Ints) -> Ints:
+    """Return how much more time each call has than the median over ranks of their medians of its kind.
+
+    A rank without calls of the kind has no time there: what few ranks do is unusual as a whole.
+    """
+    ranks = len(distinct(calls.rank))
+    keys, group = numbered_rows(kind, calls.rank)
+    median = _lower_medians(group, time, np.zeros(len(keys), np.int64))
+    kinds, at = numbered_rows(keys[:, 0])
+    usual = _lower_medians(at, median, ranks - np.bincount(at, minlength=len(kinds)))
+    more: Ints = np.maximum(time - usual[at[group]], 0)
+    return more
+
+
+def _lower_medians(group: Ints, values: Ints, zeros: Ints) -> Ints:
+    """Return the lower median of each group, which has as many values of 0 besides."""
+    count = np.bincount(group, minlength=len(zeros))
+    ordered = values[np.lexsort((values, group))]
+    place = (count + zeros - 1) // 2 - zeros
+    medians: Ints = np.where(place < 0, 0, ordered[np.cumsum(count) - count + np.maximum(place, 0)])
+    return medians
+
+
+def delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
+    """Return the names of places, and the place of each number of `Causes.before`.
+
+    The name is that of the range before the call, else the calls around the time before it, or the call.
+    """
+    calls = run.calls
+    has_place = before != NONE
+    inside = before >= len(calls)
+    at = np.where(has_place, before - len(calls) * inside, 0)
+    ranges = np.where(has_place & ~inside, calls.before[at], NONE)
+    unnamed = has_place & (ranges == NONE)
+    previous = np.where(unnamed & ~inside, calls.name[np.maximum(at - 1, 0)], NONE)
+    keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
+
+    def name_of(where: int, first: int, second: int) -> str | None:
+        if second == NONE:
+            return calls.ranges[where]
+        return (
+            f"{BETWEEN}{calls.names[first]} and {calls.names[second]}"
+            if first != NONE
+            else calls.names[second]
+        )
+
+    return [name_of(*key) for key in keys.tolist()], number
 
 
 class _Since:

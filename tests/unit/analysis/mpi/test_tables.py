@@ -392,3 +392,24 @@ def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unkno
     assert tables["mpi_calls"].rows["wait_ns"].isna().all()
     assert not len(tables["mpi_waits"])
     assert "clocks of ranks 0, 1 are not aligned" in tables["pop"].reason
+
+
+def test_a_delay_is_where_a_rank_spent_more_than_usual_and_not_where_all_compute_longest() -> None:
+    program = Program(4)
+    for rank in range(4):
+        program.call(rank, "MPI_Init", 0, 10)
+        program.call(rank, "MPI_Barrier", 20, 25, {"op": "Barrier"})
+        program.call(rank, "MPI_Put", 1025, 1030)
+        late = 300 if rank == 3 else 5
+        program.call(rank, "MPI_Allreduce", 1030 + late, 1340, {"op": "AllReduce", "bytes": 8})
+    assert {wait[-1] for wait in waits(program) if wait[4] == 3} == {"between MPI_Put and MPI_Allreduce"}
+
+
+def test_a_rank_that_is_late_out_of_a_call_without_operations_spent_its_time_there() -> None:
+    program = Program(3)
+    for rank in range(3):
+        end = 900 if rank == 2 else 100
+        program.call(rank, "MPI_Initialized", 0, 1)
+        program.call(rank, "MPI_Init", 5, end)
+        program.call(rank, "MPI_Barrier", end + 5, 910, {"op": "Barrier"})
+    assert {wait[-1] for wait in waits(program) if wait[2] == "wait at barrier"} == {"MPI_Init"}
