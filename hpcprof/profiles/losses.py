@@ -137,6 +137,8 @@ class Loss:
             return _TO_THE_END
         if self.kind is LossKind.DIAGNOSTIC and not _LOST_WORDS.search(self.detail):
             return ""
+        if self.subject is Subject.MPI_OPERATION:
+            return _OTHER_PROFILER
         if self.kind is LossKind.MISSING and self.subject is Subject.GRAPH:
             return _REMEDIES[LossKind.GRAPH]
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
@@ -212,6 +214,7 @@ _LOST_WORDS = re.compile(
 _SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."
 _UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
+_OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."
 _TO_THE_END = (
     "Let the program end by itself within the capture, or call cudaProfilerStop() before the capture ends: a "
     "process hands over its last events then."

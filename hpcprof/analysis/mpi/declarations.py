@@ -17,7 +17,9 @@ from hpcprof.analysis.framework.declaration import (
 )
 from hpcprof.profiles.losses import Subject
 
-_MPI = Events(RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.EVENT})
+_MPI = Events(
+    RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.MPI_CALL, Subject.MPI_OPERATION, Subject.EVENT}
+)
 BETWEEN = "between "
 """Begins the name of a place outside of all ranges: the two calls around it follow."""
 

@@ -39,6 +39,11 @@ _GPU_INSIDE = 0.1
 """An unknown range with a smaller share of the GPU's launched time is not the step: programs move parameters
 to the GPU in a loop before they compute."""
 
+_MIN_USUAL_SHARE = 0.01
+"""The instances of an unknown range, all as long as their median, must take this share of its time: runtimes
+of tasks (HPX) leave and enter the main program often, for microseconds.
+"""
+
 _MAX_LISTED_RANGES, _MAX_JUDGED_RANGES = 8, 32
 """The most repeating ranges listed, and the most unknown ranges looked at."""
 
@@ -48,7 +53,7 @@ _MIN_MARKERS = 3
 _MODULE = re.compile(r"\w\.\d+(?![\w])")
 """A part of a model by its path: ``blocks.10`` in ``FSDP::pre_forward (blocks.10.mlp)``."""
 
-_LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:")
+_LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:", "<unknown>")
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,7 @@ def _mostly_inside(ranges: Ranges, rows: Ints, outer: Ints) -> bool:
 
 
 def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[StepCandidate]:
-    """Judge ranges as steps; the source of one that occurs too rarely is empty."""
+    """Judge ranges as steps; the source of one that occurs too rarely, or unevenly, is empty."""
     rows = [marking_rows(timeline, name) for name in names]
     if not rows:
         return []
@@ -309,8 +314,16 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         )
         if source == AUTOMATIC and is_part:
             source = REPEATS
+        lengths = (ranges.end - ranges.start, end[part] - start[part])
+        if source in (AUTOMATIC, REPEATS) and all(map(_is_uneven, lengths)):
+            source = ""
         candidates.append(StepCandidate(name, source, len(row), covered))
     return candidates
+
+
+def _is_uneven(lengths: Ints) -> bool:
+    """Return whether a few instances take nearly all the time, so that the usual one is no step."""
+    return bool(len(lengths) * np.median(lengths) <= _MIN_USUAL_SHARE * lengths.sum())
 
 
 def _share_launched_inside(timeline: Timeline, ranges: Ranges) -> float:

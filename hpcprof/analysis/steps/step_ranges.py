@@ -249,7 +249,7 @@ def no_steps(timeline: Timeline) -> str:
         reason += f"it has no {marks} named {chosen.name}"
         return f"{reason}; others that repeat: {', '.join(names)}" if names else reason
     reason += (
-        f"no range is known as a step, and none repeats {MIN_INSTANCES} times on one thread and covers "
+        f"no range is known as a step, and none repeats {MIN_INSTANCES} times alike on one thread and covers "
         f"{MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
     if len(timeline.mpi_calls):

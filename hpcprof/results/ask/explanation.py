@@ -65,6 +65,9 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
 _PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
 """The analyses that come with an explanation."""
 
+_READ = (_PATH, "mpi_waits")
+"""The analyses whose losses make findings uncertain."""
+
 _HARMLESS = (
     *(LossKind.NOTE, LossKind.CLOCK, LossKind.OPEN, LossKind.STEP, LossKind.BEFORE),
     *(LossKind.NUMBERED, LossKind.MERGED, LossKind.TABLE),
@@ -425,7 +428,7 @@ def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
     losses: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
         few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
-        if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_PATH]):
+        if loss.kind not in _HARMLESS and not few and any(touches(loss, ANALYSES[name]) for name in _READ):
             losses[rank] = (*losses.get(rank, ()), loss)
     return losses
 

@@ -239,7 +239,8 @@ class Archive:
         self.handle = handle
         self._found = defs = _Definitions()
         with self.damage("its definitions"):
-            self.creator = handle.creator
+            # APEX goes on with its compiler.
+            self.creator = handle.creator.partition("\n")[0].strip()
             handle.read_definitions(defs.callbacks())
         recorded = defs.clock or ArchiveClock(0, 0, LATEST)
         self.has_resolution = recorded.resolution > 0

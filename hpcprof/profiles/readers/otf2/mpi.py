@@ -72,7 +72,8 @@ _NO_RANKS = UNDEFINED - 2
 _MAX_BYTES = 1 << 40
 """Maximum size of a message in bytes; larger values are uninitialized."""
 _OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
-_UNUSED_KINDS = (MpiKind.CALL_MESSAGE, MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
+_COLLECTIVE_CALLS = (MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
+_UNUSED_KINDS = (MpiKind.CALL_MESSAGE, *_COLLECTIVE_CALLS)
 _OF_CALLS = (*COMPLETING, *_UNUSED_KINDS)
 
 
@@ -201,6 +202,9 @@ def operations(
         passed, received = _argument_sizes(described_events, kind, message, size, rank_in == within, strings)
     else:
         passed, received = _sizes(described_events, kind, message, size, rank_in, strings)
+    impossible = message & ((passed >= _MAX_BYTES) | (passed < NO_BYTES))
+    passed[impossible] = NO_BYTES
+    lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, {"size": impossible.sum()}, len(begin))
     # The sizes of receives that record nothing follow from the messages of the other ranks.
     unnamed = {
         "communicator": np.count_nonzero(
@@ -233,16 +237,18 @@ def _with_calls(
 ) -> tuple[CalledEvents, list[Loss]]:
     """Return the events without calls; with some, by time, if the writer records no completions or no events.
 
-    The calls left complete requests, or are collectives without an event. The losses are calls of messages
-    without an event.
+    The calls left complete requests, or are collectives without an event. The losses are calls without an
+    event that are not.
     """
     recorded = ~np.isin(events.kind, _OF_CALLS)
     by_time = np.lexsort((events.position, events.time))
     in_order = events.take(by_time[recorded[by_time]])
-    if len(in_order) and not archive.of_eztrace and not lacks_completions(in_order.kind, in_order.request):
-        return events.take(recorded), []
-    events, recorded = events.take(by_time), recorded[by_time]
     call = numbered_rows(events.thread, events.start)[1]
+    if len(in_order) and not archive.of_eztrace and not lacks_completions(in_order.kind, in_order.request):
+        # A message to no rank has no record either.
+        silent = np.isin(events.kind, _COLLECTIVE_CALLS) & ~np.isin(call, call[recorded])
+        return events.take(recorded), _without_record(events.take(silent), strings)
+    events, recorded, call = events.take(by_time), recorded[by_time], call[by_time]
     if archive.of_eztrace:
         # Their status may be that of another receive, or none.
         waits = call[np.isin(events.kind, (MpiKind.WAIT_ALL, MpiKind.WAIT))]
@@ -260,13 +266,20 @@ def _with_calls(
         (MpiKind.CALL_BEGIN_COLLECTIVE, MpiKind.BEGIN_COLLECTIVE),
     ):
         kind[~described & (kind == described_call)] = meaning
-    silent = Counter(strings.array()[events.tag[~described & (kind == MpiKind.CALL_MESSAGE)]].tolist())
-    lost = losses(
-        LossKind.ROW, Subject.MPI_OPERATION, {f"record ({name})": number for name, number in silent.items()}
-    )
+    lost = _without_record(events.take(~described & (kind == MpiKind.CALL_MESSAGE)), strings)
     # Each call that begins a collective has a request of its own, which no program has.
     request = np.where(recorded, events.request, NO_NAME - np.arange(len(kind)))
     return replace(events, kind=kind, request=request).take(~np.isin(kind, _UNUSED_KINDS)), lost
+
+
+def _without_record(events: CalledEvents, strings: StringTable) -> list[Loss]:
+    """Return the losses of calls without an event, by their operations."""
+    names = strings.array()[events.tag].tolist()
+    begins = (events.kind == MpiKind.CALL_BEGIN_COLLECTIVE).tolist()
+    details = Counter(
+        f"record ({'nonblocking ' * begun}{name})" for name, begun in zip(names, begins, strict=True)
+    )
+    return losses(LossKind.ROW, Subject.MPI_OPERATION, details)
 
 
 def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:

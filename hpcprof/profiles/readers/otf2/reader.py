@@ -139,6 +139,9 @@ class _Building:
         )
         self._add(mpi)
         self._losses += lost
+        if not any(map(len, self._tables.get(MpiCalls, ()))):
+            alone = {"call around it": len(mpi)}
+            self._losses += losses(LossKind.ROW, Subject.MPI_OPERATION, alone, len(mpi))
 
     def _read_location(self, location: Location, rank: int | None) -> LocationEvents | None:
         """Return the events of a location; None, and a loss, if a minor one cannot be read."""

@@ -197,6 +197,19 @@ def test_a_range_has_to_repeat_five_times_and_to_cover_half_of_the_capture() -> 
     assert chosen(on_two_threads) == ""
 
 
+def test_a_few_long_instances_among_short_ones_are_no_steps_unless_the_gpu_makes_them_alike() -> None:
+    marks = [
+        (0, 40_000, "main"),
+        (40_001, 80_000, "main"),
+        *((80_000 + i * 4, 80_002 + i * 4, "main") for i in range(20)),
+    ]
+    trace = timeline([], marks)
+    assert (steps_of(trace).name, step_candidates(trace)) == ("", ())
+    ahead = [(i * 4, i * 4 + 2, "pass") for i in range(20)] + [(80, 40_000, "pass")]
+    work = [(i * 1900 + 100, i * 1900 + 1950, COMP, i * 4 + 1) for i in range(21)]
+    assert steps_of(timeline(work, ahead)).name == "pass"
+
+
 def test_api_calls_before_the_first_work_are_no_part_of_the_capture() -> None:
     work = [(i * 100 + 5, i * 100 + 9, COMP, i * 100 + 2) for i in range(8)]
     trace = timeline(work, loop("step"))
@@ -251,8 +264,8 @@ def test_the_chosen_range_decides_whatever_else_there_is() -> None:
 def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
     marks = [(i * 100, i * 100 + 10, name) for i in range(8) for name in ("load", "run")]
     assert no_steps(timeline([], marks)) == (
-        "no steps in rank00000.sqlite: no range is known as a step, and none repeats 5 times on one thread "
-        "and covers 50 % of the capture on every rank; load, run may be the step: "
+        "no steps in rank00000.sqlite: no range is known as a step, and none repeats 5 times alike on one "
+        "thread and covers 50 % of the capture on every rank; load, run may be the step: "
         "hpcprof collect --step-range load takes the first"
     )
     assert no_steps(timeline([], [])) == "nothing was recorded in rank00000.sqlite"

@@ -163,7 +163,29 @@ def test_requests_without_an_end_are_counted_and_cancelled_ones_are_not(tmp_path
     assert timeline.names(found.operation) == ["Send", "Recv"]
     # The clock begins with the first event.
     assert (found.start.tolist(), found.wait_ns.tolist()) == ([0, 50], [NO_WAIT, 0])
-    assert timeline.origin.losses == (Loss(LossKind.ROW, Subject.MPI_OPERATION, 1, 4, "completion"),)
+    assert timeline.origin.losses == (
+        Loss(LossKind.ROW, Subject.MPI_OPERATION, 1, 4, "completion"),
+        Loss(LossKind.ROW, Subject.MPI_OPERATION, 2, 2, "call around it"),
+    )
+
+
+def test_impossible_sizes_and_collectives_without_a_record_are_counted(tmp_path: Path) -> None:
+    def body(program: Program, writer: Any) -> None:
+        for at, name in enumerate(("MPI_Sendrecv", "MPI_Allreduce")):
+            writer.enter(ticks(10 * at), program.regions[name])
+            if name == "MPI_Sendrecv":
+                # A size that the writer never set.
+                writer.mpi_send(ticks(1), 0, program.world, 1, 1 << 47)
+            writer.leave(ticks(10 * at + 5), program.regions[name])
+
+    timeline = rank_of(write(tmp_path / "a", body), 0)
+    assert timeline.mpi_operations.bytes.tolist() == [NO_BYTES]
+    lost = (
+        Loss(LossKind.ROW, Subject.MPI_OPERATION, 1, None, "record (AllReduce)"),
+        Loss(LossKind.FIELD, Subject.MPI_OPERATION, 1, 1, "size"),
+    )
+    assert timeline.origin.losses == lost
+    assert all(touches(loss, ANALYSES["mpi_waits"]) and "Score-P" in loss.remedy for loss in lost)
 
 
 def test_a_request_number_that_is_used_again_belongs_to_the_last_operation(tmp_path: Path) -> None:
