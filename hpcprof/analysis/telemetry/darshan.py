@@ -10,7 +10,7 @@ import numpy as np
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.telemetry.declarations import NO_LOGS
 from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, format_bytes
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats, Ints
 
@@ -47,7 +47,9 @@ def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
         f"what DXT traced ({counted(count, 'operation')}) is in --analysis darshan_steps" if count else ""
     )
     return {
-        "darshan_files": _outcome(_file_rows(run.logs), NO_LOGS, "; ".join(filter(None, (reason, traced)))),
+        "darshan_files": _outcome(
+            _file_rows(run.logs), NO_LOGS, "; ".join(filter(None, (*_totals(run.logs), reason, traced)))
+        ),
         "darshan_ranks": _outcome(_rank_rows(run.logs), NO_LOGS, reason),
         "darshan_steps": _outcome(
             _step_rows(run),
@@ -63,18 +65,40 @@ def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Out
 
 
 def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
+    """Yield what the logs lack, each sentence once."""
+    logs_by_loss: dict[str, list[str]] = {}
     for name, log in logs:
-        if log.partial:
-            modules = ", ".join(log.partial)
-            yield f"Darshan had no memory for all files of {modules} (DARSHAN_MODMEM) in {name}"
-        if log.unread:
-            yield f"{', '.join(log.unread)} cannot be read in {name}"
-        if log.not_read:
-            yield f"hpcprof does not read {', '.join(log.not_read)} in {name}"
-        if log.overflown:
-            yield f"{', '.join(log.overflown)} overflowed in {name}, and counts as 0"
-        if log.left_out:
-            yield f"{counted(log.left_out, 'record')} of {name} are left out"
+        for names, loss in (
+            (log.partial, "Darshan had no memory for all files of {} (DARSHAN_MODMEM)"),
+            (log.unread, "{} cannot be read"),
+            (log.not_read, "hpcprof does not read {}"),
+            (log.impossible, "{} of a record, below 0, counts as 0"),
+            ([counted(log.left_out, "record")] * bool(log.left_out), "{} are left out"),
+        ):
+            if names:
+                logs_by_loss.setdefault(loss.format(", ".join(names)), []).append(name)
+    for loss, names in logs_by_loss.items():
+        yield f"{loss} in {names[0] if len(names) == 1 else counted(len(names), 'log')}"
+
+
+def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
+    """Yield the bytes of all files by module, and which modules count the same ones."""
+    records = [record for _, log in logs for record in log.records]
+    modules = {record.module: [0, 0] for record in records}
+    for record in records:
+        for at, size in enumerate((record.read_bytes, record.written_bytes)):
+            modules[record.module][at] += size
+    if modules:
+        sums = (
+            f"{name} {format_bytes(read)} read, {format_bytes(wrote)} written"
+            for name, (read, wrote) in modules.items()
+        )
+        processes = counted(sum(log.ranks for _, log in logs), "rank")
+        seconds = max(log.run_time_s for _, log in logs)
+        yield f"{processes} in {seconds:.4g} s: {'; '.join(sums)}"
+    for outer, inner in (("MPI-IO", "POSIX"), ("DFS", "DAOS")):
+        if {outer, inner} <= modules.keys():
+            yield f"{outer} calls {inner}, so that bytes and times are in both"
 
 
 def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None:

@@ -185,7 +185,13 @@ _FOREIGN = {
     ".rpd": "a profile of ROCm's rocpd tracer (rpd): record it with rocprofv3 --sys-trace",
     ".cubex": "a summary of Score-P without events: record a trace with SCOREP_ENABLE_TRACING=true",
     ".prv": "a trace of Extrae: write it as OTF2 with prv2otf2",
-    ".pftrace": "a trace for Perfetto: rocprofv3 --output-format rocpd writes one with all that is recorded",
+    **dict.fromkeys(
+        (".pftrace", ".proto"),
+        "a trace for Perfetto: rocprofv3 --output-format rocpd writes one with all that is recorded",
+    ),
+    ".parquet": "no table of operations, which has columns rank, step, name, kind, start_ns and duration_ns",
+    ".metric-db": "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it",
+    ".pfw": "a trace of DFTracer, which hpcprof does not read: Perfetto shows it",
     ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
     ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
 }
@@ -229,6 +235,10 @@ _TABLES = {
     "trace with rocprofv3 --sys-trace",
     rb'"?Time \(%\)"?,"?Total Time \(ns\)"?,': "a summary of nsys stats without times of events: "
     "give the report or its *.sqlite",
+    rb"\d+ templated_functions": "a profile of TAU without times of events: TAU_TRACE=1 and "
+    "TAU_TRACE_FORMAT=otf2 have it record a trace",
+    rb"Timestamp \(n?s\), ?Event Type,": "a table of Pipit, which hpcprof does not read: open the trace that "
+    "it was made from",
     rb"Dispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze shows; "
     "hpcprof reads traces and counters that rocprofv3 records itself",
 }
@@ -244,7 +254,7 @@ def foreign_kind(path: Path) -> str:
         if path.suffix in (".db", ".data") and path.is_file():
             head = content_of(path, 16)
             kind = next((kind for start, kind in _KIND_BY_BEGINNING.items() if head.startswith(start)), "")
-        if path.suffix in (".csv", ".log", ".out", ".txt") and path.is_file():
+        if path.suffix in (".csv", ".log", ".out", ".txt", ".0") and path.is_file():
             head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
             kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")
             kind = _FOREIGN[".nvprof"] if _NVPROF.search(head) else kind

@@ -39,6 +39,8 @@ _CALLS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The counters of calls of modules that count several kinds of them."""
 
+_PLAIN = ("OPENS", "READS", "WRITES", "BYTES_READ", "BYTES_WRITTEN")
+_TIMES = ("F_READ_TIME", "F_WRITE_TIME", "F_META_TIME")
 _TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
 _MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
 _LEAST_MEMORY, _MOST_MEMORY, _MEMORY_RATIO = 5 << 28, 8 << 30, 200
@@ -74,14 +76,14 @@ def main(path: str) -> None:
         "not_read": sorted(set(modules) - set(MODULES) - set(_TRACES)),
     }
     numbers: dict[int, int] = {}
-    overflown: set[str] = set()
+    impossible: set[str] = set()
     # The library reads a log from its begin to its end: the records of a module must be read before the next
     # module.
     for module in sorted(modules, key=lambda name: modules[name]["idx"]):
         if module in MODULES:
             read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
             for record in read:
-                overflown |= _overflown_counters(record)
+                impossible |= _impossible_counters(module, record)
                 if len(dump["records"]) < _MOST_RECORDS:
                     file = numbers.setdefault(record["id"], len(numbers))
                     dump["records"].append(_counters(module, file, record))
@@ -95,7 +97,7 @@ def main(path: str) -> None:
                         dump["segments"].append(segment)
                     else:
                         dump["left_out"] += 1
-    dump["overflown"] = sorted(overflown)
+    dump["impossible"] = sorted(impossible)
     dump["files"] = [str(names.get(number, "")) for number in numbers]
     print(json.dumps(dump))
 
@@ -110,9 +112,12 @@ def _records(read: Callable[[], Any]) -> Iterator[Any]:
         yield record
 
 
-def _overflown_counters(record: Mapping[str, Any]) -> set[str]:
-    """Return the counters below -1; -1 means not monitored."""
-    return {name for name, value in record["counters"].items() if value < -1}
+def _impossible_counters(module: str, record: Mapping[str, Any]) -> set[str]:
+    """Return the counters that are printed and below -1, which means not monitored; others may be ids."""
+    names = {name for kind in _CALLS.get(module, {}).values() for name in kind} | {*_PLAIN, *_TIMES}
+    prefix = MODULES[module]
+    values = {**record["counters"], **record["fcounters"]}
+    return {key for name in names if values.get(key := f"{prefix}_{name}", 0) < -1}
 
 
 def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,9 +138,10 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
         "writes": calls["WRITES"],
         "read_bytes": total("BYTES_READ"),
         "written_bytes": total("BYTES_WRITTEN"),
-        "read_s": times.get(f"{prefix}_F_READ_TIME", 0.0),
-        "write_s": times.get(f"{prefix}_F_WRITE_TIME", 0.0),
-        "meta_s": times.get(f"{prefix}_F_META_TIME", 0.0),
+        **{
+            field: times.get(f"{prefix}_{name}", 0.0)
+            for field, name in zip(("read_s", "write_s", "meta_s"), _TIMES, strict=True)
+        },
         "slowest_rank": int(record["counters"].get(f"{prefix}_SLOWEST_RANK", -1)),
         "slowest_s": times.get(f"{prefix}_F_SLOWEST_RANK_TIME", 0.0),
     }

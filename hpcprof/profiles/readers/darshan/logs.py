@@ -78,7 +78,7 @@ class DarshanLog(msgspec.Struct, frozen=True):
     """The modules that cannot be read."""
     not_read: list[str] = []
     """The modules that hpcprof does not read."""
-    overflown: list[str] = []
+    impossible: list[str] = []
     """The counters that are impossibly low in a record and count as 0 there."""
     left_out: int = 0
     """Records and segments beyond the limit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcprof.analysis.telemetry.darshan import NamedLog, RunLogs, darshan_tables
@@ -86,13 +87,28 @@ def test_what_a_log_lacks_is_said() -> None:
     assert "STDIO cannot be read in a" in reason
 
 
+def test_what_several_logs_lack_is_said_once_and_bytes_in_two_modules_are_no_sum() -> None:
+    lacking = {"not_read": ["LUSTRE"], "impossible": ["POSIX_F_WRITE_TIME"]}
+    logs = [NamedLog(name, log(**lacking)) for name in ("a", "b")]
+    collective = msgspec.structs.replace(record(0, -1, 160, 9.0), module="MPI-IO")
+    logs.append(NamedLog("c", log(not_read=["HEATMAP"], records=[collective])))
+    assert darshan_tables(RunLogs(logs))["darshan_files"].reason == (
+        "6 ranks in 20 s: POSIX 0 B read, 320 B written; MPI-IO 0 B read, 160 B written; "
+        "MPI-IO calls POSIX, so that bytes and times are in both; hpcprof does not read LUSTRE in 2 logs; "
+        "POSIX_F_WRITE_TIME of a record, below 0, counts as 0 in 2 logs; hpcprof does not read HEATMAP in c"
+    )
+
+
 def test_times_from_whole_seconds_are_said_to_be_so() -> None:
     one = log(segments=[Segment("POSIX", 0, 0, True, 1, 1.0, 2.0)], whole_seconds=True)
     run = RunLogs([NamedLog("a", one)], {0: [StepMark(0, BEGIN), StepMark(9, BEGIN + 10)]})
     assert "up to 1 s early" in darshan_tables(run)["darshan_steps"].reason
     reason = darshan_tables(run)["darshan_files"].reason
     assert "early" not in reason
-    assert reason == "what DXT traced (1 operation) is in --analysis darshan_steps"
+    assert reason == (
+        "2 ranks in 20 s: POSIX 0 B read, 160 B written; "
+        "what DXT traced (1 operation) is in --analysis darshan_steps"
+    )
 
 
 def test_beyond_500_files_the_others_are_one_row() -> None:

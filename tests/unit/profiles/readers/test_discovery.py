@@ -130,6 +130,12 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ("pmc_perf.csv", b"Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size", "rocprof-compute"),
         ("table.csv", b"rank,step", ""),
         ("kernels.csv", b"\xef\xbb\xbfTime (%),Total Time (ns),Instances,Name", "nsys stats"),
+        ("profile.3.0.0", b"23 templated_functions_MULTI_TIME\n# Name Calls", "TAU_TRACE_FORMAT=otf2"),
+        ("events.csv", b"Timestamp (s), Event Type, Name, Process", "Pipit"),
+        ("perfetto-trace-0.proto", b"\n", "Perfetto"),
+        ("part.0.parquet", b"PAR1", "no table of operations"),
+        ("1.metric-db", b"", "HPCToolkit"),
+        ("app-1.pfw", b"[", "DFTracer"),
         ("slurm-1.out", b"step 1\n==31== NVPROF is profiling process 31, command: ./a\nstep 2", "nvprof,"),
         ("summary.txt", b"done\n==31== Profiling result:\n Type Time(%)", "nvprof,"),
     ):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.profiles.readers.darshan.dump_script import _counters, _overflown_counters
+from hpcprof.profiles.readers.darshan.dump_script import _counters, _impossible_counters
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,8 @@ def test_all_kinds_of_calls_of_a_module_count(
     found = _counters(module, 0, record)
     assert (found["opens"], found["reads"], found["writes"]) == calls
     assert (found["read_bytes"], found["written_bytes"]) == (16_777_216, 0)
-    assert not _overflown_counters(record)
-    assert _overflown_counters({"counters": {**counters, f"{module}_BYTES_READ": -5}}) == {
-        f"{module}_BYTES_READ"
-    }
+    assert not _impossible_counters(module, record)
+    # Ids are no counts: theirs may look negative.
+    low = {f"{module}_BYTES_READ": -5, f"{module}_RENAMED_FROM": -9}
+    record |= {"counters": low, "fcounters": {f"{module}_F_WRITE_TIME": -1923.7}}
+    assert _impossible_counters(module, record) == {f"{module}_BYTES_READ", f"{module}_F_WRITE_TIME"}
