@@ -59,8 +59,8 @@ class Causes(msgspec.Struct, frozen=True):
     rank: Ints
     """The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown."""
     before: Ints
-    """Where that rank spent its time: the call before which, or the number of all calls more for the call in
-    which; or `NONE`.
+    """The call before which that rank spent its time, `NONE` if unknown; plus the number of all calls where
+    it was inside the call.
     """
 
 

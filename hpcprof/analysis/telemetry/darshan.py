@@ -10,12 +10,14 @@ import numpy as np
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.telemetry.declarations import NO_LOGS
 from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
-from hpcprof.common.units import counted, format_bytes
+from hpcprof.common.units import counted, format_bytes, format_duration
 from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats, Ints
 
 _MOST_FILES, _MOST_BLOCKS = 500, 60
 _SUMS = ("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s")
+_LARGE, _TIMES_SLOWER, _MAX_SLOW_SHARE = 1 << 20, 5, 0.25
+"""Bytes of a file whose speed tells something, and the most files that are slow, as a share."""
 _SHARED_RANK = -1
 _NO_TRACE = "no log traces single reads and writes (DXT_ENABLE_IO_TRACE=1 in the job has Darshan trace them)"
 
@@ -48,7 +50,9 @@ def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
     )
     return {
         "darshan_files": _outcome(
-            _file_rows(run.logs), NO_LOGS, "; ".join(filter(None, (*_totals(run.logs), reason, traced)))
+            _file_rows(run.logs),
+            NO_LOGS,
+            "; ".join(filter(None, (*_totals(run.logs), *_slow_files(run.logs), reason, traced))),
         ),
         "darshan_ranks": _outcome(_rank_rows(run.logs), NO_LOGS, reason),
         "darshan_steps": _outcome(
@@ -94,11 +98,31 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
             for name, (read, wrote) in modules.items()
         )
         processes = counted(sum(log.ranks for _, log in logs), "rank")
-        seconds = max(log.run_time_s for _, log in logs)
-        yield f"{processes} in {seconds:.4g} s: {'; '.join(sums)}"
+        longest = format_duration(max(log.run_time_s for _, log in logs))
+        yield f"{processes} in {longest}: {'; '.join(sums)}"
     for outer, inner in (("MPI-IO", "POSIX"), ("DFS", "DAOS")):
         if {outer, inner} <= modules.keys():
             yield f"{outer} calls {inner}, so that bytes and times are in both"
+
+
+def _slow_files(logs: Sequence[NamedLog]) -> Iterator[str]:
+    """Yield how many large files are far slower than the others of their module, and the targets of all."""
+    for _, log in logs:
+        speeds: dict[str, dict[int, float]] = defaultdict(dict)
+        for record in log.records:
+            size, seconds = record.read_bytes + record.written_bytes, record.read_s + record.write_s
+            if size >= _LARGE and seconds > 0:
+                speeds[record.module][record.file] = size / seconds
+        for module, speed in speeds.items():
+            usual = float(np.median([*speed.values()]))
+            slow = [file for file, rate in speed.items() if _TIMES_SLOWER * rate < usual]
+            if not 0 < len(slow) <= len(speed) * _MAX_SLOW_SHARE:
+                continue
+            common = set.intersection(*({*log.targets.get(file, ())} for file in slow))
+            where = f", all on OST {min(common)} of Lustre" if len(common) == 1 else ""
+            files = f"{len(slow):,} of {counted(len(speed), 'large file')} of {module}"
+            median = f"the median ({format_bytes(usual)} each second)"
+            yield f"{files} are over {_TIMES_SLOWER} times as slow as {median}{where}"
 
 
 def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None:

@@ -39,9 +39,10 @@ _CALLS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The counters of calls of modules that count several kinds of them."""
 
-_PLAIN = ("OPENS", "READS", "WRITES", "BYTES_READ", "BYTES_WRITTEN")
+_COUNTS = ("OPENS", "READS", "WRITES", "BYTES_READ", "BYTES_WRITTEN")
 _TIMES = ("F_READ_TIME", "F_WRITE_TIME", "F_META_TIME")
 _TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
+_LUSTRE = "LUSTRE"
 _MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
 _LEAST_MEMORY, _MOST_MEMORY, _MEMORY_RATIO = 5 << 28, 8 << 30, 200
 """Address space in bytes: of small logs, of all, and as a multiple of a log's packed size."""
@@ -73,10 +74,11 @@ def main(path: str) -> None:
         "records": [],
         "segments": [],
         "left_out": 0,
-        "not_read": sorted(set(modules) - set(MODULES) - set(_TRACES)),
+        "not_read": sorted(set(modules) - set(MODULES) - set(_TRACES) - {_LUSTRE}),
     }
     numbers: dict[int, int] = {}
     impossible: set[str] = set()
+    targets: dict[int, list[int]] = {}
     # The library reads a log from its begin to its end: the records of a module must be read before the next
     # module.
     for module in sorted(modules, key=lambda name: modules[name]["idx"]):
@@ -97,6 +99,12 @@ def main(path: str) -> None:
                         dump["segments"].append(segment)
                     else:
                         dump["left_out"] += 1
+        elif module == _LUSTRE:
+            for record in _records(lambda: library.log_get_record(log, _LUSTRE, "dict")):
+                file = numbers.setdefault(record["id"], len(numbers))
+                parts = (record, *record.get("components", ()))
+                targets[file] = sorted({int(number) for part in parts for number in part.get("ost_ids", ())})
+    dump["targets"] = targets
     dump["impossible"] = sorted(impossible)
     dump["files"] = [str(names.get(number, "")) for number in numbers]
     print(json.dumps(dump))
@@ -114,7 +122,7 @@ def _records(read: Callable[[], Any]) -> Iterator[Any]:
 
 def _impossible_counters(module: str, record: Mapping[str, Any]) -> set[str]:
     """Return the counters that are printed and below -1, which means not monitored; others may be ids."""
-    names = {name for kind in _CALLS.get(module, {}).values() for name in kind} | {*_PLAIN, *_TIMES}
+    names = {name for kind in _CALLS.get(module, {}).values() for name in kind} | {*_COUNTS, *_TIMES}
     prefix = MODULES[module]
     values = {**record["counters"], **record["fcounters"]}
     return {key for name in names if values.get(key := f"{prefix}_{name}", 0) < -1}

@@ -78,6 +78,8 @@ class DarshanLog(msgspec.Struct, frozen=True):
     """The modules that cannot be read."""
     not_read: list[str] = []
     """The modules that hpcprof does not read."""
+    targets: dict[int, list[int]] = {}
+    """The storage targets (OSTs) of Lustre that hold a file."""
     impossible: list[str] = []
     """The counters that are impossibly low in a record and count as 0 there."""
     left_out: int = 0

@@ -88,15 +88,29 @@ def test_what_a_log_lacks_is_said() -> None:
 
 
 def test_what_several_logs_lack_is_said_once_and_bytes_in_two_modules_are_no_sum() -> None:
-    lacking = {"not_read": ["LUSTRE"], "impossible": ["POSIX_F_WRITE_TIME"]}
+    lacking = {"not_read": ["APXC"], "impossible": ["POSIX_F_WRITE_TIME"]}
     logs = [NamedLog(name, log(**lacking)) for name in ("a", "b")]
     collective = msgspec.structs.replace(record(0, -1, 160, 9.0), module="MPI-IO")
     logs.append(NamedLog("c", log(not_read=["HEATMAP"], records=[collective])))
     assert darshan_tables(RunLogs(logs))["darshan_files"].reason == (
         "6 ranks in 20 s: POSIX 0 B read, 320 B written; MPI-IO 0 B read, 160 B written; "
-        "MPI-IO calls POSIX, so that bytes and times are in both; hpcprof does not read LUSTRE in 2 logs; "
+        "MPI-IO calls POSIX, so that bytes and times are in both; hpcprof does not read APXC in 2 logs; "
         "POSIX_F_WRITE_TIME of a record, below 0, counts as 0 in 2 logs; hpcprof does not read HEATMAP in c"
     )
+
+
+def test_files_that_are_far_slower_than_others_are_said_with_their_storage_target() -> None:
+    records = [record(at, at, 1 << 24, 90.0 if at in (3, 7) else 2.0) for at in range(12)]
+    slow = log(
+        records=records, files=[""] * 12, targets={at: [14 if at in (3, 7) else at] for at in range(12)}
+    )
+    reason = darshan_tables(RunLogs([NamedLog("a", slow)]))["darshan_files"].reason
+    assert (
+        "2 of 12 large files of POSIX are over 5 times as slow as the median (8.389 MB each second), all on "
+        "OST 14 of Lustre"
+    ) in reason
+    even = log(records=[record(at, at, 1 << 24, 2.0 + at) for at in range(12)], files=[""] * 12)
+    assert "slow" not in darshan_tables(RunLogs([NamedLog("a", even)]))["darshan_files"].reason
 
 
 def test_times_from_whole_seconds_are_said_to_be_so() -> None:
