@@ -21,6 +21,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec, Option, Words, kind_of
 
 if TYPE_CHECKING:
+    from hpcprof.runs.directory import Run
     from hpcprof.runs.job import Job
     from hpcprof.submit.sites.model import Site
 
@@ -113,6 +114,13 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     sentences = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
     for sentence in filter(None, dict.fromkeys([*shown_facts, *sentences, unread_input(jobs[0].arguments)])):
         echo(f"hpcprof: note: {sentence}.", err=True)
+
+
+def show_submitted(run: Run, settings: str = "") -> None:
+    """Print the id of a submitted run, and what the scheduler wrote to standard error as it took the job."""
+    echo(f"submitted {run.id}{settings}")
+    for line in (run.state_file("submission") or "").splitlines():
+        echo(f"hpcprof: note: {line}", err=True)
 
 
 def unread_input(program: Sequence[str]) -> str:

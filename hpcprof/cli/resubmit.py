@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import repeated_job
+from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.job_options import repeated_job, show_submitted
 from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.submit.jobs.checks import check_resubmission
 
@@ -24,6 +24,6 @@ def command(runs_dir: Path, wait: bool, run: str) -> None:
     if not wait:
         check_resubmission(site, job)
     again = submit(site, job, runs_dir, typed_command())
-    echo(f"submitted {again.id}")
+    show_submitted(again)
     if wait:
         wait_for(again)

@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import job_options, log_origins, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, show_remarks, show_submitted
 from hpcprof.cli.options import db_option, flag, push_option, with_default
 from hpcprof.cli.pushing import hub_to_push_to, push_each
 from hpcprof.cli.report import explain_first
@@ -87,7 +87,7 @@ def command(
     def run_job(site: Site, job: Job) -> tuple[Run, JobStatus, bool]:
         """Submit a job, wait for it, collect it, and return whether it left profiles."""
         run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
-        echo(f"submitted {run.id}")
+        show_submitted(run)
         run, status = follow(run, request.template)
         # Imported here: a job is submitted without what reads profiles.
         from hpcprof.profiles.readers.discovery import find_profiles

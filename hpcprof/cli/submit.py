@@ -10,7 +10,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import job_options, log_origins, repeated_job, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, repeated_job, show_remarks, show_submitted
 from hpcprof.cli.options import EXISTING_FILE, flag, push_option, repeatable
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import hub_to_push_to
@@ -121,7 +121,7 @@ def command(
     if copied is not None:
         size = format_bytes(copied.size)
         echo(f"copied {counted(copied.files, 'file')} ({size}) of {copied.folder} to {site.host}")
-    echo(f"submitted {run.id}")
+    show_submitted(run)
     if wait:
         wait_for(run, template, script, address)
 

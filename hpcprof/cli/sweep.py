@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from hpcprof.cli.conventions import command_with_examples, echo, typed_command
-from hpcprof.cli.job_options import job_options, log_origins, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, show_remarks, show_submitted
 from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -100,7 +100,7 @@ def command(
     try:
         for run, point in zip(submitted, combinations, strict=True):
             runs.append(run)
-            echo(f"submitted {run.id}  {_settings(point)}")
+            show_submitted(run, f"  {_settings(point)}")
     except BaseException as error:
         # The scheduler may have taken a job whose submission was interrupted.
         unsure = isinstance(error, Unreachable) or not isinstance(error, HpcprofError)

@@ -32,6 +32,8 @@ ARRAY_SCRIPT = "array.sh"
 """The script in the directory of a sweep; its members' directories are named SWEEP.INDEX."""
 
 JOB_ID_FILE = "job_id"
+SUBMISSION_FILE = "submission"
+"""The file of ``state/`` with what the scheduler wrote to standard error when it accepted the job."""
 """The state file in which a job notes its id."""
 
 _LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40

@@ -409,7 +409,7 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
         return
     second = submitted(site, "true", after=[first])
     until(lambda: state(first) is JobState.RUNNING)
-    until(lambda: "waits for another job to succeed" in status(second).reason)
+    until(lambda: "waits for another job" in status(second).reason)
     assert state(second) is JobState.QUEUED
     (first.path / "go").touch()
     until(lambda: state(second).ended)
@@ -645,7 +645,7 @@ def test_a_member_is_resubmitted_as_a_job_of_its_own(plain: str, hpcprof: Hpcpro
 def test_an_array_waits_for_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
     first = submitted(plain, "sh", "-c", WAIT_FOR_GO)
     runs = swept(hpcprof, plain, "1,2", ": {n}", "--after", first.id)
-    until(lambda: "waits for another job to succeed" in status(runs[1]).reason)
+    until(lambda: "waits for another job" in status(runs[1]).reason)
     assert states(runs) == ["queued", "queued"]
     (first.path / "go").touch()
     until(lambda: states(runs) == ["completed", "completed"])

@@ -371,7 +371,7 @@ def check_resources(job: Job, site: Site, options: Mapping[str, str]) -> None:
             raise UsageError(sentence, field, "site")
     _check_node(job, site)
     for argument in job.scheduler_args:
-        _check_passed_on(argument, site, scheduler)
+        _check_passed_on(argument, site, job, scheduler)
     claims = _claims(job, site, scheduler, options)
     for (first, field, sets), (second, other_field, other_sets) in combinations(claims, 2):
         if both := " and ".join(sorted(sets & other_sets)):
@@ -395,14 +395,15 @@ def _check_node(job: Job, site: Site) -> None:
             raise UsageError(sentence, field, "ranks_per_node")
 
 
-def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
+def _check_passed_on(argument: str, site: Site, job: Job, scheduler: Scheduler) -> None:
     start = re.match(scheduler.quoted_options, argument)
     words = start.group() + argument[start.end() :].replace(" ", "_") if start else argument
     if not _PASSED_OPTION.fullmatch(words):
         valid = f"one option of {scheduler.title} as it is in a batch script, without quotes, \\, #, $ and `"
         raise UsageError(f"--scheduler-arg {argument!r}: write {valid}.", "scheduler_args")
     taken = scheduler.own_settings(site)
-    for setting in sorted(scheduler.settings(argument) & taken.keys()):
+    free = set() if job.after else {scheduler.dependency}
+    for setting in sorted((scheduler.settings(argument) & taken.keys()) - free):
         sentence = f"--scheduler-arg {argument}: hpcprof sets {setting} itself; {taken[setting]}."
         raise UsageError(sentence, "scheduler_args")
 

@@ -14,7 +14,7 @@ _FOLDERS = ("state", "logs", "results", "stall", "telemetry", "attempts")
 """Folders in a copy of a run that has not been collected."""
 
 _PROFILES = "profiles"
-_OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
+_OWN_STATE_FILES = {"verdict", "cancelled", "submitting", "submission", "unfinished", "seen"}
 """State files that are written here, whatever the host has under their names."""
 
 _MAX_FILE_BYTES = 64 << 20

@@ -3,21 +3,22 @@
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
+from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.common.paths import time_written
-from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, Run, sweep_of
+from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, SUBMISSION_FILE, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient, mark_cancelled
-from hpcprof.submit.schedulers.command import ask_again_while_silent
+from hpcprof.submit.schedulers.command import ask_again_while_silent, ids_by_place, submission_message
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.sites.model import Site
 
@@ -121,6 +122,8 @@ class BatchClient(SchedulerClient):
             if record is None:
                 sentence = f"job {job_id}, which this one must wait for, is unknown to the scheduler."
                 raise SchedulerError(sentence)
+            if record.state is JobState.UNKNOWN and record.submitted_seconds is None:
+                raise SchedulerError(f"job {job_id}, which this one must wait for: {record.reason}")
             if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
@@ -138,12 +141,12 @@ class BatchClient(SchedulerClient):
         """Submit the run's ``job.sh`` from the working directory of its program."""
         script, logs = run.path / JOB_SCRIPT, run.path / "logs"
         directory = Path(run.submission.job.directory)
-        if _names(script, logs):
-            return self.scheduler.submit(script, directory, after)
-        # A plain script of the user's: `hpcprof logs` reads the run's own logs.
-        return self.scheduler.submit(
-            script, directory, after, self.scheduler.log_options(logs / "job.out", logs / "job.err")
-        )
+        # A plain script of the user's names no logs: `hpcprof logs` reads the run's own.
+        has_logs = _names(script, logs)
+        options = [] if has_logs else self.scheduler.log_options(logs / "job.out", logs / "job.err")
+        job_id = self.scheduler.submit(script, directory, after, options)
+        _keep_message(run)
+        return job_id
 
     def submit_array(
         self, script: Path, members: Sequence[Run], index_in_path: str, after: Sequence[str] = ()
@@ -156,6 +159,7 @@ class BatchClient(SchedulerClient):
             options = self.scheduler.log_options(logs / "job.out", logs / "job.err")
             options = [option.replace(first_logs, each) for option in options]
         array_id = self.scheduler.submit(script, Path(first.submission.job.directory), after, options)
+        _keep_message(first)
         return [self.scheduler.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -230,6 +234,27 @@ class BatchClient(SchedulerClient):
             raise
 
 
+def records_by_place(
+    job_ids: Sequence[str], ask: Callable[[str, Mapping[str, str]], Mapping[str, Record]]
+) -> dict[str, Record]:
+    """Ask each cluster or instance for its jobs, given as ids by number, and return the records by id.
+
+    The jobs of a place that is silent are unknown; if all are silent, `ask`'s error is raised.
+    """
+    records: dict[str, Record] = {}
+    places, errors = ids_by_place(job_ids), []
+    for place, ids in places.items():
+        try:
+            answer = ask(place, ids)
+        except SchedulerError as error:
+            errors.append(error)
+            answer = dict.fromkeys(ids, Record(JobState.UNKNOWN, str(error)))
+        records |= {ids[number]: record for number, record in answer.items() if number in ids}
+    if errors and len(errors) == len(places):
+        raise errors[0]
+    return records
+
+
 def _is_of_another(record: Record, run: Run) -> bool:
     """Return whether another job has a run's id: a scheduler that was set up anew counts from 1 again."""
     if record.submitted_seconds is None or run.manifest is None:
@@ -243,6 +268,11 @@ def _is_of_another(record: Record, run: Run) -> bool:
     noted = max(created, time_written(run.path / "state" / JOB_ID_FILE))
     is_later = submitted - noted > _SUBMISSION_SECONDS
     return submitted - created < -_SUBMISSION_SECONDS or (record.script != "" and is_later)
+
+
+def _keep_message(run: Run) -> None:
+    if text := submission_message.get():
+        write_atomically(run.path / "state" / SUBMISSION_FILE, f"{text}\n")
 
 
 def _names(script: Path, folder: Path) -> bool:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.masking import masked
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.remote.request import HostUnreachable
@@ -100,9 +101,15 @@ def run_scheduler_command(
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
 
 
+submission_message: ContextVar[str] = ContextVar("submission_message", default="")
+"""The standard error of the last command that submitted a job; empty if it failed."""
+
+
 def run_submission(arguments: Sequence[str], directory: Path) -> Completed:
     """Run the command that submits a job: its environment becomes the job's, so nothing is added to it."""
-    return run_scheduler_command(arguments, directory, added={})
+    submission = run_scheduler_command(arguments, directory, added={})
+    submission_message.set("" if submission.exit_code else masked(submission.stderr.strip()))
+    return submission
 
 
 def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:

@@ -22,7 +22,7 @@ from hpcprof.common.processes import Completed
 from hpcprof.runs.job import Job
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record
-from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.batch import BatchScheduler, records_by_place
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     complaint,
@@ -85,6 +85,7 @@ class FluxScheduler(BatchScheduler):
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
     masks_gpus = True
     own_options = _RESERVED_OPTIONS
+    dependency = "--dependency"
     template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     named_files = {"flux.lua": "job/flux.lua.j2"}  # noqa: RUF012
 
@@ -130,11 +131,10 @@ class FluxScheduler(BatchScheduler):
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask each instance for its jobs by ``flux jobs --json``, which also lists ended ones."""
-        records: dict[str, Record] = {}
-        for instance, ids in ids_by_place(job_ids).items():
-            parsed = parse_jobs(*_ask(instance, ["jobs", "--json", *ids]).answer, time.time())
-            records |= {ids[number]: record for number, record in parsed.items() if number in ids}
-        return records
+        return records_by_place(
+            job_ids,
+            lambda instance, ids: parse_jobs(*_ask(instance, ["jobs", "--json", *ids]).answer, time.time()),
+        )
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs by ``flux cancel``."""
@@ -227,7 +227,6 @@ def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
 
 _WAITING_STATES = ("NEW", "DEPEND", "PRIORITY", "SCHED")
 _DEPENDENCIES = {
-    "after-success=": "waits for another job to succeed",
     "after-": "waits for another job",
     "begin-time=": "its start time has not been reached",
     "max-": "a limit of the user, the bank or the queue is reached",

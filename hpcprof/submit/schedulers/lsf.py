@@ -83,6 +83,7 @@ class LsfScheduler(BatchScheduler):
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "reservation", "scheduler_args")
     masks_gpus = True
     own_options = _OWN_OPTIONS
+    dependency = "-w"
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes."""

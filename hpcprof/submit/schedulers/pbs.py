@@ -132,6 +132,7 @@ class PbsScheduler(BatchScheduler):
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     starters = (LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
     own_options = _OWN_OPTIONS
+    dependency = "-W depend"
     quoted_options = "-v "
     keeps_history: ClassVar[bool] = True
     """True if the server keeps finished jobs; false for this process once the server has denied it."""
@@ -602,7 +603,7 @@ def _pending_reason(state: str, job: Mapping[str, str], comment: str) -> str:
         return f"it can never run: {reason.strip()}"
     if state == "H":
         if "s" in job.get("Hold_Types", "") and job.get("depend"):
-            return f"waits for another job to succeed ({job['depend']})"
+            return f"waits for another job ({job['depend']})"
         holds = [words for letter, words in meanings().holds.items() if letter in job.get("Hold_Types", "")]
         return "; ".join([*holds, comment] if comment else holds)
     return comment.removeprefix("Not Running:").strip() or meanings().queued.get(state, "")

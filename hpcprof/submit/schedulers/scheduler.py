@@ -145,6 +145,8 @@ class Scheduler:
     """True if its directives ask for the signal ahead of the limit; otherwise job.sh sends it."""
     own_options: ClassVar[Mapping[str, str]] = {}
     """The settings that hpcprof sets itself, each with the end of a sentence on what to do instead."""
+    dependency: ClassVar[str] = ""
+    """The setting among them by which a job waits for others: without --after users may pass it on."""
     requeues: ClassVar[bool] = False
     """True if its job.sh can have its own job queued again; its template does it."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record, user_name
-from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
+from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes, records_by_place
 from hpcprof.submit.schedulers.command import (
     Refused,
     Unreachable,
@@ -166,6 +166,7 @@ class SlurmScheduler(BatchScheduler):
         "directive_path": lambda text: directive_path(text, refused=r"\\").replace("%", "%%")
     }
     sends_signal = True
+    dependency = "--dependency"
     requeues = True
 
     def check(self, job: Job, site: Site) -> None:
@@ -262,19 +263,7 @@ class SlurmScheduler(BatchScheduler):
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask squeue for each cluster's jobs, then sacct for those it lacks and for who cancelled one."""
-        records: dict[str, Record] = {}
-        for cluster, ids in ids_by_place(job_ids).items():
-            listed = _squeue([*ids], cluster)
-            listed |= _sacct([number for number in ids if number not in listed], cluster, since)
-            nameless = [
-                number
-                for number, record in listed.items()
-                if record.state is JobState.CANCELLED and not record.reason
-            ]
-            with suppress(SchedulerError):  # that they were cancelled is known
-                listed |= _sacct(nameless, cluster, since)
-            records |= {ids[number]: record for number, record in listed.items()}
-        return records
+        return records_by_place(job_ids, partial(_records, since))
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs; ended ones are listed for a while."""
@@ -392,6 +381,22 @@ def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[st
         if record is not None:
             by_number[number] = record
     return by_number
+
+
+def _records(since: datetime, cluster: str, numbers: Iterable[str]) -> dict[str, Record]:
+    """Return the records of a cluster's jobs; those that only a silent database may know are unknown."""
+    listed = _squeue([*numbers], cluster)
+    absent = [number for number in numbers if number not in listed]
+    try:
+        listed |= _sacct(absent, cluster, since)
+    except SchedulerError as error:
+        if not listed:
+            raise
+        return listed | dict.fromkeys(absent, Record(JobState.UNKNOWN, str(error)))
+    cancelled = [number for number, record in listed.items() if record.state is JobState.CANCELLED]
+    with suppress(SchedulerError):  # that they were cancelled is known
+        listed |= _sacct([number for number in cancelled if not listed[number].reason], cluster, since)
+    return listed
 
 
 def _squeue(numbers: Sequence[str], cluster: str) -> dict[str, Record]:

@@ -33,6 +33,15 @@ def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     assert "second hand" not in done.stdout
 
 
+def test_a_note_of_the_scheduler_about_a_job_that_it_took_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm()
+    slurm.install(monkeypatch)
+    monkeypatch.setattr(slurm, "taken", lambda _: (0, "7\n", "sbatch: NOTE: 64000M was taken for 64G\n"))
+    done = CliRunner().invoke(submit, ["--site", "generic-slurm", "--", "true"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "hpcprof: note: sbatch: NOTE: 64000M was taken for 64G\n"
+
+
 def test_a_file_that_no_rank_reads_is_noted_unless_a_loop_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

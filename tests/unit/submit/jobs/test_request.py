@@ -339,7 +339,7 @@ def test_memory_without_a_unit_is_refused(text: str) -> None:
             "--constraint ncpus=4: hpcprof sets ncpus itself; give --cpus-per",
         ),
         (PBS, {"scheduler_args": ["-l place=pack,select=3"]}, "hpcprof sets -l select itself; give --nodes"),
-        (PBS, {"scheduler_args": ["-Wdepend=afterok:1"]}, "hpcprof sets -W depend itself; give --after"),
+        (PBS, {"scheduler_args": ["-Wblock=true"]}, "hpcprof sets -W block itself; give --wait"),
         (PBS, {"scheduler_args": ["-N x"]}, "hpcprof sets -N itself; give --job-name"),
         ("extends: local\n", {"mem": "1G"}, "--mem 1G: site mine has no batch system; leave it out"),
         ("extends: local\n", {"gpus_per_rank": 0}, "--gpus-per-rank 0: site mine has no batch system"),

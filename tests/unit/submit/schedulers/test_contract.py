@@ -293,6 +293,39 @@ def test_what_the_template_writes_cannot_be_passed_on(scheduler: Scheduler, stan
             make_job(site, arguments=["true"], scheduler_args=[line])
 
 
+@pytest.mark.parametrize("standin", ["slurm", "pbs", "flux", "lsf"], indirect=True)
+def test_a_dependency_is_passed_on_unless_the_job_has_one_of_hpcprof(
+    scheduler: Scheduler, standin: StandIn
+) -> None:
+    line = DEPENDENCIES[scheduler.name]
+    site = load_site(standin.site)
+    job = make_job(site, arguments=["true"], scheduler_args=[line])
+    assert f" {line}\n" in render_scripts(site, job, Path("/run"), ["hpcprof"])[JOB_SCRIPT]
+    with pytest.raises(UsageError, match="itself; give --after"):
+        make_job(site, arguments=["true"], scheduler_args=[line], after=[submitted(standin).id])
+
+
+DEPENDENCIES = {
+    "slurm": "--dependency=singleton",
+    "pbs": "-W depend=afterany:7.server",
+    "flux": "--dependency=afterany:f7",
+    "lsf": "-w ended:7",
+}
+"""Directives by which jobs wait for what --after cannot name."""
+
+
+@pytest.mark.parametrize("standin", ["slurm", "pbs", "flux", "lsf"], indirect=True)
+def test_what_a_scheduler_says_as_it_takes_a_job_is_kept(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = standin.taken
+    monkeypatch.setattr(standin, "taken", lambda job_id: (*taken(job_id)[:2], "a note: --token S3CRET\n"))
+    kept = submitted(standin).state_file("submission") or ""
+    assert kept.startswith("a note: --token ") and "S3CRET" not in kept
+    monkeypatch.setattr(standin, "taken", taken)
+    assert submitted(standin).state_file("submission") is None
+
+
 def test_a_scheduler_has_a_template_a_short_name_for_jobs_and_a_remedy(scheduler: Scheduler) -> None:
     assert scheduler.template in template_files()
     assert scheduler.runs_here or (scheduler.commands and scheduler.silence_remedy.endswith("."))

@@ -52,7 +52,7 @@ def test_a_job_has_its_name_and_the_time_of_its_submission() -> None:
 @pytest.mark.parametrize(
     ("dependencies", "words"),
     [
-        (["after-success=ƒ3"], "waits for another job to succeed (after-success=ƒ3)"),
+        (["after-success=ƒ3"], "waits for another job (after-success=ƒ3)"),
         (["after-finish=ƒ3"], "waits for another job (after-finish=ƒ3)"),
         (["begin-time=1795871460.000"], "its start time has not been reached (begin-time=1795871460.000)"),
         (

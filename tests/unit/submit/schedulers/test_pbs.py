@@ -210,7 +210,7 @@ def test_a_member_deleted_while_it_waited_has_no_record_though_it_shows_its_arra
 
 def test_the_members_of_an_array_that_waits_or_was_removed_have_its_record() -> None:
     records = members("H", "0-3", substate=22, Hold_Types="s", depend="afterok:7.pbshost@pbshost")
-    assert records["199[3].pbshost"].reason == "waits for another job to succeed (afterok:7.pbshost@pbshost)"
+    assert records["199[3].pbshost"].reason == "waits for another job (afterok:7.pbshost@pbshost)"
     _, text, _ = recorded_json("pbs/qstat_x_f_json_array_final.json")
     array = json.loads(text)["Jobs"]["199[].pbshost"]
     del array["Exit_status"]
@@ -256,7 +256,7 @@ def test_a_job_whose_first_node_died_is_queued_again_though_it_has_an_exit_statu
         ),
         ("191", JobState.RUNNING, "ending: its output is being copied"),
         ("192", JobState.RUNNING, ""),
-        ("197", JobState.QUEUED, "waits for another job to succeed (afterok:192.pbshost@pbshost)"),
+        ("197", JobState.QUEUED, "waits for another job (afterok:192.pbshost@pbshost)"),
         ("199[]", JobState.RUNNING, "the array has begun"),
         ("200", JobState.QUEUED, "held by the user: qrls releases it"),
         ("201", JobState.QUEUED, "Insufficient amount of resource: ncpus (R: 32 A: 16 T: 32)"),

@@ -141,7 +141,7 @@ def test_squeue_shows_how_jobs_ended_by_the_raw_wait_status(
         ("15", "it can never run: a job that it depends on did not succeed"),
         ("12", "held by the user"),
         ("13", "its start time has not been reached (BeginTime)"),
-        ("14", "waits for another job to succeed (Dependency)"),
+        ("14", "waits for another job (Dependency)"),
         ("18", "waits for nodes to become free (Resources)"),
         ("20", "jobs of higher priority are ahead of it (Priority)"),
     ],
@@ -468,3 +468,25 @@ def test_accounting_tells_who_cancelled_a_job_that_squeue_still_lists(
     assert SlurmScheduler().states(["7"], datetime.now())["7"].reason == "by root"
     codes["sacct"] = 1
     assert SlurmScheduler().states(["7"], datetime.now())["7"] == Record(JobState.CANCELLED)
+
+
+def test_jobs_that_squeue_lists_are_known_while_the_database_or_another_cluster_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = "sacct: error: Problem talking to the database: Connection refused\n"
+
+    def answer(arguments: Sequence[str], **_: object) -> Completed:
+        words = " ".join(arguments)
+        if words.startswith("sacct") or "--clusters=away" in words:
+            return Completed(tuple(arguments), 1, "", silent, 0.0)
+        out = f"{'7':40}{'RUNNING':24}{0:<12}{'N/A':24}None\n" if "7" in words.split("--jobs=")[1] else ""
+        return Completed(tuple(arguments), 0, out, "", 0.0)
+
+    monkeypatch.setattr(slurm, "run_scheduler_command", answer)
+    records = SlurmScheduler().states(["7", "3", "5;away"], datetime.now())
+    assert records["7"] == Record(JobState.RUNNING)
+    for absent in ("3", "5;away"):
+        assert records[absent].state is JobState.UNKNOWN
+        assert "Connection refused" in records[absent].reason
+    with pytest.raises(Unreachable):
+        SlurmScheduler().states(["3"], datetime.now())
