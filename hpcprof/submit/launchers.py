@@ -243,27 +243,22 @@ def _shares(site: Site, job: Job) -> tuple[int, int]:
 
 
 def _torchrun(site: Site, job: Job) -> list[str]:
-    """Start one torchrun per node; on several nodes they meet at the first node."""
-    if any(PurePath(word).name.startswith("accelerate") for word in job.workers):
-        return _accelerate(site, job)
-    local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
-    if job.nodes == 1:
-        return [*local, "--standalone", *site.launcher.arguments, *_SIGNAL_STARTER]
-    meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
-    return [*on_each_node(site, job), *_DEAF, *local, *meeting, *site.launcher.arguments, *_SIGNAL_STARTER]
-
-
-def _accelerate(site: Site, job: Job) -> list[str]:
-    """Start one accelerate per node; it starts the workers as torchrun does, and meets likewise.
+    """Start one torchrun or accelerate per node; on several nodes they meet at the first node.
 
     Source: src/accelerate/commands/launch.py of accelerate. With the rendezvous c10d the number of a node is
     not used, but asked for.
     """
-    local = [*job.workers, "--no_python", "--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
-    if job.nodes == 1:
-        return [*local, *_SIGNAL_STARTER]
-    meeting = ["--machine_rank", "0", "--main_process_ip", MEETING_HOST, "--main_process_port", MEETING_PORT]
-    return [*on_each_node(site, job), *_DEAF, *local, "--rdzv_backend", "c10d", *meeting, *_SIGNAL_STARTER]
+    if any(PurePath(word).name.startswith("accelerate") for word in job.workers):
+        count = ["--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
+        local, alone = [*job.workers, "--no_python", *count], []
+        meeting = ["--rdzv_backend", "c10d", "--machine_rank", "0", "--main_process_ip", MEETING_HOST]
+        meeting += ["--main_process_port", MEETING_PORT]
+    else:
+        local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
+        meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
+        alone = ["--standalone"]
+    start = local + alone if job.nodes == 1 else [*on_each_node(site, job), *_DEAF, *local, *meeting]
+    return [*start, *site.launcher.arguments, *_SIGNAL_STARTER]
 
 
 def starter(site: Site) -> LauncherName:

@@ -60,9 +60,7 @@ def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
         if file is not None and PYTHON.fullmatch(file.name):
             modules = [module for pattern in _MPI4PY for module in file.parent.parent.glob(pattern)]
             file = modules[0] if len(modules) == 1 else None
-        families = {
-            family for name in (linked_libraries(file) if file else []) if (family := family_of(name))
-        }
+        families = {*map(family_of, linked_libraries(file) if file else [])} - {""}
         if families:
             return families.pop() if len(families) == 1 else None
     return None

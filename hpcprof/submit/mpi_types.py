@@ -78,9 +78,8 @@ def ranks_apart(run: Run) -> str:
         return f"rank {rank} has started {name}, which starts ranks within this one: {advice}"
     sizes = {run.state_file(path.name) or "0" for path in islice((run.path / "state").glob("rank*.mpi"), 16)}
     if unexpected := sizes - {"0", "1", str(ranks)}:
-        return (
-            f"a launcher in the program has started {max(unexpected)} ranks within one of the job's: {advice}"
-        )
+        inner_ranks = f"{max(unexpected)} ranks within one of the job's"
+        return f"a launcher in the program has started {inner_ranks}: {advice}"
     if ranks < 2 or sizes != {"1"}:
         return ""
     launcher = recorded_site(run.manifest).launcher.name

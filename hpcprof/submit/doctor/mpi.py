@@ -125,9 +125,8 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
         with trial_job(machine, program, 2, "--probe") as (run, status):
             launcher = run.state_file("launcher") or program[0]
             files = sorted(run.path.glob("logs/rank*.out"))
-            lines = sorted(
-                re.findall(r"rank \d+ of \d+", "".join(file.read_text(errors="replace") for file in files))
-            )
+            output = "".join(file.read_text(errors="replace") for file in files)
+            lines = sorted(re.findall(r"rank \d+ of \d+", output))
             reason = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
     except HpcprofError as error:
         remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."

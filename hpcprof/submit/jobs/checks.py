@@ -110,9 +110,8 @@ def check_job(job: Job, site: Site) -> None:
         sentence = f"--capture-when records programs that no profiler watches: leave out {other}."
         raise UsageError(sentence, "capture_when", field)
     if job.reference and not job.profiled_ranks:
-        raise UsageError(
-            "--reference compares with a profiled run: give --profiler.", "reference", "profiler"
-        )
+        sentence = "--reference compares with a profiled run: give --profiler."
+        raise UsageError(sentence, "reference", "profiler")
     if job.notify and scheduler.runs_in_image:
         sentence = f"--notify: jobs of site {site.name} run in an image, which has none of your files."
         raise UsageError(sentence, "notify", "site")
@@ -220,9 +219,7 @@ def _unknown_steps(job: Job) -> Iterator[str]:
     profiler = find_profiler(job.profiler)
     counted = target_of(job).marks_steps or not profiler.command
     if job.capture_steps and not counted and job.profiler_options.get("capture", "auto") == "auto":
-        marking = (
-            "; --profiler-option capture=range if it marks them" if "capture" in profiler.settings else ""
-        )
+        marking = "; --profiler-option capture=range if it marks them" * ("capture" in profiler.settings)
         yield (
             f"--capture-steps counts the optimizer steps of PyTorch: {profiler.name} records this program "
             f"from its start{marking}"
@@ -258,9 +255,7 @@ def _check_profiler(job: Job, site: Site) -> None:
         raise UsageError(f"--profiler {job.profiler} cannot profile {gpus}; {advice}.", "profiler")
     profiler = find_profiler(job.profiler)
     if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and _requests_no_gpus(site, job):
-        without_cuda = (
-            ", or leave cuda out of --profiler-option trace=…" if "trace" in profiler.settings else ""
-        )
+        without_cuda = ", or leave cuda out of --profiler-option trace=…" * ("trace" in profiler.settings)
         raise UsageError(
             f"--profiler {job.profiler}: jobs at site {site.name} request no GPUs; write node.gpus and "
             "node_request, or a directive such as --gpus-per-node=4, in its site file, or give "

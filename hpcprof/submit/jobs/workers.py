@@ -40,8 +40,7 @@ _OF_HPCPROF = {
 """Their options that the job sets itself."""
 
 _STRATEGIES = {
-    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--tpu"),
-    "--use-xpu",
+    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--tpu", "--use-xpu"),
 }
 
 
@@ -132,11 +131,7 @@ def _program(command: Command, name: str, options: dict[str, str], words: list[s
     if "--no-python" in options:
         return words
     file = PurePath(command.words[0])
-    python = "python"
-    if PYTHON.fullmatch(file.name):
-        python = command.words[0]
-    elif len(file.parts) > 1:
-        python = str(file.with_name("python"))
+    python = str(file if PYTHON.fullmatch(file.name) else file.with_name("python"))
     module = ["-m"] if options.keys() & {"-m", "--module"} else []
     return [python, *(["-u"] if name == "torchrun" else []), *module, *words]
 
@@ -178,8 +173,7 @@ def launcher_remarks(job: Job, site: Site) -> list[str]:
         )
     if job.workers:
         each = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
-        names = (launcher_of(command) for command in commands(job.workers, job.directory))
-        name = next(filter(None, names))
+        name = next(filter(None, map(launcher_of, commands(job.workers, job.directory))))
         sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
     within = list(within_program(job))
     launcher_names = (*WORKER_LAUNCHERS, *_SUBMITTERS)

@@ -316,10 +316,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 
 
 def _node_modules(*names: str) -> dict[str, str]:
-    files = {name: Path(node.__file__).with_name(f"{name}.py") for name in names}
-    return {
-        f"{NODE}/hpcprof_node/{name}.py": file.read_text(encoding="utf-8") for name, file in files.items()
-    }
+    folder = Path(node.__file__).parent
+    return {f"{NODE}/hpcprof_node/{name}.py": (folder / f"{name}.py").read_text("utf-8") for name in names}
 
 
 def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool = False) -> dict[str, str]:

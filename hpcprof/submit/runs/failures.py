@@ -351,16 +351,11 @@ def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, ho
             cause = find_process_cause(note, errors)
         elif (cause := find_cause("errors", "\n".join(lines))) is None:
             noticed = find_cause("errors", errors)
-            cause = noticed if noticed and noticed.blames_other else _time_limit(run, exit_code)
+            cause = noticed if noticed and noticed.blames_other else None
+            words = run.manifest.job.arguments if run.manifest and exit_code == _TIMED_OUT else []
+            if "timeout" in (PurePath(word).name for word in words):
+                cause = FailureCause("timeout", "timeout, in the command, ended the program")
     return RankFailure(rank, exit_code, lines, first, note, how, cause)
-
-
-def _time_limit(run: Run, exit_code: int | None) -> FailureCause | None:
-    """Return that ``timeout`` in the command ended its program, as its exit code tells."""
-    words = run.manifest.job.arguments if run.manifest is not None else []
-    if exit_code != _TIMED_OUT or "timeout" not in (PurePath(word).name for word in words):
-        return None
-    return FailureCause("timeout", "timeout, in the command, ended the program")
 
 
 def first_failure(run: Run) -> RankFailure | None:
@@ -372,25 +367,24 @@ def first_failure(run: Run) -> RankFailure | None:
 
 def describe_status(run: Run, status: JobStatus) -> str:
     """Return the reason for a run's state, with the rank that failed if one did."""
+    if status.state is JobState.COMPLETED:
+        return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
     failure: RankFailure | None = None
-    stalled = ""
+    stalled, has_failed = "", status.state is JobState.FAILED
     if status.state is JobState.RUNNING:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
             noted = [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
             failure = _culprit_first(run, [failure, *_failed_workers(run, noted)])[0]
         stalled = _waits_for_leftovers(run)
-    unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
-    if status.state is JobState.FAILED and not unstarted:
+    unstarted = launch_failure(run) if has_failed else ""
+    if has_failed and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
             stalled = _stall_sentence(run)
     blamed = unstarted or (str(failure) if failure else "")
-    if status.state is JobState.COMPLETED:
-        return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
-    parts = [status.reason, *preparation_failures(run), blamed, stalled]
-    if status.state is JobState.FAILED:
-        parts.append(full_disk(run))
+    full = full_disk(run) if has_failed else ""
+    parts = [status.reason, *preparation_failures(run), blamed, stalled, full]
     if status.state is JobState.ENDED:
         printed = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {printed[-1]!r}" if printed else "it left no output")
@@ -403,10 +397,8 @@ def _waits_for_leftovers(run: Run) -> str:
     codes = run.rank_exit_codes()
     for rank, leftovers in run.rank_notes("left").items():
         if rank not in codes:
-            code = run.state_file(f"rank{rank:05d}.code")
-            return (
-                f"rank {rank} has ended (exit code {code}); its profiler waits for what it left: {leftovers}"
-            )
+            end = f"has ended (exit code {run.state_file(f'rank{rank:05d}.code')})"
+            return f"rank {rank} {end}; its profiler waits for what it left: {leftovers}"
     return ""
 
 

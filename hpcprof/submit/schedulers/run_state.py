@@ -141,7 +141,7 @@ def _unseen_folder(run: Run) -> str:
     began = any(run.state_file(name) is not None for name in ("attempt", "started", _FINISHED_FILE))
     if began or any((run.path / "logs").glob("*")) or not records(run, "started"):
         return ""
-    return f"; nothing of it is in {run.path}: do the nodes share it?"
+    return f"; nothing of it is in {run.path}: do the nodes share it, and may they write there?"
 
 
 def _failed_status(run: Run, record: Record) -> JobStatus:
