@@ -109,7 +109,7 @@ class StepLines:
             return
         median = sorted(walls)[len(walls) // 2]
         values: dict[str, Any] = {"time": round(time(), 3), "step": step, "steps": len(walls)}
-        values.update(wall_ns=median, max_ns=max(walls))
+        values.update(wall_ns=median, max_ns=max(walls), total_ns=sum(walls))
         first = step + 1 - len(walls)
         high = [(wall, first + place) for place, wall in enumerate(walls) if 4 * wall > 5 * median]
         if high:

@@ -201,7 +201,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"typically {share}."
         )
         yield (
-            f"Savings are those without the most that it may take, of a step of {format_ns(priced_ns)} "
+            f"Savings are of {format_ns(priced_ns)}, without the most that the profiler may take "
             "(--as-recorded: of the recorded step; open --step-time: of the step alone)."
         )
     else:
@@ -451,7 +451,7 @@ def hidden_cost(finding: Finding, explanation: Explanation) -> str:
 def in_short(explanation: Explanation) -> list[str]:
     """Return the conclusion for the head of a report: a line for each finding that is shown.
 
-    Before them it says what a step takes alone, if it is known: the account of the report is as recorded.
+    Before them it says of which step the savings are where it is not the recorded one of the account.
     """
     lines = []
     for number, finding in enumerate(explanation.shown(), 1):
@@ -459,8 +459,9 @@ def in_short(explanation: Explanation) -> list[str]:
         lines += [f"or: {other}" for other in alternative_texts(finding, explanation)]
         lines.append(f"remedy: {visible(finding.remedy)}")
     step = explanation.step
-    alone = _takes(step, step.priced_ns) if step.is_alone and step.priced_ns is not None else ()
-    return [*_slower(explanation), *alone, *(lines or [_nothing(explanation)])]
+    takes = [*_takes(step, step.priced_ns)] if step.priced_ns is not None else []
+    priced = takes if step.is_alone else takes[1:] if lines else []
+    return [*_slower(explanation), *priced, *(lines or [_nothing(explanation)])]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:

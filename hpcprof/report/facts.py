@@ -4,6 +4,8 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.collectives.verdicts import LATE
@@ -286,12 +288,16 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     cannot_tell = f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
     late = sorted((row for row in rows if row["verdict"] in LATE), key=lambda row: -row["cost_pct"])
     if late:
+        # Ranks that one finding names have one cost.
+        groups = [[*group] for _, group in groupby(late, key=itemgetter("cost_ns", "steps"))]
         named = [
-            f"the lateness of rank {row['rank']} costs {format_ns(row['cost_ns'])} a step, "
-            f"{row['cost_pct']:.1f} % of it (judged over {counted(row['steps'], 'step')}{_clocks(row)})"
-            for row in late[:_STRAGGLERS]
+            f"the lateness of {named_ranks([row['rank'] for row in group], most=_STRAGGLERS)} costs "
+            f"{format_ns(row['cost_ns'])} a step, {row['cost_pct']:.1f} % of {format_ns(row['elapsed_ns'])} "
+            f"(judged over {counted(row['steps'], 'step')}{_clocks(row)})"
+            for group in groups[:_STRAGGLERS]
+            for row in [max(group, key=lambda row: row["uncertainty_ns"] or 0)]
         ]
-        more = len(late) - len(named)
+        more = sum(map(len, groups[_STRAGGLERS:]))
         named += [f"and {more} more"] if more else []
         sentence = "; ".join([*named, *([cannot_tell] if hidden >= threshold else [])])
         return sentence if any(row["verdict"] == "straggler" for row in late) else f"none, but {sentence}"

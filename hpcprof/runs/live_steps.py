@@ -51,6 +51,8 @@ class StepLine:
     wall_ns: int
     max_ns: int
     """The median and the longest of their times on the host."""
+    total_ns: int = 0
+    """The sum of their times; 0 in lines of earlier versions."""
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     inactive_split_bytes: int = 0
@@ -66,6 +68,22 @@ class StepLine:
         """Times in ns and the number of steps of each: long steps singly, the others by their median."""
         short = self.steps - len(self.long)
         return [*([(self.wall_ns, short)] if short > 0 else []), *((wall, 1) for _, wall in self.long)]
+
+    @property
+    def walls(self) -> list[int]:
+        """Times in ns of the steps in their order: long ones as noted, the others by their mean.
+
+        Lines of earlier versions have no sum: there the others take the median of the line.
+        """
+        short_steps = self.steps - len(self.long)
+        short_ns = self.total_ns - sum(wall for _, wall in self.long)
+        walls = [short_ns // short_steps if short_steps and short_ns > 0 else self.wall_ns] * min(
+            self.steps, _MOST_STEPS
+        )
+        for number, wall in self.long:
+            if number > self.step - len(walls):
+                walls[number - self.step - 1] = wall
+        return walls
 
 
 *_NUMBERS, _, _ = fields(StepLine)
@@ -91,20 +109,21 @@ def typical_step_ns(lines: Iterable[StepLine]) -> float:
 
 
 def noted_step_time(run: Run) -> StepTime | None:
-    """Return the time of the noted steps of a run, each on its slowest rank; None without."""
-    return step_time([*map(max, zip(*noted_steps(run), strict=False))])
+    """Return the time of the noted steps of a run on its slowest rank; None without."""
+    return step_time(noted_steps(run))
 
 
-def noted_steps(run: Run) -> list[list[int]]:
-    """Return step times in ns of up to 4 evenly spaced ranks: long steps as noted, others by median."""
+def noted_steps(run: Run) -> list[int]:
+    """Return the times in ns of the steps of the slowest of up to 4 evenly spaced ranks, in their order.
+
+    Steps of ranks are not compared singly, because most have the mean of their line.
+    """
     files, since = _files(run), _seconds_since(run)
-    ranks = [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
-    times = []
-    for rank in ranks:
-        lines = _last_lines(files[rank], since, _MOST_BYTES)
-        pairs = (pair for line in lines for pair in line.times)
-        times.append([wall for wall, steps in pairs for _ in range(min(steps, _MOST_STEPS))])
-    return [walls for walls in times if walls]
+    times = [
+        [wall for line in _last_lines(files[rank], since, _MOST_BYTES) for wall in line.walls]
+        for rank in [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
+    ]
+    return max(filter(None, times), key=statistics.fmean, default=[])
 
 
 def step_lines(run: Run, ranks: Iterable[int] | None = None) -> dict[int, tuple[StepLine, ...]]:
@@ -140,7 +159,7 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     # A running job is described by its last lines, an ended job by all lines.
     if now is None and (whole := noted_step_time(run)):
-        behind = f"{counted(whole.steps, 'step')}; median {format_ns(whole.p50_ns)}"
+        behind = f"{counted(whole.steps, 'step')} of the program; median {format_ns(whole.p50_ns)}"
         takes = f"{format_ns(whole.elapsed_ns)} a step ({behind})"
     else:
         wall = typical_step_ns(line for lines in steps.values() for line in lines)

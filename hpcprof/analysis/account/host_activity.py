@@ -107,6 +107,7 @@ def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
 
 def innermost(ranges: Ranges) -> StepFunction:
     """Return the name of the innermost of the ranges of one thread at each moment."""
+    ranges = ranges.take(ranges.end > ranges.start)
     above = parents(ranges)
     outside = np.where(above == NO_PARENT, NO_NAME, ranges.name[above])
     time = np.concatenate((ranges.start, ranges.end))

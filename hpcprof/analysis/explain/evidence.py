@@ -205,7 +205,7 @@ def _mpi_calls(row: Row) -> str:
 def _meanwhile(row: Row) -> str:
     metric = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
     place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
-    subject, unit = row["subject"], row["unit"]
+    subject, unit = row["subject"], row["unit"].partition(" (")[0]
     then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
     if subject == "io":
         return f"it waits for files in {then} of the samples"
@@ -241,7 +241,7 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("idle_causes", "idle_ns_per_step"): _idle_sentence,
     ("step_account", "idle_ns"): _of_step("idle_ns", "the GPU is idle for"),
     ("step_account", "compute_ns"): _of_step("compute_ns", "compute takes"),
-    ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "communication alone takes"),
+    ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "exposed communication takes"),
     ("step_account", "exposed_mem_ns"): _of_step("exposed_mem_ns", "copies alone take"),
     ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
     ("api", "total_ns"): _calls,
@@ -255,7 +255,7 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("kernels", "total_ns"): lambda row: f"{_runs(row)}, {format_ns(row['total_ns'])} in all",
     ("kernels", "instances"): lambda row: f"{_runs(row)}, {format_ns(row['avg_ns'])} each on average",
     ("skew_summary", "lateness_p50_ns"): lambda row: (
-        f"its late arrivals hold the others up by {format_ns(row['lateness_p50_ns'])} in a median step"
+        f"its lateness is {format_ns(row['lateness_p50_ns'])} in a median step"
     ),
     ("slowdown", "slowdown"): lambda row: (
         f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"

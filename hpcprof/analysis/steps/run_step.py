@@ -39,7 +39,7 @@ _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
 _CHANGES_OF_A_PHASE = 3
 """A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
 
-_FOLLOWS = 0.001
+_FOLLOWS = 0.0001
 """Maximum share of a step between its end and the next begin, for consecutive steps."""
 
 _TAIL = 10

@@ -556,12 +556,18 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
             paging = waits * float(paged.mean()) / 100 * refaulted if len(paged) else 0.0
             kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * refaulted
             memory = max(paging, stalled)
-            for subject, metric, usual, then in (
-                ("memory", "memory_stall_s", again, memory + kernel if paging else memory),
-                ("io", "blocked_pct", 0.0, waits - (paging if len(paged) else stalled)),
+            for subject, metric, unit, usual, then in (
+                (
+                    "memory",
+                    "memory_stall_s",
+                    "% (usual: pages/s)",
+                    again,
+                    memory + kernel if paging else memory,
+                ),
+                ("io", "blocked_pct", "%", 0.0, waits - (paging if len(paged) else stalled)),
             ):
                 if then >= 100 * _MATERIAL:
-                    test = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
+                    test = _Tested(rank, node.node, f"rank{rank}", metric, unit, 1.0, extent)
                     yield _row(test, subject, span, usual, min(100.0, then), 0.0)
 
 
@@ -618,7 +624,7 @@ def _ranks_short_of_cores(
         if share >= _MIN_WAITING_SHARE:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
             row = _row(test, "cores", steps_of, cores, 100 * share, 0.0)
-            yield {**row, "unit": "%"}
+            yield {**row, "unit": "% (usual: cores)"}
 
 
 def _is_apart(value: float, other_values: Floats) -> bool:

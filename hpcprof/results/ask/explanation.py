@@ -368,7 +368,10 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
         _check(text, change, inputs)
     from hpcprof.analysis.explain.whatif import predict
 
-    return predict(inputs, changes)
+    prediction, kinds = predict(inputs, changes), inputs.tables["step_kinds"]
+    if not len(kinds) or kinds["steps"].iloc[0] != prediction.steps:
+        return prediction
+    return replace(prediction, measured_elapsed_ns=int(kinds["elapsed_ns"].iloc[0]))
 
 
 def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:

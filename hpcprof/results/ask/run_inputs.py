@@ -34,7 +34,7 @@ def run_data(run: Run, store: Store) -> RunData:
         id=run.id,
         facts=_facts(run, first, profiles, store),
         parameters={**first.parameters, "mode": first.mode} if first else {},
-        own_step_ns=_slowest_ranks(_own_steps(results) or noted_steps(run)),
+        own_step_ns=_slowest_ranks(_own_steps(results) or [noted_steps(run)]),
         tables=RunTables(run, store).frames,
         timeline_ranks=tuple(timelines),
         read=timeline_reader(run, store),

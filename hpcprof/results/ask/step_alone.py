@@ -46,7 +46,7 @@ def _of_reference(run: Run, store: Store) -> StepAlone | None:
         return None
     ranges = store.table(run.id, "step_ranges").rows
     if any(row["chosen"] and row["source"] == HOOK.source for row in ranges):
-        walls = [*map(max, zip(*noted_steps(Run(run.id, path)), strict=False))][_WARM_UP:]
+        walls = noted_steps(Run(run.id, path))[_WARM_UP:]
         halves = [half for half in (walls[: len(walls) // 2], walls[len(walls) // 2 :]) if half]
         if len(halves) < 2:
             return None

@@ -73,9 +73,10 @@ def test_a_line_a_second_has_the_median_and_the_longest_of_the_steps_since_the_l
     lines = StepLines(run_dir, 3)
     _run(lines, clock, [200, 100, 100, 100, 400, 300, 100])
     assert _written(run_dir) == [
-        {"time": 5.2, "step": 0, "steps": 1, "wall_ns": 200 * MS, "max_ns": 200 * MS},
+        {"time": 5.2, "step": 0, "steps": 1, "wall_ns": 200 * MS, "max_ns": 200 * MS, "total_ns": 200 * MS},
         {
             **{"time": 6.2, "step": 5, "steps": 5, "wall_ns": 100 * MS, "max_ns": 400 * MS},
+            "total_ns": 1000 * MS,
             "long": [[4, 400 * MS], [5, 300 * MS]],
         },
     ]

@@ -91,7 +91,9 @@ def test_a_mode_without_overlap_is_named_in_the_words_of_the_workload() -> None:
 
 
 def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
-    def row(rank: int, verdict: str, cost: float = 0.0, most: int | None = None) -> dict[str, object]:
+    def row(
+        rank: int, verdict: str, cost: float = 0.0, most: int | None = None, cost_ns: int = 149_400
+    ) -> dict[str, object]:
         return {
             "rank": rank,
             "steps": 40,
@@ -99,21 +101,24 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
             "uncertainty_ns": 1_900,
             "lateness_high_ns": most,
             "elapsed_ns": 1_000_000,
-            "cost_ns": 149_400,
+            "cost_ns": cost_ns,
             "cost_pct": cost,
             "verdict": verdict,
         }
 
     even = [row(i, "even") for i in range(3)]
     assert stragglers([*even, row(3, "straggler", 14.94)], "") == (
-        "the lateness of rank 3 costs 149.4 µs a step, 14.9 % of it (judged over 40 steps, clocks ± 1.900 µs)"
+        "the lateness of rank 3 costs 149.4 µs a step, 14.9 % of 1.000 ms (judged over 40 steps, "
+        "clocks ± 1.900 µs)"
     )
-    many = stragglers([row(i, "straggler", float(i)) for i in range(9)], "")
+    many = stragglers([row(i, "straggler", float(i), cost_ns=i) for i in range(9)], "")
     assert many.startswith("the lateness of rank 8 ")
     assert many.endswith("; and 6 more")
+    together = stragglers([*even, row(6, "straggler", 14.94), row(7, "straggler", 14.94)], "")
+    assert together.startswith("the lateness of ranks 6, 7 costs 149.4 µs a step, ") and ";" not in together
     assert stragglers([*even, row(3, "unknown")], "hpcprof x") == "unknown for 1 of 4 ranks: see hpcprof x"
     assert stragglers([*even, row(3, "late", 3.04)], "") == (
-        "none, but the lateness of rank 3 costs 149.4 µs a step, 3.0 % of it (judged over 40 steps, "
+        "none, but the lateness of rank 3 costs 149.4 µs a step, 3.0 % of 1.000 ms (judged over 40 steps, "
         "clocks ± 1.900 µs)"
     )
     assert stragglers([*even, row(3, "unknown", most=42_000)], "") == (

@@ -183,7 +183,8 @@ def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
 
 def test_the_steps_of_a_run_that_has_ended_are_told_without_a_warning(run: Run) -> None:
     _write(run, 0, _line(43))
-    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step (2 steps; median 5.000 ms)"
+    takes = "5.000 ms a step (2 steps of the program; median 5.000 ms)"
+    assert describe_live_steps(run) == f"step 43 on 1 rank, {takes}"
 
 
 def test_steps_that_became_slower_are_told(run: Run) -> None:
@@ -198,11 +199,22 @@ def test_steps_that_became_slower_are_told(run: Run) -> None:
     )
 
 
-def test_the_noted_steps_are_the_medians_of_the_lines_of_some_ranks(run: Run) -> None:
+def test_the_noted_steps_are_those_of_the_slowest_of_some_ranks(run: Run) -> None:
     for rank in range(40):
-        _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=6))
-    assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 4
-    assert noted_step_time(run) == StepTime(5.5e6, 5.5e6, 4)
+        _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=7 if rank == 20 else 6))
+    assert noted_steps(run) == [5 * MS] * 2 + [7 * MS] * 2
+    assert noted_step_time(run) == StepTime(6.0 * MS, 6.0 * MS, 4)
+
+
+def test_the_noted_steps_take_as_long_as_the_program(run: Run) -> None:
+    # The medians of these lines are above the mean of the steps that are not long, and ranks write apart.
+    long = {0: [[4, 90 * MS], [8, 80 * MS]], 1: [[3, 90 * MS], [7, 80 * MS]]}
+    for rank, pairs in long.items():
+        line = {"time": STARTED, "step": 9, "steps": 10, "wall_ns": 20 * MS, "max_ns": 90 * MS, "long": pairs}
+        _write(run, rank, json.dumps({**line, "total_ns": 250 * MS}) + "\n")
+    assert noted_steps(run) == [10 * MS] * 4 + [90 * MS] + [10 * MS] * 3 + [80 * MS, 10 * MS]
+    assert (time := noted_step_time(run)) is not None
+    assert time.elapsed_ns == 25 * MS
 
 
 def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
@@ -223,19 +235,19 @@ def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
     _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in slow + quick))
     assert noted_step_time(run) == StepTime((12 * 400 + 200 * 10) * MS / 212, 10 * MS, 212)
     takes = (
-        "32.08 ms a step (212 steps; median 10.00 ms)",
+        "32.08 ms a step (212 steps of the program; median 10.00 ms)",
         "now 10.00 ms a step (median of the last 212 steps)",
     )
     for now, told in zip((None, STARTED + 15.0), takes, strict=True):
         said = describe_live_steps(run, now)
         assert said == f"step 211 on 1 rank, {told}, 98 % faster than at the start"
-    assert sorted(noted_steps(run)[0]) == [10 * MS] * 200 + [400 * MS] * 12
+    assert sorted(noted_steps(run)) == [10 * MS] * 200 + [400 * MS] * 12
 
 
 def test_a_long_step_counts_with_its_own_time(run: Run) -> None:
     line = {"time": STARTED + 1, "step": 3, "steps": 4, "wall_ns": 5 * MS, "max_ns": 90 * MS}
     _write(run, 0, json.dumps(line | {"long": [[1, 90 * MS]]}) + "\n")
-    assert noted_steps(run) == [[5 * MS] * 3 + [90 * MS]]
+    assert noted_steps(run) == [5 * MS, 90 * MS, 5 * MS, 5 * MS]
 
 
 def lines(time: float, wall_ms: float = 100, longest_ms: float = 110, count: int = 3) -> LiveSteps:

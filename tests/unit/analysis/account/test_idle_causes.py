@@ -69,6 +69,11 @@ def test_the_idle_time_of_a_step_is_that_of_the_account_of_the_steps_with_an_end
     assert rows["idle_ns_per_step"].sum() == pytest.approx(every["idle_ns"], abs=len(rows))
 
 
+def test_no_idle_time_is_in_a_range_without_a_length() -> None:
+    profile = timeline([(10, 100, COMP, 1), (330, 1000, COMP, 300)], [*STEP, (110, 110, "gc", 0)])
+    assert {range_ for _, range_, _ in causes(profile)} == {"iteration"}
+
+
 def test_a_gap_is_the_hosts_until_the_launch_call_begins_and_then_the_launchs() -> None:
     profile = timeline(
         [(10, 100, COMP, 1), (330, 1000, COMP, 300)],

@@ -79,7 +79,7 @@ TABLES = {
         ),
         (
             Evidence("skew_summary", 1, "lateness_p50_ns", 11 * MS),
-            "rank 1: its late arrivals hold the others up by 11.00 ms in a median step",
+            "rank 1: its lateness is 11.00 ms in a median step",
         ),
         (
             Evidence("mpi_waits", 0, "wait_ns", 157 * MS),

@@ -135,7 +135,12 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
         return [row for row in found if row["subject"] == "cores"]
 
     (row,) = rows(others=0.5, waits=0.4)
-    assert (row["rank"], row["metric"], row["unit"], row["beyond_chance"]) == (0, "cpu_wait_s", "%", 1)
+    assert (row["rank"], row["metric"], row["unit"], row["beyond_chance"]) == (
+        0,
+        "cpu_wait_s",
+        "% (usual: cores)",
+        1,
+    )
     assert row["then"] == pytest.approx(40.0, abs=2.0) and row["usual"] == pytest.approx(0.5, abs=0.02)
     # What the other rank computes remains, unless it may poll.
     assert [round(one["then"] / 5) for one in rows(others=0.5, waits=0.4, work=0.7)] == [6]

@@ -272,6 +272,15 @@ def test_changes_are_checked_and_replayed(run: Run, store: Store, graph: Graph) 
     assert what_if(run, store, ["range:iteration/data*0", "api:Malloc$*0", "rank:1=median"]) == PREDICTION
 
 
+@pytest.mark.parametrize(("steps", "measured"), [(PREDICTION.steps, 11), (PREDICTION.steps + 1, 10)])
+def test_a_replay_of_all_steps_measures_what_the_account_does(
+    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch, steps: int, measured: int
+) -> None:
+    inputs = SimpleNamespace(tables={"step_kinds": pd.DataFrame({"steps": [steps], "elapsed_ns": [11]})})
+    monkeypatch.setattr("hpcprof.results.ask.explanation.explain_inputs", lambda *_: inputs)
+    assert what_if(run, store, []) == replace(PREDICTION, measured_elapsed_ns=measured)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
