@@ -354,11 +354,12 @@ class _Building:
             before[row] |= _known_rows(self._post_predecessor(computing, needing, row))
 
     def _post_predecessor(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
-        """Return the operation after which a receive is posted: the last in the direction of its consumer."""
-        same_direction = [
-            work for work in computing if needing is not None and self._word[work] == self._word[needing]
-        ]
-        return self._find_last_ended(same_direction, row)
+        """Return the operation after which a receive is posted.
+
+        It is the last one in the direction of the receive's consumer, of any direction without a consumer.
+        """
+        posting = [work for work in computing if needing is None or self._word[work] == self._word[needing]]
+        return self._find_last_ended(posting, row)
 
 
 def _known_rows(row: int | None) -> set[int]:

@@ -448,11 +448,12 @@ class Predictor:
             return start
         if joint.span is Span.NEIGHBOUR:
             receive, send = joint.keys
-            units = len(start[receive])
-            distance = self._distance(joint.offset, units)
-            sent = np.roll(start[send], -distance, axis=0)
-            both = np.maximum(start[receive], sent)
-            return {receive: both, send: np.roll(both, distance, axis=0)}
+            received, sent = start[receive], start[send]
+            for offset in self._sides(joint.offset):
+                distance = self._distance(offset, len(received))
+                received = np.maximum(received, np.roll(start[send], -distance, axis=0))
+                sent = np.maximum(sent, np.roll(start[receive], distance, axis=0))
+            return {receive: received, send: sent}
         arrival: Floats = np.maximum.reduce([*start.values()])
         if joint.span is Span.ALL:
             arrival = np.broadcast_to(arrival.max(axis=0), arrival.shape)
@@ -462,6 +463,12 @@ class Predictor:
             latest = blocks.max(axis=0 if joint.span is Span.FAR else 1, keepdims=True)
             arrival = np.broadcast_to(latest, blocks.shape).reshape(arrival.shape)
         return dict.fromkeys(start, arrival)
+
+    def _sides(self, offset: int) -> list[int]:
+        """Return the distances of a neighbour: of two units, each is on both sides of the other."""
+        extents = [*self._distances, self.unit.units]
+        at = extents.index(abs(offset))
+        return [offset, -offset] if extents[at + 1] == 2 * extents[at] else [offset]
 
     def _distance(self, offset: int, units: int) -> int:
         """Return the distance of a neighbour among ``units``: further ones are in further dimensions."""

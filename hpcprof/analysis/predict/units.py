@@ -113,7 +113,8 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     unit = pd.factorize(rows["replica"] if staged else rows["rank"], sort=True)[0]
     keys = rows.assign(unit=unit, stage=stage if staged else 0)
     keys["number"] = keys.groupby([*_KEY[:2], "unit"]).cumcount() if staged else keys["number"]
-    index = pd.MultiIndex.from_frame(keys[_KEY])
+    alike = (keys.groupby(_KEY)["unit"].nunique() == keys["unit"].nunique()).all()
+    index = pd.MultiIndex.from_frame(keys[_KEY] if staged or alike else _places(graph))
     fullest = int(keys.groupby("unit").size().idxmax())
     template = np.flatnonzero(unit == fullest)
     template = template[np.argsort(np.median(graph.start[template], axis=1), kind="stable")]
@@ -129,7 +130,13 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         np.array([at[other] for other in graph.before[row].tolist() if other in at], np.int64)
         for row in template.tolist()
     ]
-    joints = _joints(graph, unit, place, fullest, keep)
+    joints = [
+        item
+        for item in _joints(graph, unit, place, fullest, keep)
+        # Clones of a rank that sends and receives in turns would wait for each other in a circle.
+        if item.span is not Span.NEIGHBOUR
+        or not any(_ancestors(before, key) & {*item.keys} for key in item.keys)
+    ]
     return Unit(
         keys=keys.iloc[template][[*_KEY, "kind", "bytes"]].reset_index(drop=True),
         own=durations,
@@ -140,6 +147,34 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         step_ns=_periods(graph, table),
         consecutive=_consecutive(graph),
     )
+
+
+def _ancestors(before: Sequence[Ints], operation: int) -> set[int]:
+    """Return the operations that one waits for, directly or not."""
+    waits: set[int] = set()
+    new = {operation}
+    while new:
+        new = {row for one in new for row in before[one].tolist()} - waits
+        waits |= new
+    return waits
+
+
+def _places(graph: OperationGraph) -> pd.DataFrame:
+    """Return the name, place and number by which the operations of different ranks are the same.
+
+    Messages are told apart by their place between computations and their number there: ranks at an edge have
+    fewer neighbours, and names may say the direction.
+    """
+    rows = graph.rows[["rank", "name"]].assign(place=0)
+    messages, computes = graph.rows["kind"].isin(MESSAGES), graph.rows["kind"] == "compute"
+    first = np.median(graph.start, axis=1)
+    for at in rows.groupby("rank").indices.values():
+        rows.loc[at, "place"] = np.searchsorted(np.sort(first[at][computes[at]]), first[at])
+    rows["name"] = rows["name"].where(~messages, graph.rows["kind"])
+    rows["place"] = rows["place"].where(messages, 0)
+    rows["number"] = rows.groupby(["rank", "name", "place"]).cumcount()
+    places: pd.DataFrame = rows[["name", "place", "number"]]
+    return places
 
 
 def _stages(graph: OperationGraph) -> Ints | None:
@@ -233,35 +268,36 @@ def _lags(
 def _joints(graph: OperationGraph, unit: Ints, place: Ints, template: int, keep: int) -> list[Joint]:
     units = int(unit.max()) + 1
     kind = graph.rows["kind"].to_numpy()
-    subsets: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
-    sets: list[tuple[tuple[int, ...], tuple[int, ...], int, int]] = []
+    subsets = set()
+    sets: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
+    offsets: dict[tuple[str, int], list[int]] = {}
+    joints: list[Joint] = []
     for rows in graph.members:
         members = tuple(sorted(set(unit[rows].tolist())))
-        if 1 < len(members) < units and kind[rows[0]] not in MESSAGES:
-            subsets.setdefault(members, set())
-        if template not in members:
-            continue
-        keys = tuple(sorted({int(place[row]) for row in rows.tolist() if place[row] >= 0}))
-        offset = 0
         if kind[rows[0]] in MESSAGES and len(members) == 2:
-            receiver = next(row for row in rows.tolist() if kind[row] == "recv")
-            sender = next(row for row in rows.tolist() if kind[row] == "send")
-            if unit[receiver] == template:
-                keys, offset = (int(place[receiver]),), int(unit[sender] - unit[receiver])
-            else:
-                keys, offset = (int(place[sender]),), int(unit[sender] - unit[receiver])
-        sets.append((keys, members, len(rows), offset))
+            receiver, sender = sorted(rows.tolist(), key=lambda row: kind[row] == "send")
+            for row in (receiver, sender):
+                offsets.setdefault((kind[row], int(place[row])), []).append(
+                    int(unit[sender] - unit[receiver])
+                )
+            continue
+        if 1 < len(members) < units:
+            subsets.add(members)
+        if template in members:
+            keys = tuple(sorted({int(place[row]) for row in rows.tolist() if place[row] >= 0}))
+            sets.append((keys, members, len(rows)))
     spans = _spans([*subsets], keep)
-    joints, messages = [], {}  # type: list[Joint], dict[tuple[str, int], list[int]]
-    for keys, members, ranks, offset in sets:
-        row_kind = graph.rows["kind"].to_numpy()[np.flatnonzero((unit == template) & (place == keys[0]))[0]]
-        if row_kind in MESSAGES and len(members) == 2:
-            messages.setdefault((str(row_kind), offset), []).append(keys[0])
-        elif len(members) == 1:
-            joints.append(Joint(keys, Span.UNIT, ranks))
-        else:
-            span = Span.ALL if len(members) == units else spans[len(members), members[1] - members[0]]
-            joints.append(Joint(keys, span, ranks))
+    for keys, members, ranks in sets:
+        span = Span.UNIT if len(members) == 1 else Span.ALL
+        if 1 < len(members) < units:
+            span = spans[len(members), members[1] - members[0]]
+        joints.append(Joint(keys, span, ranks))
+    messages: dict[tuple[str, int], list[int]] = {}
+    for (sort, key), distances in offsets.items():
+        if key >= 0:
+            # Most units have the neighbour of an operation at one distance; others are at an edge.
+            numbers, counts = np.unique(distances, return_counts=True)
+            messages.setdefault((sort, int(numbers[counts.argmax()])), []).append(key)
     for (sort, offset), receives in messages.items():
         if sort == "recv":
             # A unit at an end has no neighbour on the other side: what it sends there is what it sends here.

@@ -294,6 +294,51 @@ def test_neighbours_that_exchange_between_computing_are_no_stages() -> None:
     assert Predictor(timeline(ring)).predict(8).mesh == {"data": 8}
 
 
+def exchanges(neighbours: dict[int, list[int]], phases: int = 1) -> pd.DataFrame:
+    """Return steps in which ranks compute for 20 ms, then exchange messages of 4 ms, in several phases."""
+    return timeline(
+        {
+            rank: [
+                operation
+                for phase in range(phases)
+                for operation in [
+                    ("compute", 24.0 * phase, 24.0 * phase + 20, -1),
+                    *(
+                        (way, 24.0 * phase + 20, 24.0 * phase + 24, at)
+                        for way in ("Send", "Recv")
+                        for at in peers
+                    ),
+                ]
+            ]
+            for rank, peers in neighbours.items()
+        }
+    )
+
+
+def test_a_ring_of_four_has_one_dimension_and_its_messages_keep_their_size() -> None:
+    table = exchanges({rank: [(rank + 1) % 4, (rank - 1) % 4] for rank in range(4)})
+    found = Predictor(table).predict(16, "strong")
+    assert found.step.value == pytest.approx((20 / 4 + 4) * 1e6, rel=1e-3)
+
+
+def test_ranks_at_an_edge_have_fewer_messages_and_no_delays() -> None:
+    table = exchanges({0: [1], 1: [0, 2], 2: [1, 3], 3: [2]}, phases=2)
+    found = Predictor(table).predict(4)
+    assert (found.replay_error_pct, found.account["other_ns"]) == (0, 0)
+    # The last receives are posted after the computing before them.
+    half = Predictor(table, changes=parse_changes(["kernel:compute*0.5"])).predict(4)
+    assert half.step.value == pytest.approx(28e6, rel=1e-3)
+
+
+def test_two_ranks_are_neighbours_on_both_sides() -> None:
+    predictor = Predictor(exchanges({0: [1], 1: [0]}))
+    late = np.zeros((8, 1))
+    late[3] = 7
+    (joint,) = predictor.unit.joints
+    arrivals = predictor._arrivals(joint, dict.fromkeys(joint.keys, late), 1)
+    assert [np.flatnonzero(moments).tolist() for moments in arrivals.values()] == [[2, 3, 4]] * 2
+
+
 def test_the_recorded_ranks_are_replayed_with_their_own_times() -> None:
     # Clones of a noisy rank and of a steady one wait for each other more than these two do.
     found = Predictor(program(2, noise=np.array([0.2, 0.0]))[0]).predict(2)
