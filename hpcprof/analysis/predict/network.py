@@ -21,8 +21,12 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.timeline import Floats
 
 TREE, RING = "tree", "ring"
-_START_LATENCY_NS = 1_500.0
-"""Latency of a hop of MPI on a fast network."""
+_USUAL_LATENCY_NS = (1_000.0, 20_000.0)
+"""Range of the latency of a hop: of NCCL's low-latency protocol in a node, and of TCP between nodes."""
+_RING_SHARE = 0.25
+"""Probability that an operation runs on a ring, before its times at several numbers of ranks are known."""
+_LEAST_ERROR = 0.01
+"""Minimum logarithmic error of a time by an algorithm, when two algorithms are compared."""
 _SMALL_BYTES = 64
 """Maximum bytes of a buffer whose time is all latency."""
 _FEWEST_SIZES = 4
@@ -133,38 +137,41 @@ def operation_of(name: str, kind: str) -> str:
     return operation(name) or "AllReduce"
 
 
-def fit_run_network(samples: Sequence[Sample], algorithm: str = TREE, share: float | None = None) -> Network:
+def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float = 0.5) -> Network:
     """Return the network that explains the communication of a run.
 
-    Operations with one size at one number of ranks do not separate latency from bandwidth. Their latency is
-    then that of the other operations, else the start value, but no more than their own time; with ``share``
-    it is this share of their time.
+    An operation runs on a ring if the probability of that exceeds ``ring``. Operations with one size do not
+    separate latency from bandwidth; their latency is that of the other operations, else the start value, but
+    no more than their own time. ``latency`` is the quantile of that value in its usual range. Both arguments
+    are 0 to 1; drawn uniformly, they give networks that the samples leave open.
     """
+    low, high = _USUAL_LATENCY_NS
     segments, source = {}, "run"
-    unclear: list[tuple[str, list[Sample]]] = []
+    unclear: list[tuple[str, list[Sample], str]] = []
     for op in sorted({sample.op for sample in samples}):
         rows = [sample for sample in samples if sample.op == op]
+        fits = {name: _segment(op, rows, name) for name in (TREE, RING)}
+        errors = [loss + len(rows) * _LEAST_ERROR**2 for _, loss in fits.values()]
+        evidence = len(rows) / 2 * np.log(errors[0] / errors[1]) + np.log(_RING_SHARE / (1 - _RING_SHARE))
+        algorithm = RING if 1 / (1 + np.exp(-np.clip(evidence, -50, 50))) > ring else TREE
         columns = _columns(op, rows, algorithm)
         sizes = columns[:, 1] / columns[:, 0]
         if sizes.max() < 1.5 * sizes.min():
-            unclear.append((op, rows))
-            continue
-        segments[op] = [_segment(op, rows, algorithm)[0]]
+            unclear.append((op, rows, algorithm))
+        else:
+            segments[op] = [fits[algorithm][0]]
     measured = [item.latency for (item,) in segments.values()]
-    for op, rows in unclear:
+    for op, rows, algorithm in unclear:
         typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
         steps = hops(op, ranks, algorithm)
-        if op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL_BYTES:
-            latency = typical / steps
-        elif share is not None:
-            latency = share * typical / steps
-        else:
-            start = float(np.median(measured)) if measured else _START_LATENCY_NS
+        latency_ns = typical / steps
+        if not (op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL_BYTES):
             source = source if measured else "literature"
-            latency = min(start, typical / steps)
+            start = float(np.median(measured)) if measured else (low * high) ** 0.5
+            latency_ns = min(start * (high / low) ** (latency - 0.5), latency_ns)
         size = max(float(np.median([row.bytes for row in rows])), 1.0)
-        per_byte = (typical - latency * steps) / (size * volume(op, ranks))
-        segments[op] = [Segment(_ANY_SIZE, latency, per_byte, algorithm)]
+        per_byte = (typical - latency_ns * steps) / (size * volume(op, ranks))
+        segments[op] = [Segment(_ANY_SIZE, latency_ns, per_byte, algorithm)]
     return Network(segments, source)
 
 

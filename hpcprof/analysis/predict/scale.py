@@ -19,15 +19,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.explain.changes import Change
-from hpcprof.analysis.predict.network import (
-    RING,
-    TREE,
-    Network,
-    Sample,
-    fit_run_network,
-    medians,
-    operation_of,
-)
+from hpcprof.analysis.predict.network import Network, Sample, fit_run_network, medians, operation_of
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
 from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
@@ -49,8 +41,6 @@ _MODEL_ERROR = 0.006
 _MIN_KNEE_PCT = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
 _SMALL_BYTES = 64
-_LATENCY_SHARES = (0.15, 0.85)
-"""Range of the share of latency in communication whose sizes do not tell it."""
 
 NOT_MODELLED = (
     "contention between kernels and communication on more ranks",
@@ -180,15 +170,16 @@ class Predictor:
         self,
         generator: np.random.Generator,
         unit: Unit,
-        share: float | None = None,
-        algorithm: str = TREE,
+        *,
+        doubt: bool = False,
     ) -> _Model:
+        ring, latency = generator.random(2).tolist() if doubt else (0.5, 0.5)
         # Operations that wait for all, whatever their kind, have an own time that all ranks share.
         return _Model(
             unit,
-            noise_of(self._work(unit), self._names, generator, doubt=share is not None),
+            noise_of(self._work(unit), self._names, generator, doubt),
             np.nanmean(unit.own, axis=1),
-            self._network(unit, share, algorithm),
+            self._network(unit, ring, latency),
         )
 
     def _work(self, unit: Unit) -> Floats:
@@ -196,7 +187,7 @@ class Predictor:
         computing: Floats = unit.lag + np.where(self._talks[:, None, None], 0.0, unit.own)
         return computing
 
-    def _network(self, unit: Unit, share: float | None, algorithm: str) -> Network:
+    def _network(self, unit: Unit, ring: float, latency: float) -> Network:
         samples = []
         for one in (unit, *self._others):
             sizes = {key: joint.ranks for joint in one.joints for key in joint.keys}
@@ -206,9 +197,8 @@ class Predictor:
                 if key in sizes and kind in COMMUNICATION:
                     op = operation_of(str(name), str(kind))
                     samples.append(Sample(op, max(float(size), 0.0), sizes[key], float(own[key])))
-        network = fit_run_network(
-            [sample for sample in samples if sample.own_ns > 0] or samples, algorithm, share
-        )
+        timed = [sample for sample in samples if sample.own_ns > 0]
+        network = fit_run_network(timed or samples, ring, latency)
         return network if self._site is None else self._site.over(network)
 
     def predict(self, ranks: int, scaling: Scaling = "weak", nodes: int | None = None) -> ScalePrediction:
@@ -311,8 +301,7 @@ class Predictor:
         unit, steps = self.unit, self.unit.own.shape[2]
         chosen = generator.integers(steps, size=steps)
         resampled = replace(unit, own=unit.own[:, :, chosen], lag=unit.lag[:, :, chosen])
-        algorithm = RING if generator.random() < 0.25 and not self._others else TREE
-        model = self._model(generator, resampled, float(generator.uniform(*_LATENCY_SHARES)), algorithm)
+        model = self._model(generator, resampled, doubt=True)
         between = model.work.between(generator)
         fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)

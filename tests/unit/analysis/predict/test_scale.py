@@ -168,11 +168,27 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
     unknown = fit_run_network([Sample("AlltoAll", 0.0, 4, 1e6)])
     assert unknown.time("AlltoAll", 0.0, 64) < 2e6
-    for share in (None, 0.5):  # eight bytes take no time beyond the latency
-        few = fit_run_network([Sample("AllReduce", 8.0, 4, 1e4)], share=share)
+    for latency in (0.1, 0.9):
+        few = fit_run_network([Sample("AllReduce", 8.0, 4, 1e4)], latency=latency)
+        # Eight bytes take no time beyond the latency, and the latency of a hop is no large share of 10 MB.
         assert few.time("AllReduce", 8.0, 16) == pytest.approx(2e4)
+        large = fit_run_network(rows[-1:], latency=latency)
+        assert large.time("AllReduce", 1e7, 64) == pytest.approx(transfer(1e7, 64), rel=0.1)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75
+
+
+def test_two_numbers_of_ranks_tell_a_ring_from_a_tree() -> None:
+    ring = Segment(0, LATENCY, PER_BYTE, RING)
+    rows = [
+        Sample("AllReduce", size, n, ring.time("AllReduce", size, n)) for size in (1e4, 1e7) for n in (2, 4)
+    ]
+    for chance in (0.1, 0.5, 0.9):
+        network = fit_run_network(rows, chance)
+        assert network.time("AllReduce", 1e4, 64) == pytest.approx(ring.time("AllReduce", 1e4, 64))
+    # One number of ranks does not tell: a quarter of the networks that are drawn have rings.
+    alone = [fit_run_network(rows[1::2], chance).segments["AllReduce"][0].algorithm for chance in (0.2, 0.5)]
+    assert alone == [RING, "tree"]
 
 
 def test_break_points_of_a_measured_network_are_found_and_kept(
