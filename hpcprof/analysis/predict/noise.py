@@ -153,16 +153,28 @@ def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Fl
 
     ``error`` shifts the shape of the tail, in standard errors.
     """
+    ordered = np.sort(values)
     count = int(np.sqrt(len(values)))
     if count < _FEWEST_TAIL:
         return drawn
-    threshold = float(np.partition(values, -count - 1)[-count - 1])
-    excess = values[values > threshold] - threshold
-    if not len(excess) or excess.mean() <= 0:
+    while count >= _FEWEST_TAIL and _shape(ordered[-count:] - ordered[-count - 1]) > _LARGEST_SHAPE:
+        # Rare pauses among small noise are no tail of it: theirs begins higher.
+        count //= 2
+    threshold = ordered[-count - 1]
+    excess = ordered[-count:] - threshold
+    if excess.mean() <= 0:
         return drawn
     large = drawn > threshold
     drawn[large] = threshold + _pareto(excess, place[large], error)
     return drawn
+
+
+def _shape(ordered: Floats) -> float:
+    """Return the shape of a generalized Pareto distribution by probability-weighted moments, below 1."""
+    count = len(ordered)
+    first = float(ordered.mean())
+    second = float((ordered * (count - 1 - np.arange(count)) / max(count - 1, 1)).mean())
+    return 2 - first / (first - 2 * second) if first > 2 * second else 1.0
 
 
 def _pareto(excess: Floats, place: Floats, error: float) -> Floats:
@@ -171,14 +183,10 @@ def _pareto(excess: Floats, place: Floats, error: float) -> Floats:
     The shape is shrunk towards 0, the shape of an exponential tail, with a prior weight of ten values
     (Hosking and Wallis, 1987); its standard error is (1 + shape) / sqrt(values) (Smith, 1987).
     """
-    ordered = np.sort(excess)
-    count = len(ordered)
-    first = float(ordered.mean())
-    second = float((ordered * (count - 1 - np.arange(count)) / max(count - 1, 1)).mean())
-    shape = 2 - first / (first - 2 * second) if first > 2 * second else _LARGEST_SHAPE
-    shape *= count / (count + _PRIOR_VALUES)
+    count = len(excess)
+    shape = min(_shape(excess), _LARGEST_SHAPE) * count / (count + _PRIOR_VALUES)
     shape += error * (1 + shape) / np.sqrt(count + _PRIOR_VALUES)
     shape = float(np.clip(shape, -_LARGEST_SHAPE, _LARGEST_SHAPE))
-    scale = first * (1 - shape)
+    scale = float(excess.mean()) * (1 - shape)
     tail = np.maximum(1 - place, 1e-6)
     return scale * (tail**-shape - 1) / shape if abs(shape) > 1e-3 else -scale * np.log(tail)
