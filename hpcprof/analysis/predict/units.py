@@ -154,7 +154,7 @@ def _ancestors(before: Sequence[Ints], operation: int) -> set[int]:
     waits: set[int] = set()
     new = {operation}
     while new:
-        new = {row for one in new for row in before[one].tolist()} - waits
+        new = {row for waiting in new for row in before[waiting].tolist()} - waits
         waits |= new
     return waits
 

@@ -113,6 +113,16 @@ def test_lasting_differences_are_believed_where_the_rest_does_not_explain_them()
     assert (alone.between(), max(alone.between(generator) for _ in range(20)) > 0.01) == (0, True)
 
 
+def test_rare_pauses_are_no_tail_of_the_ordinary_noise() -> None:
+    generator = np.random.default_rng(2)
+    work = 1e6 * (1 + 0.01 * generator.standard_normal((1, 4, 100)))
+    work.reshape(-1)[[7, 133, 260, 381]] += 5e6
+    drawn = noise_of(work, np.zeros(1, np.int64), generator).rest
+    assert np.mean(drawn > 1e6) == pytest.approx(0.01, rel=0.5)
+    # One tail for both has pauses of half the length.
+    assert drawn[drawn > 1e6].mean() > 3e6
+
+
 def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
     found = Predictor(program(4, noise=0.0)[0]).predict(16, "strong")
     sizes = (1e6, 4e6, 1e7)
