@@ -124,6 +124,14 @@ class Run:
             return None
 
     @property
+    def script(self) -> str | None:
+        """The text of job.sh; None if it is gone."""
+        try:
+            return read_text(self.path / "job.sh")
+        except OSError:
+            return None
+
+    @property
     def attempt(self) -> int:
         """The number of the last start of the job, from 1: schedulers and users start jobs again."""
         number = parsed_count(self.state_file("attempt") or "") or 1

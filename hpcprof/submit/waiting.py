@@ -55,29 +55,31 @@ def wait_until_ended(
     began = time.monotonic()
     last_line = ""
     log = _Log(run)
-    for pause in poll_seconds():
-        status = poll([run])[run.id]
+    for status in _statuses(run):
         if text := log.read_new(status.state.ended):
             on_output(text)
-        if status.state.ended:
-            break
-        status = replace(status, reason=describe_status(run, status))
-        if str(status) != last_line:
-            on_status(status, time.monotonic() - began)
-            last_line = str(status)
-        time.sleep(pause)
+        described = replace(status, reason=describe_status(run, status))
+        if not status.state.ended and str(described) != last_line:
+            on_status(described, time.monotonic() - began)
+            last_line = str(described)
     return status
 
 
 def poll_until(run: Run, seconds: float) -> JobStatus:
     """Poll the scheduler until a run has ended, for at most ``seconds``, and return its last status."""
     began = time.monotonic()
+    return next(
+        status for status in _statuses(run) if status.state.ended or time.monotonic() - began > seconds
+    )
+
+
+def _statuses(run: Run) -> Iterator[JobStatus]:
+    """Poll the scheduler until a run has ended, and yield each status."""
     for pause in poll_seconds():
-        status = poll([run])[run.id]
-        if status.state.ended or time.monotonic() - began > seconds:
-            break
+        yield (status := poll([run])[run.id])
+        if status.state.ended:
+            return
         time.sleep(pause)
-    return status
 
 
 STALL_EXIT_CODE = 5

@@ -36,7 +36,7 @@ from hpcprof.submit.runs.failure_causes import (
     signal_name,
 )
 from hpcprof.submit.schedulers.base import NODE_LOST, JobState, JobStatus
-from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
+from hpcprof.submit.schedulers.scheduler import WRAPPER
 
 TAIL_LINES = 20
 _TAIL_BYTES = 1 << 20
@@ -249,11 +249,8 @@ def _with_earlier_ends(run: Run, failure: RankFailure) -> RankFailure:
 
 def _starts_ranks(run: Run) -> bool:
     """Return whether job.sh has begun and starts ranks by the wrapper, whose files tell how they ended."""
-    try:
-        script = read_text(run.path / JOB_SCRIPT)
-    except OSError:
-        script = WRAPPER  # the script is gone: hpcprof made it
-    return WRAPPER in script and run.state_file("started") is not None
+    # If the script is gone, hpcprof made it.
+    return WRAPPER in (run.script or WRAPPER) and run.state_file("started") is not None
 
 
 def _started_ranks(run: Run) -> set[int]:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.common.paths import time_written
 from hpcprof.runs.directory import ARRAY_SCRIPT, JOB_ID_FILE, SUBMISSION_FILE, Run, sweep_of
@@ -139,12 +138,8 @@ class BatchClient(SchedulerClient):
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Submit the run's ``job.sh`` from the working directory of its program."""
-        script, logs = run.path / JOB_SCRIPT, run.path / "logs"
-        directory = Path(run.submission.job.directory)
-        # A plain script of the user's names no logs: `hpcprof logs` reads the run's own.
-        has_logs = _names(script, logs)
-        options = [] if has_logs else self.scheduler.log_options(logs / "job.out", logs / "job.err")
-        job_id = self.scheduler.submit(script, directory, after, options)
+        directory, options = Path(run.submission.job.directory), self._log_options(run)
+        job_id = self.scheduler.submit(run.path / JOB_SCRIPT, directory, after, options)
         _keep_message(run)
         return job_id
 
@@ -153,14 +148,17 @@ class BatchClient(SchedulerClient):
     ) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
         first = members[0]
-        logs, options = first.path / "logs", []
-        if not _names(first.path / JOB_SCRIPT, logs):
-            first_logs, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
-            options = self.scheduler.log_options(logs / "job.out", logs / "job.err")
-            options = [option.replace(first_logs, each) for option in options]
+        first_logs, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
+        options = [option.replace(first_logs, each) for option in self._log_options(first)]
         array_id = self.scheduler.submit(script, Path(first.submission.job.directory), after, options)
         _keep_message(first)
         return [self.scheduler.member_id(array_id, index) for index in range(len(members))]
+
+    def _log_options(self, run: Run) -> list[str]:
+        """Return the options for the run's logs; none if its script names them, as those of hpcprof do."""
+        logs, script = run.path / "logs", run.script
+        is_plain = script is not None and f"{logs}/" not in script
+        return self.scheduler.log_options(logs / "job.out", logs / "job.err") if is_plain else []
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return each run's status by run id; those that the scheduler does not answer about are unknown."""
@@ -273,11 +271,3 @@ def _is_of_another(record: Record, run: Run) -> bool:
 def _keep_message(run: Run) -> None:
     if text := submission_message.get():
         write_atomically(run.path / "state" / SUBMISSION_FILE, f"{text}\n")
-
-
-def _names(script: Path, folder: Path) -> bool:
-    """Return whether a script has the path of a folder in it; True if it cannot be read."""
-    try:
-        return f"{folder}/" in read_text(script)
-    except OSError:
-        return True

@@ -8,14 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json, parsed_count, read_text
+from hpcprof.common.decode import from_json, parsed_count
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.failure_causes import find_cause
 from hpcprof.submit.runs.failures import tail
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
-from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Preemption, recorded_site
 
 GRACE_SECONDS = 30.0
@@ -224,11 +223,9 @@ def status_of_submission(run: Run) -> JobStatus:
 
 def records(run: Run, fact: str) -> bool:
     """Return whether job.sh writes the state file ``fact``; a script of the user's own may not."""
-    try:
-        text = read_text(run.path / JOB_SCRIPT)
-    except OSError:
-        return True  # the script is gone: hpcprof made it
-    return re.search(rf"^[^#\n]*(\brecord\s+|state/){fact}\b", text, re.MULTILINE) is not None
+    text, pattern = run.script, rf"^[^#\n]*(\brecord\s+|state/){fact}\b"
+    # If the script is gone, hpcprof made it.
+    return text is None or re.search(pattern, text, re.MULTILINE) is not None
 
 
 def _still_awaited(run: Run, ended_seconds: float | None) -> bool:

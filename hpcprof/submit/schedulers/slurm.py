@@ -22,7 +22,7 @@ import msgspec
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.job import OPTIONS
-from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
 from hpcprof.submit.remote.transport import transport
@@ -625,8 +625,6 @@ def pending_reason(reason: str) -> str:
     return reason
 
 
-# 1-02:03:04, 02:03:04, 02:03 (minutes and seconds) or 30 (minutes): what Slurm prints as a time limit.
-_TIME_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 _PAIR = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
 
@@ -695,10 +693,8 @@ def _blocks(text: str) -> Iterator[dict[str, str]]:
 
 
 def _walltime(limit: str) -> str:
-    if limit.isdigit():
-        return format_walltime(int(limit) * 60)
-    match = _TIME_LIMIT.fullmatch(limit)
-    if match is None:
-        return ""
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return format_walltime(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    """Return a time limit of Slurm: 1-02:03:04, 02:03:04, 02:03 (minutes, seconds) or 30 (minutes)."""
+    with suppress(UsageError):  # UNLIMITED, infinite
+        minutes = f"{limit}m" if limit.isdigit() else ""
+        return format_walltime(parse_walltime(minutes or ("00:" * (limit.count(":") == 1) + limit)))
+    return ""
