@@ -191,7 +191,8 @@ class _Sums:
     def _add_messages(self, run: RunMpi) -> None:
         """Add the messages by sender and receiver.
 
-        The transfer of a message is the time inside the call that receives it, since both ends have begun.
+        The transfer of a message is the time inside the call that receives it, since both ends have begun and
+        so have the senders of what else the call receives.
         """
         calls, ops = run.calls, run.operations
         receives = ops.matched_receives
@@ -199,8 +200,9 @@ class _Sums:
             return
         sends = ops.partner[receives]
         last = ops.completes[receives]
-        begun = np.maximum(calls.start[ops.begin[sends]], calls.start[last])
-        transfer = np.clip(calls.end[last] - begun, 0, calls.length[last])
+        begun = calls.start.copy()
+        np.maximum.at(begun, last, calls.start[ops.begin[sends]])
+        transfer = np.clip(calls.end[last] - begun[last], 0, calls.length[last])
         size = np.maximum(ops.sent[sends], ops.received[receives])
         size = np.maximum(np.where(size < 0, ops.sent[receives], size), 0)
         keys, group = numbered_rows(ops.rank[sends], ops.rank[receives])

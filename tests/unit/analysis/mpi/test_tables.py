@@ -187,6 +187,16 @@ def test_the_matrix_has_the_messages_and_nodes_of_each_pair() -> None:
     ]
 
 
+def test_the_transfer_of_a_message_has_no_waiting_for_other_senders_of_its_call() -> None:
+    program = Program(3)
+    program.call(0, "MPI_Send", 1, 2, send(1))
+    program.call(2, "MPI_Send", 90, 91, send(1))
+    program.call(1, "MPI_Irecv", 3, 4, receive(0, end=100, wait=10))
+    program.call(1, "MPI_Irecv", 5, 6, receive(2, end=100, wait=10))
+    program.call(1, "MPI_Waitall", 10, 100)
+    assert program.tables()["mpi_matrix"].rows["transfer_ns"].tolist() == [10, 10]
+
+
 def test_a_matrix_without_valid_records_names_the_calls_that_send() -> None:
     program = Program(2)
     for rank in range(2):
