@@ -11,13 +11,14 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.columns.joins import latest_rows
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
@@ -323,22 +324,10 @@ def _more_than_usual(calls: Calls, kind: Ints, time: Ints) -> Ints:
 
     A rank without calls of the kind has no time there: what few ranks do is unusual as a whole.
     """
-    ranks = len(distinct(calls.rank))
-    keys, group = numbered_rows(kind, calls.rank)
-    median = _lower_medians(group, time, np.zeros(len(keys), np.int64))
-    kinds, at = numbered_rows(keys[:, 0])
-    usual = _lower_medians(at, median, ranks - np.bincount(at, minlength=len(kinds)))
-    more: Ints = np.maximum(time - usual[at[group]], 0)
+    of_ranks = pd.Series(time).groupby([kind, calls.rank]).median().unstack(fill_value=0.0)
+    usual = of_ranks.quantile(0.5, axis=1, interpolation="lower")
+    more: Ints = np.maximum(time - usual.loc[kind].to_numpy(np.int64), 0)
     return more
-
-
-def _lower_medians(group: Ints, values: Ints, zeros: Ints) -> Ints:
-    """Return the lower median of each group, which has as many values of 0 besides."""
-    count = np.bincount(group, minlength=len(zeros))
-    ordered = values[np.lexsort((values, group))]
-    place = (count + zeros - 1) // 2 - zeros
-    medians: Ints = np.where(place < 0, 0, ordered[np.cumsum(count) - count + np.maximum(place, 0)])
-    return medians
 
 
 def delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:

@@ -109,7 +109,8 @@ def store(run: Run) -> Store:
     store.prepare()
     put(store, run, profile(0), [Loss(LossKind.ROW, Subject.KERNEL, 57, 172, "end")])
     harmless = Loss(LossKind.NOTE, Subject.CAPTURE, detail="Not all CUDA events might have been collected")
-    put(store, run, profile(1), [harmless, Loss(LossKind.ROW, Subject.ALLOCATION, 1, 2, "args")])
+    unread = Loss(LossKind.ROW, Subject.MPI_OPERATION, 120, None, "record (SendRecv)")
+    put(store, run, profile(1), [harmless, Loss(LossKind.ROW, Subject.ALLOCATION, 1, 2, "args"), unread])
     return store
 
 
@@ -205,7 +206,8 @@ def test_the_graph_gets_the_ranks_tables_losses_and_gpus_of_the_run(
     (inputs,) = graph.inputs
     assert inputs.ranks == (0, 1)
     assert inputs.tables["ranges"]["range"].tolist() == ["iteration", "data"]
-    assert list(inputs.losses) == [0]
+    assert list(inputs.losses) == [0, 1]
+    assert [loss.subject for loss in inputs.losses[1]] == [Subject.MPI_OPERATION]
     assert "57 of 172 kernels" in inputs.losses[0][0].sentence
     assert inputs.gpus[1] == (Gpu(0, "NVIDIA H200", sm_count=132),)
     assert inputs.world_size == 0
