@@ -290,12 +290,12 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     while np.any(root[root] != root):
         root = root[root]
     rank[rows] = calls.rank[arrival[root]]
-    before[rows] = _places_of_delay(run, other.first, arrival, waits.length[rows])[root]
+    before[rows] = _places_of_delay(run, other.first, arrival, since, waits.length[rows])[root]
     return Causes(rank, before)
 
 
-def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, wait: Ints) -> Ints:
-    """Return where ranks spent more time than is usual, from the calls ``first`` to the calls ``arrival``.
+def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait: Ints) -> Ints:
+    """Return where ranks spent more time than is usual, from ``since`` in the calls ``first`` to ``arrival``.
 
     It is the call after the longest time outside MPI or, plus the number of all calls, the call without
     operations (as ``MPI_Init``) that took longer than that. Where nothing was unusual for a tenth of
@@ -306,12 +306,17 @@ def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, wait: Ints) -> Int
     alone = np.ones(len(calls), bool)
     alone[ops.begin], alone[ops.end[ops.end != NONE]] = False, False
     gap, inside = calls.gap, np.where(alone, calls.length, 0)
+    left = np.clip(calls.end[first] - since, 0, inside[first])
     place, most = np.full(len(first), NONE), wait // _UNUSUAL_PART
+    place, most = np.where(left > most, first + len(calls), place), np.maximum(left, most)
     for outer, inner in (
         (_more_than_usual(calls, kind, gap), _more_than_usual(calls, calls.name, inside)),
         (gap, inside),
     ):
-        for time, at, low, high in ((outer, 0, first + 1, arrival + 1), (inner, len(calls), first, arrival)):
+        for time, at, low, high in (
+            (outer, 0, first + 1, arrival + 1),
+            (inner, len(calls), first + 1, arrival),
+        ):
             call = _call_of_maximum(run, time, low, high)
             is_longer = (call != NONE) & (time[call] > most)
             place, most = np.where(is_longer, call + at, place), np.where(is_longer, time[call], most)
@@ -324,8 +329,8 @@ def _more_than_usual(calls: Calls, kind: Ints, time: Ints) -> Ints:
 
     A rank without calls of the kind has no time there: what few ranks do is unusual as a whole.
     """
-    of_ranks = pd.Series(time).groupby([kind, calls.rank]).median().unstack(fill_value=0.0)
-    usual = of_ranks.quantile(0.5, axis=1, interpolation="lower")
+    medians = pd.Series(time).groupby([kind, calls.rank]).median().unstack(fill_value=0.0)
+    usual = medians.quantile(0.5, axis=1, interpolation="lower")
     more: Ints = np.maximum(time - usual.loc[kind].to_numpy(np.int64), 0)
     return more
 

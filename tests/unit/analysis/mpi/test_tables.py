@@ -423,3 +423,14 @@ def test_a_rank_that_is_late_out_of_a_call_without_operations_spent_its_time_the
         program.call(rank, "MPI_Init", 5, end)
         program.call(rank, "MPI_Barrier", end + 5, 910, {"op": "Barrier"})
     assert {wait[-1] for wait in waits(program) if wait[2] == "wait at barrier"} == {"MPI_Init"}
+
+
+def test_how_long_a_rank_waits_in_its_first_call_for_ranks_that_start_later_is_no_delay() -> None:
+    program = Program(3)
+    for rank in range(3):
+        program.call(rank, "MPI_Init", 0 if rank == 2 else 980, 1_000)
+        late = 100 if rank == 2 else 5
+        program.call(rank, "MPI_Barrier", 1_000 + late, 1_110, {"op": "Barrier"})
+    assert {wait[-1] for wait in waits(program) if wait[2] == "wait at barrier"} == {
+        "between MPI_Init and MPI_Barrier"
+    }
