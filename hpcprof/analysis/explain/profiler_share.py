@@ -212,7 +212,7 @@ def _weights(replay: Replay) -> Floats:
 
 def _launches_graph(graph: RunGraph) -> Mask:
     """Return which calls launch a graph."""
-    return np.array([*("GraphLaunch" in name for name in graph.names), False])[graph.calls.name]
+    return graph.is_named(graph.calls.name, lambda name: "GraphLaunch" in name)
 
 
 def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:

@@ -38,6 +38,9 @@ _BACKLOG_NS = 1_000_000
 
 _FIRST_ROWS = 20
 
+_BLOCKING = 0.95
+"""Minimum share of launches, also of long operations, that last longer than what they launch, if all wait."""
+
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
 """The lags of a launch, on a stream, after an event and of a call that waited, where none is seen."""
 
@@ -124,12 +127,14 @@ def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> 
     np.maximum.at(signalled, events[:, 1], work.end[events[:, 0]])
     launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
     ready = np.maximum(ahead, signalled)
-    for category in Category:
-        is_category = work.category == category
-        idle = is_category & (launched > ready) & (work.start - launched < _BACKLOG_NS)
-        queued = is_category & (launched + _MAX_BACKLOG_NS < ahead) & (signalled < ahead)
-        launch[is_category] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
-        gap[is_category] = _median(work.start[queued] - ahead[queued], _GAP_NS)
+    # Copies from pageable memory start when the host has moved them to pinned memory, those to it at once.
+    kind = np.where(work.category == Category.MEM, len(Category) + work.name, work.category)
+    for number in np.unique(kind).tolist():
+        is_kind = kind == number
+        idle = is_kind & (launched > ready) & (work.start - launched < _BACKLOG_NS)
+        queued = is_kind & (launched + _MAX_BACKLOG_NS < ahead) & (signalled < ahead)
+        launch[is_kind] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
+        gap[is_kind] = _median(work.start[queued] - ahead[queued], _GAP_NS)
     waited = (signalled > ahead) & (launched + _MAX_BACKLOG_NS < signalled)
     event = _median(work.start[waited] - signalled[waited], _EVENT_NS)
     expected = np.maximum.reduce([launched + launch, ahead + gap, signalled + event])
@@ -191,11 +196,12 @@ def _waiting_calls(
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
-    that of the calls of the same name that did not; it returns after the usual lag of its name.
+    that of the calls of the same name that did not; it returns after the usual lag of its name. A launch that
+    waits launches first, at the start of its operation.
     """
-    copies = _blocking_copies(calls, work)
+    copies, launches = _blocking_copies(calls, work), _blocking_launches(calls, work)
     may_wait = np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
-    call, row = np.concatenate([waits.of_calls(may_wait), copies]).T
+    call, row = np.concatenate([waits.of_calls(may_wait), copies, launches]).T
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS
@@ -206,6 +212,8 @@ def _waiting_calls(
         held, free = is_call & waited, is_call & ~waited
         lag[is_call] = _median((calls.end - until)[held], _RETURN_NS)
         call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
+    launch, launched = launches.T
+    call_time[launch] = np.maximum(work.start[launched] - calls.start[launch], 0)
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
     edges = edges_of(nodes.work(row) + 1, nodes.call(call) + 1, lag[call], EdgeKind.WAIT, call)
@@ -273,6 +281,19 @@ def _blocking_copies(calls: HostCalls, work: Work) -> Ints:
     almost = work.end[rows] - np.minimum(ODD_NS, (work.end[rows] - work.start[rows]) // 2)
     held = (calls.end[call] >= almost) & (work.start[rows] < calls.end[call])
     return np.column_stack((call[held], rows[held]))
+
+
+def _blocking_launches(calls: HostCalls, work: Work) -> Ints:
+    """Return the launches and their operations, shape (n, 2), if launches return with these (`_BLOCKING`).
+
+    So they do with ``CUDA_LAUNCH_BLOCKING=1``. A single one may last longer than a short operation anyway.
+    """
+    rows = np.flatnonzero(calls.kind[work.call] == CallKind.LAUNCH)
+    held = calls.end[work.call[rows]] >= work.end[rows]
+    long = work.end[rows] - work.start[rows] > ODD_NS
+    if np.count_nonzero(long) < _FIRST_ROWS or min(held.mean(), held[long].mean()) < _BLOCKING:
+        return np.empty((0, 2), np.int64)
+    return np.column_stack((work.call[rows], rows))
 
 
 ODD_NS = 10_000

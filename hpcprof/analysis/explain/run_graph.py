@@ -20,7 +20,7 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges, edge
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
-from hpcprof.profiles.timeline import Category, Ints, concatenate
+from hpcprof.profiles.timeline import Category, Ints, Mask, concatenate
 
 
 @dataclass(frozen=True)
@@ -321,6 +321,11 @@ class RunGraph(JoinedRanks):
         if not self.is_pipeline:
             return np.zeros(len(self.ranks), np.int64)
         return pipeline_stages(self.couplings, self.work_rank, len(self.ranks))
+
+    def is_named(self, name: Ints, fits: Callable[[str], object]) -> Mask:
+        """Return which numbers in ``name``, of any shape, are of a name that fits."""
+        fitting: Mask = np.array([*map(bool, map(fits, self.names)), False])[name]
+        return fitting
 
     @property
     def is_coupled(self) -> bool:

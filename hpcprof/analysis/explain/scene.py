@@ -76,8 +76,7 @@ class Scene:
 
     def named(self, fits: Callable[[str], object]) -> Mask:
         """Return which operations have a name that fits, shape (operations,)."""
-        names = np.array([*map(bool, map(fits, self.graph.names)), False])
-        return names[self.graph.work.name]
+        return self.graph.is_named(self.graph.work.name, fits)
 
     def of_operations(
         self,
@@ -153,19 +152,26 @@ class Scene:
     def is_host_bound(self) -> bool:
         """True if the host would be too slow for the GPU even if it never waited for it."""
         removals, elapsed = self.removals, self.replay.elapsed
-        waiting = np.union1d(removals.calls_in(WHOLE_STEP, (CallKind.WAIT,)), self.waiting_copies)
+        waiting = np.union1d(removals.calls_in(WHOLE_STEP, (CallKind.WAIT,)), self.held_calls)
         free = removals.waits(self.replay.measured, waiting)
         quick = removals.host_time(free, WHOLE_STEP, long=False)
         slow, least = (elapsed(self.replay.moments(times, exact=False)) for times in (free, quick))
         return 100 * float(np.mean(slow - least)) >= LEAST_ESTIMATE_PCT * float(np.mean(slow))
 
     @cached_property
-    def waiting_copies(self) -> Ints:
-        """The calls that wait for the work before their copy more than for the copy."""
+    def blocking_launches(self) -> Ints:
+        """The launches that wait for what they launch."""
+        blocked = self.graph.blocked
+        return blocked[self.graph.calls.kind[blocked] == CallKind.LAUNCH]
+
+    @cached_property
+    def held_calls(self) -> Ints:
+        """The launches that wait, and the calls that wait for the work before their copy more than for it."""
         work, calls = self.graph.work, self.graph.calls
         rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
         call = work.call[rows]
-        return np.unique(call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]])
+        held = call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
+        return np.union1d(held, self.blocking_launches)
 
     def mostly_outside_mpi(self, time: Ints | Floats) -> str:
         """Return the place with most of the time of each place, and of that outside all, which comes last."""

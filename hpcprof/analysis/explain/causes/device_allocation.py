@@ -1,4 +1,4 @@
-"""Device allocation: GPU memory is allocated or freed inside steps."""
+"""Device allocation: memory of GPUs, or pinned memory, is allocated or freed inside steps."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ _ONE_STEP = (
     "also load its libraries: profile later steps. If these allocate too, allocate the memory of {where} "
     "once, and keep it."
 )
+_PINNED = (
+    "Allocate the pinned memory of {where} once, before the loop, and reuse it: each of its pages is locked "
+    "and unlocked. A pool of buffers serves sizes that vary."
+)
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -30,7 +34,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def _allocations(scene: Scene, place: str) -> Candidate:
-    calls, removals = scene.graph.calls, scene.removals
+    graph, calls, removals = scene.graph, scene.graph.calls, scene.removals
     chosen = removals.calls_in(place, ALLOCATING)
     time = calls.end[chosen] - calls.start[chosen]
     where = place
@@ -43,16 +47,18 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         removed_calls = removals.calls_in(place, ALLOCATING, ranks)
         return removals.call_time(removals.waits(times, removed_calls), removed_calls, 0)
 
-    per_step = scene.per_step(scene.graph.call_rank[chosen], time)
-    advice = _ONE_STEP if scene.graph.steps == 1 else ""
+    per_step = scene.per_step(graph.call_rank[chosen], time)
+    pinned = 2 * time[graph.is_named(calls.name[chosen], lambda name: "Host" in name)].sum() > time.sum()
+    advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
     return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *per_step, advice=advice)
 
 
 DEVICE_ALLOCATION = CauseDeclaration(
     name="device_allocation",
-    title="GPU memory allocation",
-    meaning="GPU memory is allocated or freed inside steps",
-    about="`cudaMalloc` or `cudaFree` in steady steps",
+    title="memory allocation",
+    meaning="memory of the GPU, or pinned memory, is allocated or freed inside steps",
+    about="`cudaMalloc` or `cudaFree` in steady steps, or their counterparts for pinned memory "
+    "(`cudaHostAlloc`)",
     remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
     "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
     remedies={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,13 +38,14 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the calls of each place that wait for the GPU, with the copies that wait for other work."""
     if scene.graph.is_of_host:
         return
-    removals, graph, copies = scene.removals, scene.graph, scene.waiting_copies
+    removals, graph, held_calls = scene.removals, scene.graph, scene.held_calls
     # Where ranks wait for each other, a pause until the GPU has run dry may be a wait for them.
     waits = (CallKind.WAIT,) if graph.is_coupled else (CallKind.WAIT, CallKind.PAUSE)
     to_gpu = graph.work.call[removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))]
     for place in scene.places:
         waiting = np.union1d(
-            removals.calls_in(place, waits), copies[removals.inside(place)[graph.calls.place[copies]]]
+            removals.calls_in(place, waits),
+            held_calls[removals.inside(place)[graph.calls.place[held_calls]]],
         )
         held = np.intersect1d(waiting, graph.blocked)
 
@@ -53,9 +55,11 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
         time = graph.calls.end[held] - graph.calls.start[held]
         uploads = np.isin(held, to_gpu) | np.isin(graph.calls.before[held], to_gpu)
+        launching = 2 * time[np.isin(held, scene.blocking_launches)].sum() > time.sum()
+        cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
         advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
         per_step = scene.per_step(graph.call_rank[held], time)
-        yield Candidate(HOST_SYNC, place, scene.ranks, remove, *per_step, advice=advice)
+        yield Candidate(cause, place, scene.ranks, remove, *per_step, advice=advice)
         yield from _checks(scene, place)
         yield from consecutive_copies(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
 
@@ -102,7 +106,8 @@ HOST_SYNC = CauseDeclaration(
     meaning="the host waits for the GPU inside the step, and the GPU runs dry",
     about="the host waits for the GPU inside a step (`.item()`, a synchronization, a copy back), and the "
     "GPU runs dry after it. Small values that a step reads three times or more count with all that serves "
-    "only these reads, but for the last: kernels before them, and long pauses of the host after them",
+    "only these reads, but for the last: kernels before them, and long pauses of the host after them. "
+    "Launches that return only with their kernels (`CUDA_LAUNCH_BLOCKING=1`) wait too",
     remedy="Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read them once "
     "every few steps, or with non_blocking=True and an event.",
     remedies={
@@ -121,4 +126,12 @@ HOST_SYNC = CauseDeclaration(
     traits=frozenset({Trait.SYNCHRONIZES}),
     column="idle_ns",
     calls="Synchronize|Memcpy",
+)
+
+_BLOCKING_LAUNCHES = replace(
+    HOST_SYNC,
+    remedy="Let launches in {where} return at once: each waits for its kernel, as with "
+    "CUDA_LAUNCH_BLOCKING=1 or another setting for debugging. Unset it, also where the program sets it.",
+    remedies={},
+    figures=(Figures("api", "total_ns", named("Launch")),),
 )

@@ -114,10 +114,11 @@ class Wait:
 
 @dataclass(frozen=True)
 class Memory:
-    """The host allocates memory of the GPU or, when all streams are empty, frees it."""
+    """The host allocates memory of the GPU or, when all streams are empty, frees it; or does by ``name``."""
 
     ns: int
     frees: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def _execute(rank: _Rank, one: Instruction) -> Executing:
         rank.now = max(arrived.values()) + one.ns
         rank.mpi.append((begin, rank.now, one))
     elif isinstance(one, Memory):
-        begin, name = rank.now, "cudaFree" if one.frees else "cudaMalloc"
+        begin, name = rank.now, one.name or ("cudaFree" if one.frees else "cudaMalloc")
         number = _call(rank, name)
         rank.now = (max(begin, *rank.ends.values()) if one.frees and rank.ends else begin) + one.ns
         rank.calls[-1] = (begin, rank.now, name, number)

@@ -385,6 +385,12 @@ def test_waits_for_copies_to_the_gpu_are_no_values_that_the_host_reads() -> None
     assert first.remedy.startswith("The host waits in forward for its own copies to the GPU")
 
 
+def test_pinned_memory_is_to_be_reused() -> None:
+    program = training(data=[Memory(3 * MS, name="cudaHostAlloc"), Memory(5 * MS, True, "cudaFreeHost")])
+    first = explain_run(inputs_of(simulate([program], 6)))[0].shown()[0]
+    assert first.cause == Cause.DEVICE_ALLOCATION and first.remedy.startswith("Allocate the pinned memory of")
+
+
 def test_the_allocations_of_a_single_step_may_be_the_set_up() -> None:
     program = training(layer=[Memory(3 * MS, frees=True)])
     one, several = (explain_run(inputs_of(simulate([program], steps)))[0].shown()[0] for steps in (1, 4))

@@ -151,6 +151,11 @@ PROGRAMS: dict[str, tuple[str, list[Instruction], list[Instruction]]] = {
         [Place("solve", (*(Launch(60 * US, name="jacobi") for _ in range(10)), *(CHECK * 10)))],
         [Place("solve", (*(Launch(60 * US, name="jacobi") for _ in range(10)), *CHECK))],
     ),
+    "launches that return with their kernels": (
+        Cause.HOST_SYNC,
+        [Place("decode", (Host(8 * US), Launch(60 * US, name="gemm", blocks=True)) * 60)],
+        [Place("decode", (Host(8 * US), Launch(60 * US, name="gemm")) * 60)],
+    ),
     "many short kernels in a loop": (
         Cause.SMALL_KERNELS,
         [Place("decode", (*TOKEN, CHECK[1]))],
