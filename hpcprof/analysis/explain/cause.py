@@ -112,6 +112,7 @@ class Trait(Enum):
     TELLING = "it tells why another cause happens, and is the narrower one of both"
     MAY_BE_WAITING = "it may be a wait for memory, or for reads and writes"
     MEMORY = "it costs memory, not the time of a step"
+    ON_GPU = "it is looked for only in programs with work on GPUs"
     SINGLE_STEPS = "other causes may explain the same steps"
 
 

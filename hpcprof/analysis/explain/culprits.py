@@ -93,7 +93,10 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         return counter
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
     inside = np.array([*(is_inside(text, where) for text in places.texts), not where], bool)
-    working = {*working_threads(timeline), marking_thread(timeline)}
+    # Threads that call the GPU or, on a CPU, operators.
+    table = timeline.calls if len(timeline.calls) else timeline.operators
+    working = {(process, thread) for (process, thread), _ in rows_by_key(table.process, table.thread)}
+    working.add(marking_thread(timeline))
     for (process, number), rows in rows_by_key(functions.process, functions.thread):
         thread = (process, number)
         if thread not in working:
@@ -131,12 +134,6 @@ def _innermost(functions: Functions) -> StepFunction:
     rows = np.arange(len(functions))
     extents = (functions.start, functions.end, functions.process, functions.thread, rows)
     return innermost(Ranges(*extents, domain=none, style=none, closed=none, one_thread=none))
-
-
-def working_threads(timeline: Timeline) -> list[Thread]:
-    """Return the threads that call the GPU or, on a CPU, operators."""
-    table = timeline.calls if len(timeline.calls) else timeline.operators
-    return [(process, thread) for (process, thread), _ in rows_by_key(table.process, table.thread)]
 
 
 _MAX_OTHER_RANKS = 8
@@ -267,9 +264,10 @@ def with_culprits(
         where = "" if finding.where in whole_step else finding.where
         read = [timelines[rank] for rank in ranks if rank in timelines]
         on_host = bool(read) and not any(timeline.operation_count for timeline in read)
+        names = [name for each in read for name in each.strings[np.unique(each.calls.name)].tolist()]
         return replace(
             finding,
-            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, read))),
+            remedy=remedy_for(stack, finding, replays_graphs=any("GraphLaunch" in name for name in names)),
             evidence_text=tuple(
                 in_words(tables, evidence, on_host, cause_of(finding.cause)) for evidence in finding.evidence
             ),
@@ -278,11 +276,6 @@ def with_culprits(
         )
 
     return explanation.changed(led)
-
-
-def _replays_graphs(timeline: Timeline) -> bool:
-    names = timeline.strings[np.unique(timeline.calls.name)].tolist()
-    return any("GraphLaunch" in name for name in names)
 
 
 def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) -> str:

@@ -150,11 +150,10 @@ class Search:
 
     def _limiting_cost(self, late: Judged, last: Judged, times: Times) -> Judged:
         """Return a hidden cost, which limits the step after a finding if it shortens what is left."""
-        ((saving, _),) = (
-            self._savings(times, [late.candidate]) if late.limits_after is None else ((0.0, None),)
-        )
-        limits = 100 * saving >= LEAST_ESTIMATE_PCT * self.wall
-        return replace(late, limits_after=last) if limits else late
+        if late.limits_after is not None:
+            return late
+        ((saving, _),) = self._savings(times, [late.candidate])
+        return replace(late, limits_after=last) if 100 * saving >= LEAST_ESTIMATE_PCT * self.wall else late
 
     def _hiding_findings(
         self, earlier: Sequence[Judged], judged: Judged, alone: Judged
@@ -348,29 +347,16 @@ class Search:
         return [
             item
             for i, item in enumerate(hidden)
-            if not any(
-                _outer(item, other) or _numbered(item, other) for other in hidden[:i] + hidden[i + 1 :]
-            )
+            if not any(_is_part(item.candidate, other.candidate) for other in hidden[:i] + hidden[i + 1 :])
         ]
 
 
-def _outer(inner: Judged, other: Judged) -> bool:
-    inner_candidate, outer_candidate = inner.candidate, other.candidate
-    inside = outer_candidate.where != inner_candidate.where and is_inside(
-        outer_candidate.where, inner_candidate.where
-    )
-    return (
-        inner_candidate.cause is outer_candidate.cause
-        and inside
-        and outer_candidate.own_ns >= _MIN_KEPT_SHARE * inner_candidate.own_ns
-    )
-
-
-def _numbered(inner: Judged, other: Judged) -> bool:
-    """Return whether a candidate is one of several places whose candidate has more time than it."""
-    item, joint = inner.candidate, other.candidate
-    is_one = item.where != joint.where == without_numbers(item.where)
-    return item.cause is joint.cause and is_one and item.own_ns < _MIN_KEPT_SHARE * joint.own_ns
+def _is_part(item: Candidate, other: Candidate) -> bool:
+    """Return whether another place tells as much: one inside, or all of a number with more time."""
+    if item.cause is not other.cause or item.where == other.where:
+        return False
+    numbered = other.where == without_numbers(item.where) and item.own_ns < _MIN_KEPT_SHARE * other.own_ns
+    return numbered or (is_inside(other.where, item.where) and other.own_ns >= _MIN_KEPT_SHARE * item.own_ns)
 
 
 def _gains_of_steps(before: Ints, after: Ints) -> Floats:

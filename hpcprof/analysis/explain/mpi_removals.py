@@ -417,11 +417,6 @@ class MpiRemovals:
         steps: Ints = np.clip(step - step.min(initial=0), 0, self.graph.steps - 1)[self.graph.pieces.call]
         return steps
 
-    @cached_property
-    def pieces(self) -> Floats:
-        """The number of pieces of the time outside MPI of each rank in each place, as `host_times`."""
-        return self._by_place(1)
-
     def host_excess(self, rank: int) -> tuple[float, Floats]:
         """Return by how much a rank works longer than the others, in ns of a step, and where.
 
@@ -438,8 +433,9 @@ class MpiRemovals:
             usual = np.median(total[:, other_ranks], axis=1)
             whole = float(rank_time.sum() - np.median(total[:, other_ranks].sum(axis=0)))
         else:
-            each = quotient(total, self.pieces)
-            usual = np.median(each[:, other_ranks[other_ranks != server]], axis=1) * self.pieces[:, rank]
+            pieces = self._by_place(1)
+            each = quotient(total, pieces)
+            usual = np.median(each[:, other_ranks[other_ranks != server]], axis=1) * pieces[:, rank]
             whole = 0.0 if rank == server else float((rank_time - usual).sum())
         longer, whole = np.maximum(rank_time - usual, 0), max(whole, 0.0)
         share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0

@@ -161,20 +161,15 @@ def _exposed_findings(account: _Account, tables: Tables, wall: float) -> Iterato
     least = account.communication.min(axis=1)
     table = tables["step_account"]
     evidence = tuple(largest("step_account", "exposed_comm_ns", table))
+    rows = tables["rank_collectives"]
+    time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["op"]).sum() if len(rows) else None
+    where = "" if time is None else str(time.idxmax())
     yield estimated_finding(
         Cause.EXPOSED_COMMUNICATION,
         account.ranks,
-        _range_of_communication(tables),
+        where,
         float(np.median(least)),
         half_width(least),
         wall,
         evidence,
     )
-
-
-def _range_of_communication(tables: Tables) -> str:
-    rows = tables["rank_collectives"]
-    if not len(rows):
-        return ""
-    time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["op"]).sum()
-    return str(time.idxmax())

@@ -199,9 +199,9 @@ def _waiting_calls(
     that of the calls of the same name that did not; it returns after the usual lag of its name. A launch that
     waits launches first, at the start of its operation.
     """
-    copies, launches = _blocking_copies(calls, work), _blocking_launches(calls, work)
+    blocking = _blocking_calls(calls, work)
     may_wait = np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
-    call, row = np.concatenate([waits.of_calls(may_wait), copies, launches]).T
+    call, row = np.concatenate([waits.of_calls(may_wait), blocking]).T
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS
@@ -212,7 +212,7 @@ def _waiting_calls(
         held, free = is_call & waited, is_call & ~waited
         lag[is_call] = _median((calls.end - until)[held], _RETURN_NS)
         call_time[held] = np.minimum(call_time[held], _median((calls.end - calls.start)[free], _RETURN_NS))
-    launch, launched = launches.T
+    launch, launched = blocking[calls.kind[blocking[:, 0]] == CallKind.LAUNCH].T
     call_time[launch] = np.maximum(work.start[launched] - calls.start[launch], 0)
     late = calls.end - np.maximum(calls.start + call_time, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
@@ -274,25 +274,19 @@ def _full_queues(calls: HostCalls, work: Work, call_time: Ints, nodes: _Nodes) -
     return concatenate(Edges, edges)
 
 
-def _blocking_copies(calls: HostCalls, work: Work) -> Ints:
-    """Return the calls that return with the end of a copy, or some µs before, and the copy; shape (n, 2)."""
-    rows = np.flatnonzero((work.category == Category.MEM) & (calls.kind[work.call] == CallKind.COPY))
-    call = work.call[rows]
-    almost = work.end[rows] - np.minimum(ODD_NS, (work.end[rows] - work.start[rows]) // 2)
-    held = (calls.end[call] >= almost) & (work.start[rows] < calls.end[call])
-    return np.column_stack((call[held], rows[held]))
+def _blocking_calls(calls: HostCalls, work: Work) -> Ints:
+    """Return the calls that return with the end of what they start, and the operation; shape (n, 2).
 
-
-def _blocking_launches(calls: HostCalls, work: Work) -> Ints:
-    """Return the launches and their operations, shape (n, 2), if launches return with these (`_BLOCKING`).
-
-    So they do with ``CUDA_LAUNCH_BLOCKING=1``. A single one may last longer than a short operation anyway.
+    Copies return some µs before. Launches return so if nearly all do (`_BLOCKING`), as with
+    ``CUDA_LAUNCH_BLOCKING=1``: a single one may last longer than a short operation anyway.
     """
-    rows = np.flatnonzero(calls.kind[work.call] == CallKind.LAUNCH)
-    held = calls.end[work.call[rows]] >= work.end[rows]
-    long = work.end[rows] - work.start[rows] > ODD_NS
-    if np.count_nonzero(long) < _FIRST_ROWS or min(held.mean(), held[long].mean()) < _BLOCKING:
-        return np.empty((0, 2), np.int64)
+    kind, end, time = calls.kind[work.call], calls.end[work.call], work.end - work.start
+    copies, launches = (work.category == Category.MEM) & (kind == CallKind.COPY), kind == CallKind.LAUNCH
+    almost = work.end - np.where(copies, np.minimum(ODD_NS, time // 2), 0)
+    held, long = (end >= almost) & (work.start < end), launches & (time > ODD_NS)
+    if np.count_nonzero(long) >= _FIRST_ROWS and min(held[launches].mean(), held[long].mean()) >= _BLOCKING:
+        copies |= launches
+    rows = np.flatnonzero(copies & held)
     return np.column_stack((work.call[rows], rows))
 
 

@@ -162,10 +162,14 @@ class Removals:
         lag[before[follows]] -= remaining
         return replace(times, lag=lag)
 
-    def waits(self, times: Times, calls: Ints) -> Times:
+    def waits(self, times: Times, calls: Ints, ranks: Collection[int] | None = None) -> Times:
         """Let calls return without waiting for the GPU."""
-        edges = self.graph.edges
-        return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, calls))
+        edges, chosen = self.graph.edges, calls[self.of_ranks(self.graph.call_rank[calls], ranks)]
+        return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, chosen))
+
+    def calls_at_once(self, times: Times, calls: Ints, most: int = 0) -> Times:
+        """Let calls return at once: without waiting, and after ``most`` ns of their own."""
+        return self.call_time(self.waits(times, calls), calls, most)
 
     def at_once(self, times: Times, calls: Ints) -> Times:
         """Let calls take no time, and short times before them neither."""
@@ -191,8 +195,7 @@ class Removals:
         chosen = self.with_host & self.inside(place)[work.place]
         rows = np.flatnonzero(chosen & self.of_ranks(self.graph.work_rank, ranks))
         calls = np.unique(work.call[rows])
-        hidden = self.call_time(self.waits(times, calls), calls)
-        return hidden.without_work(rows)
+        return self.calls_at_once(times, calls, _CALL_NS).without_work(rows)
 
     def communication(self, times: Times, factor: Floats) -> Times:
         """Scale the time that each operation communicates, without what it waits for others."""

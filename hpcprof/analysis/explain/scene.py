@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, without_numbers
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, cause_names, find_cause
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait, cause_names, find_cause
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
@@ -64,7 +64,10 @@ class Scene:
         """Return the candidates of all causes that take at least one percent of a step by themselves."""
         declared = (find_cause(name) for name in cause_names())
         all_candidates = (
-            candidate for cause in declared if cause.candidates for candidate in cause.candidates(self)
+            candidate
+            for cause in declared
+            if cause.candidates and not (self.graph.is_of_host and Trait.ON_GPU in cause.traits)
+            for candidate in cause.candidates(self)
         )
         return [candidate for candidate in all_candidates if candidate.own_ns >= self.least]
 
@@ -107,8 +110,12 @@ class Scene:
 
     def ranks_with(self, rows: Ints, time: Ints | Floats) -> tuple[int, ...]:
         """Return the ranks whose operations take some time: a tenth of the time of the rank with the most."""
-        total = np.bincount(self.graph.work_rank[rows], time, len(self.ranks))
-        return tuple(np.flatnonzero(total >= _HAS * total.max()).tolist())
+        return self.ranks_of_most(self.graph.work_rank[rows], time, _HAS)
+
+    def ranks_of_most(self, rank: Ints, time: Ints | Floats, share: float) -> tuple[int, ...]:
+        """Return the ranks with at least a share of the time of the rank that has most."""
+        total = np.bincount(rank, time, len(self.ranks))
+        return tuple(np.flatnonzero(total >= share * total.max()).tolist())
 
     @cached_property
     def places(self) -> list[str]:
@@ -159,19 +166,13 @@ class Scene:
         return 100 * float(np.mean(slow - least)) >= LEAST_ESTIMATE_PCT * float(np.mean(slow))
 
     @cached_property
-    def blocking_launches(self) -> Ints:
-        """The launches that wait for what they launch."""
-        blocked = self.graph.blocked
-        return blocked[self.graph.calls.kind[blocked] == CallKind.LAUNCH]
-
-    @cached_property
     def held_calls(self) -> Ints:
         """The launches that wait, and the calls that wait for the work before their copy more than for it."""
         work, calls = self.graph.work, self.graph.calls
         rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
         call = work.call[rows]
         held = call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
-        return np.union1d(held, self.blocking_launches)
+        return np.union1d(held, self.graph.blocked[calls.kind[self.graph.blocked] == CallKind.LAUNCH])
 
     def mostly_outside_mpi(self, time: Ints | Floats) -> str:
         """Return the place with most of the time of each place, and of that outside all, which comes last."""

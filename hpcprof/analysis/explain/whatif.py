@@ -89,21 +89,15 @@ class _Changer:
             if self._of_mpi is not None and self.graph.is_of_host:
                 return self._of_mpi.like_the_others(times, ranks[0])
             return self.removals.late_gpu(self.removals.late_host(times, ranks[0]), ranks[0])
-        if change.kind == "range":
-            return self._range(times, change, ranks)
-        if change.kind == "gpu":
-            return self._gpu(times, change, ranks)
-        if change.kind == "kernel":
-            return self._kernels(times, change, ranks)
+        change_by_name = {"range": self._range, "gpu": self._gpu, "kernel": self._kernels}
+        change_by_name |= {"mpi": self._mpi, "api": self._calls}
+        if change.kind in change_by_name:
+            return change_by_name[change.kind](times, change, ranks)
         if change.kind == "copy":
             if not change.factor:
                 return self.removals.copies(times, "", ranks)
             copies = self.graph.work.category == Category.MEM
             return self._scale_times(times, copies, change.factor, ranks)
-        if change.kind == "mpi":
-            return self._mpi(times, change, ranks)
-        if change.kind == "api":
-            return self._calls(times, change, ranks)
         factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
         if self._of_mpi is not None:
             times = self._of_mpi.communication(times, np.ones(len(self.graph.calls), bool), factor)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, idle
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, idle
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
@@ -44,11 +44,10 @@ _MAX_HOST_GAP_NS = 100_000
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the copies of each place, and its small copies to the GPU that follow each other."""
-    if not scene.graph.is_of_host:
-        small = scene.removals.with_host & small_copies(scene, to_host=False)
-        for place in scene.places:
-            yield copies_in(scene, place)
-            yield from consecutive_copies(scene, place, small, BLOCKING_COPY)
+    small = scene.removals.with_host & small_copies(scene, to_host=False)
+    for place in scene.places:
+        yield copies_in(scene, place)
+        yield from consecutive_copies(scene, place, small, BLOCKING_COPY)
 
 
 def small_copies(scene: Scene, *, to_host: bool) -> Mask:
@@ -100,7 +99,7 @@ def removal_of(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
     def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
         is_chosen = removals.of_ranks(graph.call_rank, ranks)
         removed_calls = calls[is_chosen[calls]]
-        free = removals.call_time(removals.waits(times, removed_calls), removed_calls, 0)
+        free = removals.calls_at_once(times, removed_calls)
         time_per_step = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
         free = removals.less_before(free, np.where(is_chosen, less, 0)).without_work(time_per_step)
         return removals.without_launches(free, time_per_step)
@@ -144,6 +143,7 @@ BLOCKING_COPY = CauseDeclaration(
         Figures("step_account", "exposed_mem_ns"),
         Figures("memops", "total_ns", lambda table, _: table["operation"].notna()),
     ),
+    traits=frozenset({Trait.ON_GPU}),
     column="exposed_mem_ns",
     calls="Memcpy",
 )

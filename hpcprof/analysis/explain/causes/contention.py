@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the time that kernels lose to the communication beside them."""
-    if not scene.graph.is_of_host:
-        lost = scene.per_step(scene.graph.work_rank, scene.replay.lost)
-        yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *lost)
+    lost = scene.per_step(scene.graph.work_rank, scene.replay.lost)
+    yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *lost)
 
 
 CONTENTION = CauseDeclaration(
@@ -27,6 +26,6 @@ CONTENTION = CauseDeclaration(
     "that are bound by something else.",
     candidates=candidates,
     figures=(Figures("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
-    traits=frozenset({Trait.ALL_RANKS}),
+    traits=frozenset({Trait.ON_GPU, Trait.ALL_RANKS}),
     operations="compute",
 )

@@ -12,7 +12,6 @@ from hpcprof.analysis.account.places import WHOLE_STEP
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 
@@ -29,8 +28,7 @@ _PINNED = (
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the calls that allocate and free memory in each place, and in the whole step."""
-    if not scene.graph.is_of_host:
-        yield from (_allocations(scene, place) for place in (*scene.places, WHOLE_STEP))
+    yield from (_allocations(scene, place) for place in (*scene.places, WHOLE_STEP))
 
 
 def _allocations(scene: Scene, place: str) -> Candidate:
@@ -43,14 +41,17 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         freed = np.where(calls.kind[chosen] == CallKind.FREE, time, 0)
         where = scene.mostly(calls.place[chosen], freed if freed.any() else time)
 
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        removed_calls = removals.calls_in(place, ALLOCATING, ranks)
-        return removals.call_time(removals.waits(times, removed_calls), removed_calls, 0)
-
     per_step = scene.per_step(graph.call_rank[chosen], time)
     pinned = 2 * time[graph.is_named(calls.name[chosen], lambda name: "Host" in name)].sum() > time.sum()
     advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
-    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *per_step, advice=advice)
+    return Candidate(
+        DEVICE_ALLOCATION,
+        where,
+        scene.ranks,
+        lambda times, ranks: removals.calls_at_once(times, removals.calls_in(place, ALLOCATING, ranks)),
+        *per_step,
+        advice=advice,
+    )
 
 
 DEVICE_ALLOCATION = CauseDeclaration(
@@ -73,7 +74,7 @@ DEVICE_ALLOCATION = CauseDeclaration(
         Figures("idle_causes", "idle_ns_per_step", idle("allocation")),
         Figures("api", "total_ns", named("Malloc|Alloc|Free|MemCreate|MemMap")),
     ),
-    traits=frozenset({Trait.HIDES}),
+    traits=frozenset({Trait.ON_GPU, Trait.HIDES}),
     column="idle_ns",
     calls="Malloc|Alloc|Free|MemCreate|MemMap|MemUnmap|HostRegister",
 )

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.account.places import NONE, WHOLE_STEP
+from hpcprof.analysis.account.places import WHOLE_STEP
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Category, Floats
+from hpcprof.profiles.timeline import Category, Floats, Ints
 
 if TYPE_CHECKING:
+    from hpcprof.analysis.explain.mpi_removals import MpiRemovals
     from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
@@ -33,7 +34,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         used = map(scene.place, np.unique(work.place[work.category == Category.COMM]).tolist())
         yield from (_on_gpu(scene, place) for place in sorted({*used, WHOLE_STEP}))
     if scene.mpi is not None:
-        yield from _in_mpi(scene)
+        yield from _in_mpi(scene, scene.mpi)
 
 
 def _on_gpu(scene: Scene, place: str) -> Candidate:
@@ -99,20 +100,21 @@ def _exposed_transfer(scene: Scene) -> Floats:
     return np.where(work.category == Category.COMM, exposed, 0.0)
 
 
-def _in_mpi(scene: Scene) -> Iterator[Candidate]:
+def _in_mpi(scene: Scene, mpi: MpiRemovals) -> Iterator[Candidate]:
     """Yield the transfer that nothing hides, of the calls of each name and of all."""
-    mpi, graph = scene.mpi, scene.graph
-    if mpi is None:
-        return
-    names = np.unique(graph.calls.name[mpi.exposed > 0]).tolist()
-    for name in [*names, *([NONE] if len(names) > 1 else [])]:
-        transfer = np.where((graph.calls.name == name) | (name == NONE), mpi.exposed, 0)
-        where = graph.names[name] if name != NONE else WHOLE_STEP
+    name = scene.graph.calls.name
+    names = np.unique(name[mpi.exposed > 0]).tolist()
+    for number in names:
+        yield _transfer(scene, mpi, scene.graph.names[number], np.where(name == number, mpi.exposed, 0))
+    if len(names) > 1:
+        yield _transfer(scene, mpi, WHOLE_STEP, mpi.exposed)
 
-        def remove(times: Times, _: tuple[int, ...] | None, less: Floats = transfer) -> Times:
-            return mpi.less_transfer(times, less)
 
-        yield Candidate(EXPOSED_COMMUNICATION, where, scene.ranks, remove, scene.of_calls(transfer))
+def _transfer(scene: Scene, mpi: MpiRemovals, where: str, less: Ints) -> Candidate:
+    own_ns = scene.of_calls(less)
+    return Candidate(
+        EXPOSED_COMMUNICATION, where, scene.ranks, lambda times, _: mpi.less_transfer(times, less), own_ns
+    )
 
 
 _IN_MPI = (

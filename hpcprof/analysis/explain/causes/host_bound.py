@@ -20,7 +20,7 @@ _MOSTLY, _NAMED_PLACES = 0.9, 3
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the places in which the host launches too slowly, and the whole step."""
-    if scene.graph.is_of_host or not scene.is_host_bound:
+    if not scene.is_host_bound:
         return
     for place in scene.places:
         if not is_short(scene, place):
@@ -69,6 +69,6 @@ HOST_BOUND = CauseDeclaration(
         Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
         Figures("step_account", "idle_ns"),
     ),
-    traits=frozenset({Trait.BROAD}),
+    traits=frozenset({Trait.ON_GPU, Trait.BROAD}),
     column="idle_ns",
 )

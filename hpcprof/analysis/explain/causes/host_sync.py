@@ -23,7 +23,6 @@ from hpcprof.analysis.explain.causes.blocking_copy import (
 from hpcprof.profiles.timeline import Category, Ints
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 
@@ -36,32 +35,34 @@ _UPLOADS = (
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the calls of each place that wait for the GPU, with the copies that wait for other work."""
-    if scene.graph.is_of_host:
-        return
+    is_upload = scene.removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))
+    for place in scene.places:
+        yield _waits(scene, place, scene.graph.work.call[is_upload])
+        yield from _checks(scene, place)
+        yield from consecutive_copies(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
+
+
+def _waits(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     removals, graph, held_calls = scene.removals, scene.graph, scene.held_calls
     # Where ranks wait for each other, a pause until the GPU has run dry may be a wait for them.
     waits = (CallKind.WAIT,) if graph.is_coupled else (CallKind.WAIT, CallKind.PAUSE)
-    to_gpu = graph.work.call[removals.with_host & scene.named(lambda name: re.search(FROM_HOST, name))]
-    for place in scene.places:
-        waiting = np.union1d(
-            removals.calls_in(place, waits),
-            held_calls[removals.inside(place)[graph.calls.place[held_calls]]],
-        )
-        held = np.intersect1d(waiting, graph.blocked)
-
-        def remove(times: Times, ranks: tuple[int, ...] | None, waiting: Ints = waiting) -> Times:
-            chosen = removals.of_ranks(graph.call_rank[waiting], ranks)
-            return removals.waits(times, waiting[chosen])
-
-        time = graph.calls.end[held] - graph.calls.start[held]
-        uploads = np.isin(held, to_gpu) | np.isin(graph.calls.before[held], to_gpu)
-        launching = 2 * time[np.isin(held, scene.blocking_launches)].sum() > time.sum()
-        cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
-        advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
-        per_step = scene.per_step(graph.call_rank[held], time)
-        yield Candidate(cause, place, scene.ranks, remove, *per_step, advice=advice)
-        yield from _checks(scene, place)
-        yield from consecutive_copies(scene, place, small_copies(scene, to_host=True), HOST_SYNC)
+    is_held = removals.inside(place)[graph.calls.place[held_calls]]
+    waiting = np.union1d(removals.calls_in(place, waits), held_calls[is_held])
+    held = np.intersect1d(waiting, graph.blocked)
+    time = graph.calls.end[held] - graph.calls.start[held]
+    uploads = np.isin(held, to_gpu) | np.isin(graph.calls.before[held], to_gpu)
+    launching = 2 * time[graph.calls.kind[held] == CallKind.LAUNCH].sum() > time.sum()
+    cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
+    advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
+    per_step = scene.per_step(graph.call_rank[held], time)
+    return Candidate(
+        cause,
+        place,
+        scene.ranks,
+        lambda times, ranks: removals.waits(times, waiting, ranks),
+        *per_step,
+        advice=advice,
+    )
 
 
 def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
@@ -123,7 +124,7 @@ HOST_SYNC = CauseDeclaration(
         Figures("memops", "count", lambda table, _: table["operation"].str.contains(TO_HOST)),
         Figures("api", "total_ns", named("Synchronize")),
     ),
-    traits=frozenset({Trait.SYNCHRONIZES}),
+    traits=frozenset({Trait.ON_GPU, Trait.SYNCHRONIZES}),
     column="idle_ns",
     calls="Synchronize|Memcpy",
 )

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the long pauses and calls of each place, and those together with its copies."""
-    if scene.graph.is_of_host:
-        return
     for place in scene.places:
         pauses, copies = pauses_in(scene, place), copies_in(scene, place)
         yield pauses
@@ -88,6 +86,6 @@ HOST_WORK = CauseDeclaration(
         Figures("idle_causes", "idle_ns_per_step", idle("host")),
         Figures("step_account", "idle_ns"),
     ),
-    traits=frozenset({Trait.HIDES, Trait.MAY_BE_WAITING}),
+    traits=frozenset({Trait.ON_GPU, Trait.HIDES, Trait.MAY_BE_WAITING}),
     column="idle_ns",
 )

@@ -68,8 +68,7 @@ def _late_by_host(scene: Scene) -> Iterator[Candidate]:
 
 
 def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
-    if not scene.graph.is_of_host:
-        yield from _late_ranks(scene, LATE_RANK_GPU, scene.removals.late_gpu)
+    return _late_ranks(scene, LATE_RANK_GPU, scene.removals.late_gpu)
 
 
 def _late_ranks(
@@ -168,10 +167,9 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
     where = scene.mostly(place, time)
     time = np.where(removals.inside(where)[place], time, 0)
     per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
-    ranks = np.flatnonzero(per_rank >= _IN_TURN * per_rank.max())
+    ranks = scene.ranks_of_most(rank, time, _IN_TURN)
     if len(ranks) > 1 and per_rank.any():
-        ranked = tuple(ranks.tolist())
-        yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(per_rank.max()))
+        yield Candidate(cause, where, ranks, lambda times, _: remove(times), float(per_rank.max()))
 
 
 def _longest_ranks(scene: Scene, on_host: bool) -> list[int]:
@@ -349,7 +347,7 @@ LATE_RANK_GPU = CauseDeclaration(
     "its work is equal, check clocks and temperature of its GPU.",
     candidates=_late_by_gpu,
     figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
-    traits=_TRAITS,
+    traits=_TRAITS | {Trait.ON_GPU},
     column="compute_ns",
     operations="compute",
     meanwhile="rank",

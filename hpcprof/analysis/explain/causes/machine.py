@@ -21,16 +21,15 @@ def _in_files(scene: Scene) -> Iterator[Candidate]:
     if mpi is None or not graph.is_of_host:
         return
     time = mpi.part.in_files
-    by_rank = np.bincount(graph.call_rank, time, len(scene.ranks))
-    ranks = np.flatnonzero(by_rank >= ALIKE * max(by_rank.max(), 1))
-    if not len(ranks):
+    if not time.any():
         return
+    ranks = scene.ranks_of_most(graph.call_rank, time, ALIKE)
     less = np.where(np.isin(graph.call_rank, ranks), time, 0)
     calls = np.flatnonzero(less)
     yield Candidate(
         SLOW_IO,
         scene.mostly_outside_mpi(np.bincount(graph.calls.place[calls], less[calls], len(graph.places))),
-        tuple(ranks.tolist()),
+        ranks,
         lambda times, _: scene.removals.less_before(times, less),
         scene.of_calls(less),
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, of_call
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.profiles.timeline import Floats
 
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene
@@ -38,15 +39,9 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
     calls = mpi.part.reordered[:, 0]
     waits = np.zeros(len(graph.calls))
     waits[calls] = mpi.part.wait[calls]
-    by_rank = np.bincount(graph.call_rank, waits, len(scene.ranks))
-    if by_rank.any():
-        yield Candidate(
-            WRONG_ORDER,
-            scene.call_with_most(waits),
-            tuple(np.flatnonzero(by_rank >= ALIKE * by_rank.max()).tolist()),
-            lambda times, _: mpi.in_order_of_sending(times),
-            scene.of_calls(waits),
-        )
+    if waits.any():
+        ranks = scene.ranks_of_most(graph.call_rank, waits, ALIKE)
+        yield _waiting(scene, WRONG_ORDER, waits, ranks, lambda times, _: mpi.in_order_of_sending(times))
 
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
@@ -57,16 +52,16 @@ def _late_receivers(scene: Scene) -> Iterator[Candidate]:
     call = graph.edges.row[held]
     receiver = (graph.edges.source[held] - 1) // 2
     late = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
-    by_receiver = np.bincount(graph.call_rank[receiver], late, len(scene.ranks))
     waits = np.zeros(len(graph.calls))
     np.maximum.at(waits, call, late)
-    yield Candidate(
-        LATE_RECEIVER,
-        scene.call_with_most(waits),
-        tuple(np.flatnonzero(by_receiver >= ALIKE * by_receiver.max()).tolist()),
-        lambda times, _: times.without(held),
-        scene.of_calls(waits),
-    )
+    ranks = scene.ranks_of_most(graph.call_rank[receiver], late, ALIKE)
+    yield _waiting(scene, LATE_RECEIVER, waits, ranks, lambda times, _: times.without(held))
+
+
+def _waiting(
+    scene: Scene, cause: CauseDeclaration, waits: Floats, ranks: tuple[int, ...], remove: Remove
+) -> Candidate:
+    return Candidate(cause, scene.call_with_most(waits), ranks, remove, scene.of_calls(waits))
 
 
 LATE_RECEIVER = CauseDeclaration(

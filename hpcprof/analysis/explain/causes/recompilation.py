@@ -36,8 +36,6 @@ _MOSTLY = 0.5
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the pauses in which the host loads new kernels, if steps keep doing so."""
     graph, removals = scene.graph, scene.removals
-    if graph.is_of_host:
-        return
     calls = np.array(
         [call for rank in scene.ranks for call in _calls_while_loading(scene, rank).tolist()], np.int64
     )
@@ -121,6 +119,6 @@ RECOMPILATION = CauseDeclaration(
     },
     candidates=candidates,
     figures=(Figures("api", "total_ns", named(_LOADS)), Figures("step_account", "idle_ns")),
-    traits=frozenset({Trait.TELLING}),
+    traits=frozenset({Trait.ON_GPU, Trait.TELLING}),
     column="idle_ns",
 )

@@ -14,7 +14,6 @@ from hpcprof.profiles.gpu_peaks import peaks_of
 from hpcprof.profiles.timeline import Category, Gpu
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
     from hpcprof.analysis.explain.scene import Scene
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
@@ -42,24 +41,17 @@ def runs_without_tensor_cores(name: str) -> bool:
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the products that run without the tensor cores that their GPU has."""
     graph, work = scene.graph, scene.graph.work
-    if graph.is_of_host:
-        return
     able = np.array([_has_tf32(scene.gpus.get(rank, ())) for rank in graph.ranks], bool)
     plain = scene.named(runs_without_tensor_cores) & able[graph.work_rank]
-    slow = np.flatnonzero(plain & (work.category == Category.COMP))
+    is_slow = plain & (work.category == Category.COMP)
+    slow = np.flatnonzero(is_slow)
     if not len(slow):
         return
-    gain = tensor_core_gain(scene.gpus)
-
-    def remove(times: Times, _: tuple[int, ...] | None) -> Times:
-        alone = times.alone.copy()
-        alone[slow] /= gain
-        return times.with_alone(alone)
-
+    gain = np.where(is_slow, tensor_core_gain(scene.gpus), 1.0)
     per_step = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
     ranks = scene.ranks_with(slow, work.end[slow] - work.start[slow])
-    yield Candidate(SLOW_MATH, place, ranks, remove, *per_step)
+    yield Candidate(SLOW_MATH, place, ranks, lambda times, _: times.with_alone(times.alone / gain), *per_step)
 
 
 def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
@@ -92,7 +84,7 @@ SLOW_MATH = CauseDeclaration(
     },
     candidates=candidates,
     figures=(Figures("kernels", "total_ns", named("simt|sgemm|ffma|scudnn")),),
-    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+    traits=frozenset({Trait.ON_GPU, Trait.ALL_RANKS, Trait.ESTIMATED}),
     operations="compute",
     kernels=runs_without_tensor_cores,
     without="with tensor cores",

@@ -34,8 +34,7 @@ _MIN_SHORT_SHARE, _FEWEST = 0.5, 20
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the places most of whose kernels are short."""
-    if not scene.graph.is_of_host:
-        yield from (_short_kernels(scene, place) for place in scene.places if is_short(scene, place))
+    yield from (_short_kernels(scene, place) for place in scene.places if is_short(scene, place))
 
 
 def is_short(scene: Scene, place: str) -> bool:
@@ -108,6 +107,6 @@ SMALL_KERNELS = CauseDeclaration(
         Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
         Figures("kernels", "instances"),
     ),
-    traits=frozenset({Trait.ESTIMATED}),
+    traits=frozenset({Trait.ON_GPU, Trait.ESTIMATED}),
     column="idle_ns",
 )
