@@ -198,11 +198,10 @@ class Search:
 
     def _judge_without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
         """Judge ``first`` with what a step gains without both causes."""
-
-        def remove(times: Times, _: tuple[int, ...] | None) -> Times:
-            return second.remove(first.remove(times, first.ranks), second.ranks)
-
-        both = self._judge_candidate(times, walls, replace(first, remove=remove), first.ranks)
+        removed = replace(
+            first, remove=lambda times, _: second.remove(first.remove(times, first.ranks), second.ranks)
+        )
+        both = self._judge_candidate(times, walls, removed, first.ranks)
         other = Judged(second, second.ranks, 0.0, np.empty(0), Interval(0.0, 0.0))
         return replace(both, together=(other,))
 
