@@ -124,9 +124,7 @@ def _call_function(
 ) -> StepFunction:
     calls = timeline.calls
     rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
-    names = timeline.names(calls.name[rows])
-    happens = np.array([bool(re.search(cause.calls, name or "")) for name in names], bool)
-    return call_at(calls, rows[happens])
+    return call_at(calls, rows[named(timeline, calls.name[rows], re.compile(cause.calls).search)])
 
 
 def _innermost(functions: Functions) -> StepFunction:

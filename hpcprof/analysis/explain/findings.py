@@ -230,13 +230,12 @@ class Search:
         """Return the ranks whose host is slower in all of its calls, if that costs time."""
         times, walls = self.replay.measured, self.unchanged
         slow = []
-        for candidate in self.candidates:
-            if candidate.slower > 1:
-                judged = self._judge_candidate(times, walls, candidate, candidate.ranks)
-                if 100 * judged.saving >= LEAST_PCT * self.wall:
-                    slow.append(self._with_interval(judged, times))
-                    times = candidate.remove(times, candidate.ranks)
-                    walls = self._elapsed_times(times)
+        for candidate in (item for item in self.candidates if item.slower > 1):
+            judged = self._judge_candidate(times, walls, candidate, candidate.ranks)
+            if 100 * judged.saving >= LEAST_PCT * self.wall:
+                slow.append(self._with_interval(judged, times))
+                times = candidate.remove(times, candidate.ranks)
+                walls = self._elapsed_times(times)
         return slow
 
     def _mean(self, times: Times) -> float:

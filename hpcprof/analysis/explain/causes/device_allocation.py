@@ -41,7 +41,6 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         freed = np.where(calls.kind[chosen] == CallKind.FREE, time, 0)
         where = scene.mostly(calls.place[chosen], freed if freed.any() else time)
 
-    per_step = scene.per_step(graph.call_rank[chosen], time)
     pinned = 2 * time[graph.is_named(calls.name[chosen], lambda name: "Host" in name)].sum() > time.sum()
     advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
     return Candidate(
@@ -49,7 +48,7 @@ def _allocations(scene: Scene, place: str) -> Candidate:
         where,
         scene.ranks,
         lambda times, ranks: removals.calls_at_once(times, removals.calls_in(place, ALLOCATING, ranks)),
-        *per_step,
+        *scene.per_step(graph.call_rank[chosen], time),
         advice=advice,
     )
 

@@ -54,13 +54,12 @@ def _waits(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     launching = 2 * time[graph.calls.kind[held] == CallKind.LAUNCH].sum() > time.sum()
     cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
     advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
-    per_step = scene.per_step(graph.call_rank[held], time)
     return Candidate(
         cause,
         place,
         scene.ranks,
         lambda times, ranks: removals.waits(times, waiting, ranks),
-        *per_step,
+        *scene.per_step(graph.call_rank[held], time),
         advice=advice,
     )
 

@@ -36,9 +36,7 @@ _MOSTLY = 0.5
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the pauses in which the host loads new kernels, if steps keep doing so."""
     graph, removals = scene.graph, scene.removals
-    calls = np.array(
-        [call for rank in scene.ranks for call in _calls_while_loading(scene, rank).tolist()], np.int64
-    )
+    calls = np.concatenate([_calls_while_loading(scene, rank) for rank in scene.ranks])
     gaps, inside = calls[removals.long_gap[calls]], calls[removals.long_call[calls]]
     both = np.concatenate((gaps, inside))
     steps = np.unique(graph.calls.step[both]) - graph.calls.step[graph.front_call[0, 0]]
