@@ -262,10 +262,9 @@ def with_culprits(
         where = "" if finding.where in whole_step else finding.where
         read = [timelines[rank] for rank in ranks if rank in timelines]
         on_host = bool(read) and not any(timeline.operation_count for timeline in read)
-        names = [name for each in read for name in each.strings[np.unique(each.calls.name)].tolist()]
         return replace(
             finding,
-            remedy=remedy_for(stack, finding, replays_graphs=any("GraphLaunch" in name for name in names)),
+            remedy=remedy_for(stack, finding, replays_graphs=any(map(_replays_graphs, read))),
             evidence_text=tuple(
                 in_words(tables, evidence, on_host, cause_of(finding.cause)) for evidence in finding.evidence
             ),
@@ -274,6 +273,10 @@ def with_culprits(
         )
 
     return explanation.changed(led)
+
+
+def _replays_graphs(timeline: Timeline) -> bool:
+    return any("GraphLaunch" in name for name in timeline.strings[np.unique(timeline.calls.name)].tolist())
 
 
 def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) -> str:
