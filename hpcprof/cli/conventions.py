@@ -36,6 +36,13 @@ class Group(click.Group):
             raise unknown("command", arguments[0], names, where)
         return super().resolve_command(context, arguments)
 
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names of the commands with their whole first sentences."""
+        with formatter.section("Commands"):
+            # Click cuts a sentence at the width of the terminal; the limit has room for any.
+            commands = [(name, self.get_command(context, name)) for name in self.list_commands(context)]
+            formatter.write_dl([(name, item.get_short_help_str(1000)) for name, item in commands if item])
+
 
 def verbose_option(command: click.Command) -> click.Command:
     """Add ``-v`` to a command."""

@@ -75,7 +75,9 @@ def _description_facts(contents: Contents) -> list[tuple[str, str]]:
             ("submitted", run.manifest.created),
         ]
     else:
-        described.append(("folder", str(run.path)))
+        files = {profile.file for profile in profiles}
+        only = len(files) == 1
+        described.append(("profile" if only else "folder", str(run.path / files.pop() if only else run.path)))
     if status is not None:
         described.append(("state", str(status)))
         if status.state.ended and (seconds := job_seconds(run)):

@@ -453,7 +453,7 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     if "/" in reference and not path.exists():
         raise UsageError(f"there is no file or folder {path}.")
     if not (ids or other_names):
-        sentence = f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
+        sentence = f"unknown run {reference!r}: there is no such file or folder, and no run in {runs}."
         raise UsageError(sentence)
     where = f" (there is no such file or folder, and no such run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *other_names]), where, listed=_LISTED_RUNS)

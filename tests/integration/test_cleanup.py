@@ -78,6 +78,8 @@ def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_fi
     assert (listed.state, listed.ranks) == ("imported", 4)
     with pytest.raises(UsageError, match=f"{row.id} was imported from {profiles}: it has no job"):
         find_jobs([row.id[:12]], tmp_path)
+    with pytest.raises(UsageError, match=f"was imported from {other}: it has no job"):
+        find_jobs(["rank0"], tmp_path)
     (run,) = find_known_runs([row.id], tmp_path, open_store(None, tmp_path))
     assert change_tags(run, tmp_path, ["first"]) == ["first"]
     assert [one.run for one in list_runs(tmp_path, None, Selection(tags=["first"]))] == [row.id]

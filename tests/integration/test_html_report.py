@@ -91,6 +91,10 @@ def test_nothing_runs_off_a_phone_and_a_finding_leads_to_its_table(page: Path, b
     opened = open_page(browser, page, viewport={"width": 360, "height": 800}).page
     opened.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     opened.wait_for_selector("#table-step_account tbody tr")
+    for text in ("p", ".legend small"):
+        opened.locator(text).first.evaluate(
+            "(it) => it.after(Object.assign(it.cloneNode(), {textContent: 'x'.repeat(240)}))"
+        )
     assert opened.evaluate("document.documentElement.scrollWidth") == 360
     gutter = opened.locator(".timeline-gutter").bounding_box()
     stream = opened.locator(".timeline-track small").first.bounding_box()

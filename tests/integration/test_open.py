@@ -72,7 +72,9 @@ def test_the_last_run_is_the_last_of_any_kind(hpcprof: Hpcprof, tmp_path: Path) 
     again = hpcprof("submit", "--wait", "--", "echo", "x")
     assert again.returncode == 0, again.stderr
     assert "-echo-" in hpcprof("report").stdout.splitlines()[0]
-    assert hpcprof("report", "one").stdout.startswith("run  one-")
+    report_of_one = hpcprof("report", "one").stdout
+    assert report_of_one.startswith("run  one-")
+    assert "\nprofile  " in report_of_one and "\nfolder  " not in report_of_one
 
 
 def test_compressed_profiles_are_opened_and_stay_whole(hpcprof: Hpcprof, tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_several_folders_are_shown_one_after_the_other_and_mistakes_named(
 @pytest.mark.parametrize(
     ("path", "code", "says"),
     [
-        ("nothere", 2, "unknown run 'nothere': there is no such file or folder, and runs has no runs"),
+        ("nothere", 2, "unknown run 'nothere': there is no such file or folder, and no run in runs"),
         ("empty", 1, "/empty. Profiles are *.sqlite"),
         ("notes.txt", 2, "is not a profile that hpcprof reads"),
         ("junk.sqlite", 1, "junk.sqlite is not an SQLite file"),

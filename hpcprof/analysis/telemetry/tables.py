@@ -462,7 +462,7 @@ def _memory_of(node: NodeTelemetry) -> Series | None:
     memory = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
     recorded = [series for series in memory if series is not None]
     if not recorded:
-        return node.series.get(("node", "memory_used_bytes"))
+        return None
     times = recorded[0].times
     for series in recorded[1:]:
         times = np.intersect1d(times, series.times)

@@ -153,7 +153,7 @@ SAID = (
     "Other names of kernels and ranges stay."
 )
 
-PRIVATE_FACTS = ("folder", "job")
+PRIVATE_FACTS = ("folder", "profile", "job")
 """Facts that consist of a path or of a command line."""
 
 _HOMES = ("home", "users", "Users")

@@ -389,7 +389,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     if not profiles:
         if run.path.is_dir() and not profiles_of(run):
             reason = why_unprofiled(run) or "run the program with --profiler nsys or torch"
-            raise HpcprofError(f"{run.id} cannot be explained without a profile: {reason}.")
+            raise HpcprofError(f"{run.id} has no profile to explain or replay: {reason}.")
         raise not_collected_error(run, store)
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):

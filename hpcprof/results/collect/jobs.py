@@ -1,10 +1,10 @@
 """Jobs that a user names, for commands that need a job and not only its profiles."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.runs.directory import Run, find_run, find_submitted_runs
 
 
@@ -32,18 +32,18 @@ def _name_imported_runs(references: Sequence[str], runs_dir: Path) -> Iterator[N
     except UsageError:
         # The database is not needed for runs that are found in their folder.
         for reference in references:
-            if imported := _imported_run(reference, runs_dir):
+            if reference != "last" and (imported := _imported_run(reference, runs_dir)):
                 raise UsageError(f"{imported.id} was imported from {imported.path}: it has no job.") from None
         raise
 
 
 def _imported_run(reference: str, runs_dir: Path) -> Run | None:
-    from hpcprof.results.collect.run_names import stored_run
-    from hpcprof.results.store.overview import stored_runs
+    from hpcprof.results.collect.run_names import find_known_runs
+    from hpcprof.results.store.store import open_store
 
-    try:
-        paths = {row.id: row.path for row in stored_runs(None, runs_dir)}
-    except StoreError:
-        return None
-    run = None if reference == "last" else stored_run(reference, runs_dir, paths)
-    return run if run is not None and run.manifest is None else None
+    with suppress(HpcprofError):
+        store = open_store(None, runs_dir)
+        collected = {row.id for row in store.runs()} if store.exists() else set()
+        known_runs = find_known_runs([reference], runs_dir, store)
+        return next((run for run in known_runs if run.manifest is None and run.id in collected), None)
+    return None

@@ -15,7 +15,7 @@ from hpcprof.runs.job_name import JAX_MODULES, imported_modules, runs_python, sc
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.jobs.workers import scripts_of
-from hpcprof.submit.linked_libraries import lacks, program_file
+from hpcprof.submit.linked_libraries import is_compiled, lacks, program_file
 from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
 from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.profilers.nsys import NSYS
@@ -96,10 +96,11 @@ def profiler_at(
             *("profiler", "site"),
         )
     if present is None:
+        source = "spack install scorep" if in_python else "apt-get install eztrace, spack install scorep"
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
-            "load scorep), install one (apt-get install eztrace, spack install scorep), or write profiler in "
-            f"the site file{'. PyTorch has its own: --profiler torch' if in_python else ''}.",
+            f"load scorep), install one ({source}), or write profiler in the site file"
+            f"{'. PyTorch has its own: --profiler torch; EZTrace records no Python' if in_python else ''}.",
             *("profiler", "site"),
         )
     return present
@@ -113,9 +114,10 @@ def _imported_profiler(program: Sequence[str]) -> str:
 
 def _lacks_mpi(program: Sequence[str], path: str) -> bool:
     """Return whether a program that is here loads no library of MPI, as far as its command shows."""
-    is_known = program_file(program, ".") is not None
-    launcher = shutil.which("mpiexec", path=path) or ""
-    return is_known and find_mpi([*program], ".") is None and not library_beside(launcher)
+    if program_file(program, ".") is None or find_mpi([*program], ".") is not None:
+        return False
+    # A script may start any program; that of the launcher's MPI is likely.
+    return is_compiled(program, ".") or not library_beside(shutil.which("mpiexec", path=path) or "")
 
 
 def _is_here(site: Site) -> bool:

@@ -67,7 +67,7 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         raise UsageError(f"{run.id} runs under {job.profiler} already: wait for its profiles.")
     live = read_live_steps(run)
     if not live:
-        able = "only programs that use a PyTorch optimizer, or mark their steps, can be captured"
+        able = "programs that use a PyTorch optimizer, or mark their steps, can be captured from then on"
         raise HpcprofError(f"no rank of {run.id} has ended a step yet: {able}.")
     spans = parse_ranks(ranks) if ranks else []
     chosen = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpcprof.cli.main import _click_sentence, main
+from hpcprof.cli.sites import command as sites
 
 
 def test_python_starts_again_in_utf8_mode_where_the_locale_has_another_encoding(
@@ -41,3 +42,8 @@ def test_a_default_or_a_variable_is_not_blamed_on_the_option() -> None:
     assert said() == f"Directory '{__file__}' is a file: give another --where."
     assert said(WHERE=__file__) == f"WHERE: Directory '{__file__}' is a file: give another --where."
     assert said("--where", __file__).startswith("Invalid value for '--where':")
+
+
+def test_the_help_of_a_group_has_whole_sentences() -> None:
+    words = " ".join(CliRunner().invoke(sites, ["--help"], terminal_width=60).output.split())
+    assert "Check a site, by its file or name; exit 2 and name the first mistake if it is wrong." in words

@@ -435,6 +435,16 @@ def test_auto_takes_no_profiler_of_mpi_for_a_program_without_it(
         UsageError, match=r"eztrace records MPI, and \./pipeline.sh loads no MPI library; install"
     ):
         make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto")
+    # The MPI of the launcher may be that of a script, but not that of an executable.
+    for name in ("bin/mpiexec", "lib/libmpi.so.40", "writer"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\x7fELF")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{tmp_path / 'bin'}")
+    monkeypatch.setattr("hpcprof.node.program_words._output", lambda words, folder: "")
+    assert make_job(LOCAL, arguments=["./pipeline.sh"], profiler="auto").profiler == "eztrace"
+    with pytest.raises(UsageError, match=r"\./writer loads no MPI library"):
+        make_job(LOCAL, arguments=["./writer"], profiler="auto")
     (tmp_path / "train.py").write_text("import torch.nn as nn\n")
     assert make_job(LOCAL, arguments=["python3", "train.py"], profiler="auto").profiler == "torch"
     (tmp_path / "train.py").write_text("import torch, numpy\nfrom jax import jit\n")

@@ -130,6 +130,8 @@ def test_resources_that_idle_are_named_where_the_job_asked_for_them() -> None:
     memory = found["memory (GiB)"]
     assert (memory["requested"], memory["used_max"], memory["advice"]) == (8.0, 3.0, "less memory")
     assert "walltime (min)" not in found
+    # The memory in use on the node is not that of ranks that ended before their first sample.
+    assert rows("job_resources", run({("node", "memory_used_bytes"): slow(lambda at: 2.0**33)})) == []
 
 
 def test_rows_stay_few_however_long_a_run_is() -> None:
