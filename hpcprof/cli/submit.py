@@ -181,15 +181,15 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
     """
     from hpcprof.submit.submission import runs_again, submit_again
 
-    status = _follow(run)
+    status = _wait_for_end(run)
     if runs_again(run):
         run = submit_again(run, template, script)
         echo(f"submitted it again as {run.id}")
-        status = _follow(run)
+        status = _wait_for_end(run)
     return run, status
 
 
-def _follow(run: Run) -> JobStatus:
+def _wait_for_end(run: Run) -> JobStatus:
     from hpcprof.runs.directory import typed_name
 
     try:

@@ -166,6 +166,7 @@ def side_accounts(steps: Sequence[Row], idle: Sequence[Row]) -> tuple[list[SideB
 
 
 def _sides(row: Row) -> tuple[int, int]:
+    """Return the times of a row in A and in B, in ns."""
     return row["a_ns"], row["b_ns"]
 
 

@@ -61,6 +61,7 @@ def spread(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row
 def _by_name(
     analysis: Analysis, table: AnalysisTable, keys: tuple[str, ...], kinds: Mapping[str, Kind]
 ) -> tuple[Analysis, list[Row]]:
+    """Return an analysis of quantiles over the ranks by name, and its rows."""
     column = measure(analysis)
     unit = column.rpartition("_")[2]
     values = _by_key(*_once_a_rank(table, keys, column))

@@ -52,8 +52,8 @@ def busy_time(timeline: Timeline) -> BusyTime:
     """Return when the GPUs of a timeline work, and on what; without GPUs, what the host does."""
     if measured_on_host(timeline):
         computing = host_compute(timeline)
-        talking = difference(host_communication(timeline), computing)
-        return BusyTime(talking, (_NEVER, _NEVER), union_of(computing, talking))
+        communicating = difference(host_communication(timeline), computing)
+        return BusyTime(communicating, (_NEVER, _NEVER), union_of(computing, communicating))
     if measured_by_mpi(timeline):
         return BusyTime(_in_mpi(timeline), (_NEVER, _NEVER), _whole_span(timeline))
     compute, communication, memory = (working_intervals(timeline, category) for category in PARTS_OF_WORK)

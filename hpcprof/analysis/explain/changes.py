@@ -66,7 +66,7 @@ class Change(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Prediction(InNotebooks):
-    """The step of a changed run."""
+    """The step of a changed run, as a replay predicts it; times in ns."""
 
     wall_p50_ns: int
     """The median wall time that the replay predicts."""
@@ -76,7 +76,7 @@ class Prediction(InNotebooks):
     measured_p50_ns: int
     """The median wall time as it was measured, without the changes."""
     replay_error_pct: float
-    """How far the median of the unchanged replay is from the measured one."""
+    """The difference of the median of the unchanged replay from the measured one, in percent."""
     steps: int
     """The number of steps that were replayed."""
     elapsed_ns: int

@@ -207,6 +207,7 @@ def _longest_kernel(
 def _candidates(
     timeline: Timeline, places: Places, cause: CauseDeclaration, where: str
 ) -> tuple[Ints, Ints, Ints]:
+    """Return start, end and name of the work or calls that a cause may blame, each of shape (n,)."""
     wheres = where.split(", ")
     insides = (any(is_inside(text, name) for name in wheres) for text in places.texts)
     inside = np.array([*insides, where in ("", OUTSIDE)], bool)

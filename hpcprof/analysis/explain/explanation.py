@@ -240,7 +240,7 @@ class StepSummary:
     explained_steps: int
     """The number of steps that were replayed."""
     replay_error_pct: float | None
-    """How far the step of the unchanged replay is from the measured one."""
+    """The difference of the unchanged replay from the measured step, in percent; None without a replay."""
     elapsed_ns: int | None = None
     """The time from the first front to the last end of the steps, divided by their number; None if unknown.
     Where the step alone is known, that of the replay without the profiler's share.

@@ -160,6 +160,10 @@ def _pieces(timeline: Timeline, part: _RankCalls, run: RunMpi) -> tuple[tuple[st
 def _divide_gaps(
     timeline: Timeline, run: RunMpi, thread: Ints, start: Ints, end: Ints, number: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints]:
+    """Divide the gaps between MPI calls by the range around them.
+
+    Returns the gap, the start, the end and the number of the place of each piece, each of shape (pieces,).
+    """
     places = places_of(timeline, int(start.min()), int(end.max()))
     columns = []
     for (sequence,), own_rows in rows_by_key(thread):

@@ -189,6 +189,7 @@ class MpiNeeds:
         self._groups = [*joined, *gathered]
 
     def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return waiting calls, the calls waited for, and the partner's operations, all of shape (n,)."""
         operations = run.operations
         waiter, other = node[operations.completes[rows]], node[operations.begin[partner]]
         is_pair = (waiter != NONE) & (other != NONE) & (waiter != other)

@@ -161,6 +161,7 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
 def _calls(
     timeline: Timeline, calls: NamedSpans, begin: int, end: int, places: Places, steps: Ints
 ) -> tuple[HostCalls, dict[int, int]]:
+    """Return the outermost calls to replay, by start, and the one around each wanted row of ``calls``."""
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
     memory = np.zeros(len(calls), bool)
@@ -278,6 +279,7 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
+    """Return the work of the replayed calls by stream and start, and device and stream of each stream."""
     operations = timeline.columns_of_operations(GpuWork)
     launch = launch_calls(timeline)
     numbers = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)

@@ -80,6 +80,7 @@ def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
 
 
 def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
+    """Return the index in sorted ``ranks`` of each wanted rank, and whether it is there; both shape (n,)."""
     place = np.minimum(np.searchsorted(ranks, wanted), len(ranks) - 1)
     return place, ranks[place] == wanted
 

@@ -229,6 +229,7 @@ class Removals:
         return in_calls * (1 - shorter), between * (1 - less)
 
     def _host_shares(self, in_calls: Floats, between: Floats) -> tuple[_Shares, _Shares]:
+        """Return each rank's shares of the time inside calls and of the host time between them."""
         calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
         ranks = len(self.graph.ranks)
         call_shares = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)

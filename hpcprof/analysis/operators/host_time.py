@@ -39,10 +39,10 @@ def host_compute(timeline: Timeline) -> Intervals:
     table, ranges = timeline.operators, timeline.ranges
     loading = ranges.take(np.flatnonzero(named(timeline, ranges.name, _LOADING.match)))
     loads = {tuple(key): _extent(loading.take(rows)) for key, rows in _by_thread(loading)}
-    talking = named(timeline, table.name, communicates)
+    communicating = named(timeline, table.name, communicates)
     parts = [_extent(table.take(slice(0)))]
     for key, rows in _computing_threads(timeline):
-        computing, other = rows[~talking[rows]], rows[talking[rows]]
+        computing, other = rows[~communicating[rows]], rows[communicating[rows]]
         # Operators are nested: one that communicates is often inside one that does not.
         part = difference(_extent(table.take(computing)), _extent(table.take(other)))
         parts.append(difference(part, loads[tuple(key)]) if tuple(key) in loads else part)

@@ -122,8 +122,8 @@ def pieces_of_step(computing: Intervals, communication: pd.DataFrame, begin: int
     inside = (ends > begin) & (starts < end)
     starts, ends = np.maximum(starts[inside], begin), np.minimum(ends[inside], end)
     cuts = np.unique(communication["start_ns"].to_numpy(np.int64))
-    over = communication["start_ns"].to_numpy(np.int64) + communication["duration_ns"].to_numpy(np.int64)
-    gaps = _waits(starts, ends, over)
+    finish = communication["start_ns"].to_numpy(np.int64) + communication["duration_ns"].to_numpy(np.int64)
+    gaps = _waits(starts, ends, finish)
     divided = []
     for first, last in pairwise([begin, *cuts.tolist(), end]):
         chosen = (ends > first) & (starts < last)

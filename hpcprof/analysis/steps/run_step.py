@@ -30,8 +30,8 @@ _MIN_KIND_DIFFERENCE = 0.1
 _LEAST_SHARE, _FEWEST = 1 / 8, 3
 """Minimum share and minimum number of the steps of a kind; fewer are exceptions."""
 
-_VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
-"""The least emptiness of the valley between two kinds: 0.4 + 1.4 / √steps of the distance of their medians.
+_MIN_EMPTINESS, _EMPTINESS_BY_ROOT = 0.4, 1.4
+"""Minimum gap between two kinds, as a share of the distance of their medians: 0.4 + 1.4 / √steps.
 
 `benchmarks/step_kinds.py` shows what that makes of series with a single mode.
 """
@@ -169,7 +169,7 @@ def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
         max(least, count - count // _TAIL), min(size - least, count + (size - count) // _TAIL) + 1
     )
     widest = int(cuts[np.argmax(values[cuts] - values[cuts - 1])])
-    return widest, float(valley[clearest]) - _VALLEY - _VALLEY_OF_FEW / size**0.5
+    return widest, float(valley[clearest]) - _MIN_EMPTINESS - _EMPTINESS_BY_ROOT / size**0.5
 
 
 def steady_series(account: pd.DataFrame) -> StepSeries:
@@ -209,7 +209,7 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     if not len(account):
         return []
     rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
-    kind, series, follow = kinds_of_steps(account), step_series(account), _follow(*_by_step(rows))
+    kind, series, follow = kinds_of_steps(account), step_series(account), _are_contiguous(*_by_step(rows))
     elapsed = _elapsed_times(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
@@ -239,7 +239,7 @@ def _by_step(rows: pd.DataFrame) -> tuple[Ints, Ints]:
     return start, wall
 
 
-def _follow(start: Ints, wall: Ints) -> bool:
+def _are_contiguous(start: Ints, wall: Ints) -> bool:
     """Return whether each step ends where the next one begins; the arrays begin with an axis of steps."""
     apart = np.abs(np.diff(start, axis=0) - wall[:-1])
     return len(wall) > 1 and bool(np.median(apart) <= _FOLLOWS * np.median(wall))
@@ -250,7 +250,7 @@ def ended_steps(start: Ints, wall: Ints) -> int:
 
     See the notes of `step_kinds`.
     """
-    return len(wall) - _follow(start, wall)
+    return len(wall) - _are_contiguous(start, wall)
 
 
 def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:

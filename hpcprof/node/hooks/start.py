@@ -124,10 +124,10 @@ class _Finder:
         spec = next((spec for spec in specs if spec is not None), None)
         # A namespace, such as a folder that happens to be called torch, has no loader.
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "__dict__"):
-            self._follow(spec.loader, name)
+            self._watch_after(spec.loader, name)
         return spec
 
-    def _follow(self, loader: Any, name: str) -> None:
+    def _watch_after(self, loader: Any, name: str) -> None:
         """Have the package watched after the next module that the loader executes."""
         execute = loader.exec_module
 

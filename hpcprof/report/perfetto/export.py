@@ -372,6 +372,7 @@ def _flows(
 
 
 def _number_tracks(first: int, start: Ints) -> tuple[Ints, Ints]:
+    """Return the slices of a table, numbered from ``first``, and their starts in ns."""
     return first + np.arange(len(start)), start
 
 
@@ -453,7 +454,8 @@ def _packet(content: Encoded) -> bytes:
 TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""
 
-_EVER = (-(1 << 61), 1 << 61)
+_ALL_TIMES = (-(1 << 61), 1 << 61)
+"""A span in ns that contains all events."""
 
 
 def export_trace(
@@ -517,7 +519,7 @@ class _Source:
         read = self._windows
         for rank in ranks:
             try:
-                timeline = read.read(rank, *_EVER) if steps is None else read.read_steps(rank, *steps)
+                timeline = read.read(rank, *_ALL_TIMES) if steps is None else read.read_steps(rank, *steps)
             except HpcprofError as error:
                 notes.append(str(error))
                 continue
@@ -531,7 +533,7 @@ class _Source:
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         marks = self._windows.steps(rank)
-        first, last = steps or _EVER
+        first, last = steps or _ALL_TIMES
         return marks.take((marks.number >= first) & (marks.number <= last))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:

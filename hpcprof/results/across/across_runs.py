@@ -108,6 +108,7 @@ def slowdown_over_pair(
 def _two_sides(
     runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[list[RunData], list[RunData]]:
+    """Return the data of the two sides of a comparison; raise UsageError if a run is listed twice."""
     for side in (runs, against):
         ids = [run.id for run in side]
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
@@ -225,6 +226,7 @@ def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]
 
 
 def _repeated_job(manifest: Manifest) -> tuple[Job, str] | None:
+    """Return what repeats of a job share: the job and its version; None if its repository had changes."""
     job, git = manifest.job, manifest.git
     comparable = msgspec.structs.replace(job, after=[], walltime=0, account="")
     if job.workload is not None:

@@ -250,6 +250,7 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
 
 
 def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
+    """Return the first job that has not ended, with its status; None if all have."""
     statuses = poll(jobs, LISTING_SECONDS)
     return next(((job, statuses[job.id]) for job in jobs if not statuses[job.id].state.ended), None)
 

@@ -160,6 +160,7 @@ def push_run(
 
 
 def _scrub_run(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
+    """Return a scrubbed copy of a run in ``folder``, and the store into which it was collected."""
     copies = folder / "profiles"
     with readable(run) as (run_to_read, _):
         result = scrub_files(profiles_of(run_to_read), copies)

@@ -251,6 +251,7 @@ def _of_noted_steps(
 def _compute(
     run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
 ) -> tuple[Explanation, bool]:
+    """Return an explanation, and False if a profile changed while it was computed."""
     # Only here: a kept explanation needs neither pandas nor the graph.
     import pandas as pd
 
@@ -311,6 +312,7 @@ def _explain_run(
     *,
     as_recorded: bool = False,
 ) -> tuple[Explanation, pd.DataFrame, pd.DataFrame]:
+    """Return the explanation, the critical path, and the slowdowns of a table of operations."""
     import pandas as pd
 
     if (table := operations_of(run, store)) is not None:

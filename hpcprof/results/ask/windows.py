@@ -32,7 +32,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 
-_EVER = 1 << 62
+_END_NS = 1 << 62
 """A time in ns after all events."""
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
@@ -128,7 +128,7 @@ class RunWindows:
 
     def read_capture(self, rank: int) -> tuple[RankSteps, Timeline]:
         """Read all events of a rank, and the time that those of the host and the GPU take as one step 0."""
-        timeline = self.read(rank, -_EVER, _EVER)
+        timeline = self.read(rank, -_END_NS, _END_NS)
         start, end = timeline.of_operations("start", "end")
         tables = (timeline.calls, timeline.ranges, timeline.operators, timeline.mpi_calls)
         start, end = (
@@ -136,7 +136,7 @@ class RunWindows:
             for columns, name in ((start, "start"), (end, "end"))
         )
         return RankSteps(
-            *(np.array([number]) for number in (0, start.min(initial=_EVER), end.max(initial=-_EVER)))
+            *(np.array([number]) for number in (0, start.min(initial=_END_NS), end.max(initial=-_END_NS)))
         ), timeline
 
     def rows(self, rank: int) -> int | None:

@@ -251,6 +251,7 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
 
 
 def _record(path: Path) -> tuple[FlightRecord | None, str]:
+    """Return a flight record, and a sentence about its damage; None and the sentence if it cannot be read."""
     try:
         record = read_flight_record(path)
     except DamagedInput:

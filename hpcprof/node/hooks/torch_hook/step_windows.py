@@ -287,7 +287,7 @@ class StepWindows:
     def optimizer_made(self) -> None:
         """Begin to record if the first step is chosen."""
         if self._is_program() and self._is_chosen() and not self._records:
-            self._turn()
+            self._start_or_pause()
 
     def stepped(self, _: Any) -> None:
         """Count a step of the program."""
@@ -303,7 +303,7 @@ class StepWindows:
         if self._window is not None:
             self._records = self._window.ended(self._steps)
         elif self._is_chosen() != self._records:
-            self._turn()
+            self._start_or_pause()
 
     def _is_program(self) -> bool:
         return os.getpid() == self._process and self._marked() is None
@@ -316,7 +316,7 @@ class StepWindows:
             if device is not None and device.is_available() and device.is_initialized():
                 device.synchronize()
 
-    def _turn(self) -> None:
+    def _start_or_pause(self) -> None:
         # Work of the steps before must not be recorded, and that of the last one must be.
         self._synchronize()
         self._records = not self._records

@@ -109,7 +109,7 @@ class _Pending:
             completed = [*self._operations]
         elif event in (MpiKind.WAIT, MpiKind.WAIT_SOME) and self._operations:
             completed = [
-                min(self._operations, key=lambda handle: self._turn(event, self._operations[handle]))
+                min(self._operations, key=lambda handle: self._order(event, self._operations[handle]))
             ]
         elif event == MpiKind.TEST:
             self.testing_since = place if self.testing_since < 0 else self.testing_since
@@ -120,7 +120,8 @@ class _Pending:
             self._completed_by[self._operations.pop(request)] = place
         self._latest = place
 
-    def _turn(self, event: int, operation: int) -> tuple[bool, int]:
+    def _order(self, event: int, operation: int) -> tuple[bool, int]:
+        """Return a sort key: a wait completes sends first (MPI_Waitsome), then the operation used next."""
         return event == MpiKind.WAIT_SOME and operation not in self._sends, self._next_use[operation]
 
     def over(self) -> Ints:

@@ -154,9 +154,11 @@ class _Threads:
         """Return the tables."""
         calls = np.flatnonzero(self._is_call)
         launched, on_devices = self._launching_operations(), self._on_devices()
-        talking = on_devices.which([item.collective is not None for _, item, _ in on_devices.operations])
+        is_collective = on_devices.which(
+            [item.collective is not None for _, item, _ in on_devices.operations]
+        )
         operators = concatenate(
-            Operators, (self._operators(launched), self._operators(on_devices.take(~talking)))
+            Operators, (self._operators(launched), self._operators(on_devices.take(~is_collective)))
         )
         name = self._plane.metadata_name
         keys = self._plane.metadata_id[calls]
@@ -166,7 +168,7 @@ class _Threads:
             concatenate(Ranges, (self._ranges(), self._modules())),
             operators,
             self._collectives(launched),
-            self._collectives(on_devices.take(talking)),
+            self._collectives(on_devices.take(is_collective)),
         )
 
     def _columns(self, rows: Ints) -> IntColumns:

@@ -267,6 +267,7 @@ def _work(orders: Connection, answers: Connection) -> None:
 
 
 def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
+    """Return True and the result of a task, or False and the error that it raised."""
     try:
         return True, function(task)
     except Exception as error:
