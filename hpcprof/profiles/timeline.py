@@ -528,7 +528,7 @@ class Timeline:
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:
-        """Return the strings of ``ids``; None for `NO_NAME`."""
+        """Return the strings of ``ids``, of shape (n,), as n texts; None for `NO_NAME`."""
         texts = [*self.strings.tolist(), None]  # `NO_NAME` is -1 and so selects the last element.
         return [texts[i] for i in ids.tolist()]
 
@@ -546,7 +546,7 @@ class Timeline:
         return concatenate(kind, (self.kernels, self.memops, self.graphs))
 
     def of_operations(self, *names: str) -> Iterator[Ints]:
-        """Yield columns of `operations`, each joined when it is its turn."""
+        """Yield columns of `operations`, each of shape (operation_count,), one at a time to save memory."""
         for name in names:
             yield np.concatenate([getattr(t, name) for t in (self.kernels, self.memops, self.graphs)])
 

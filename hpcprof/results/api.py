@@ -117,9 +117,9 @@ class Results(InNotebooks):
         return arrow_table(analysis.columns, RunTables(self.run, self.store).table(name).columns)
 
     def against(self, name: str, *runs: Results) -> pd.DataFrame:
-        """Return an analysis that compares this run (the candidate, side b) with others.
+        """Return an analysis that compares this run (the candidate, side b) with others, as a DataFrame.
 
-        The others are repeats of each other (the baseline, side a).
+        The others are repeats of each other (the baseline, side a). The columns are those of the reference.
 
         ``name`` is ``compare``, ``slowdown_pairs``, ``slowdown_by_overlap`` or ``roofline``;
         ``attrs`` as in `analysis`.

@@ -24,7 +24,7 @@ EARLIEST = -(1 << 60)
 """The lag of an edge that nothing waits for."""
 
 _MAX_BACKLOG_NS = 50_000
-"""An operation that was launched so long before its turn has waited for it."""
+"""Minimum time from its launch to the end of the work before it for an operation that queued."""
 
 _QUEUE = 1022
 """Maximum number of launches that a stream holds before they begin, measured on H100 and H200; a further
@@ -34,15 +34,16 @@ _HELD_TIMES = 10
 """Minimum ratio to the usual time for a launch that waits for its queue, where that is nearly full."""
 
 _BACKLOG_NS = 1_000_000
-"""If one of the first operations of a stream starts so long after its launch, the stream was busy before."""
+"""Minimum delay of one of the first operations of a stream that shows the stream was busy before."""
 
 _FIRST_ROWS = 20
+"""Number of these first operations."""
 
 _BLOCKING = 0.95
 """Minimum share of launches, also of long operations, that last longer than what they launch, if all wait."""
 
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
-"""The lags of a launch, on a stream, after an event and of a call that waited, where none is seen."""
+"""Default lags of a launch, on a stream, after an event and at the return from a wait, if none is measured."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Edges(Table):
 
 @dataclass(frozen=True)
 class RankEdges:
-    """The edges of a rank, and what had to be inferred."""
+    """The edges of a rank, with counts of what was inferred."""
 
     edges: Edges
     """Nodes ``2 i`` and ``2 i + 1`` are the start and the end of call i; the operations follow."""
@@ -291,7 +292,7 @@ def _blocking_calls(calls: HostCalls, work: Work) -> Ints:
 
 
 ODD_NS = 10_000
-"""A later start than the known edges explain is kept as it is, with what it is due to unknown."""
+"""Minimum unexplained delay of an operation that the replay keeps; its cause is unknown."""
 
 
 class WaitedWork:

@@ -32,11 +32,11 @@ class StringTable:
         return self._numbers[text]
 
     def add_all(self, texts: Iterable[str | None]) -> Ints:
-        """Return the number of each text."""
+        """Return the number of each text, of shape (texts,)."""
         return np.fromiter(map(self._numbers.__getitem__, texts), np.int64)
 
     def array(self) -> NDArray[np.object_]:
-        """Return the texts in the order of their numbers, with the end of endless ones cut off."""
+        """Return the texts in the order of their numbers, of shape (numbers,); very long ones are cut off."""
         texts = np.empty(len(self._numbers) - 1, object)
         texts[:] = list(self._numbers)[1:]
         for number, length in enumerate(map(len, texts)):

@@ -3,8 +3,8 @@
 This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
 of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
 
-It also tells in which stores a collect found nothing new. As long as neither the profiles nor the store
-change, the next one need not open the store: to import what opens it takes longer than all else.
+It also names the stores in which a collect found nothing new. Until the profiles or the store change, the
+next collect does not open the store, since importing SQLAlchemy takes longer than everything else.
 """
 
 import os
@@ -167,7 +167,7 @@ def remember(files: Mapping[Path, KnownFile]) -> None:
 def settled_state(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
     """Return what a store in SQLite has of a run if neither its profiles nor the store have changed.
 
-    None if that is not known: then a collect has to look.
+    None if that is unknown, so that a collect has to read them.
     """
     folder = _load(files[0].parent) if files else _NOTHING
     stored = folder.stores.get(str(store.absolute()))
@@ -197,7 +197,7 @@ def remember_settled(
 
 
 def _state_of(store: Path) -> _StoreState | None:
-    """Return the state of an SQLite file; None if that does not tell whether the file is the same."""
+    """Return the state of an SQLite file; None if a change of the file would not show in it."""
     try:
         stamp = _stamp(store)
         with store.open("rb") as file:
@@ -235,7 +235,7 @@ def _cache(folder: Path) -> Path:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove what was written long ago: the profiles are likely gone, or unchanged and read once more."""
+    """Remove files of the cache that were written more than 90 days ago."""
     for path in folder.iterdir():
         if path.stat().st_mtime < time.time() - _MAX_UNUSED_SECONDS:
             path.unlink()

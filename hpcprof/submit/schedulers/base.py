@@ -103,14 +103,17 @@ class SchedulerClient(ABC):
         """Return the subset of ``job_ids`` that a dependent job must still wait for.
 
         Called before a run directory is made, so that a dependency which can never be met is an error and
-        leaves nothing behind. By default the scheduler cannot wait for a job.
+        leaves nothing behind. By default the scheduler cannot wait for a job: SchedulerError.
         """
         if job_ids:
             raise SchedulerError(self.cannot_wait)
         return []
 
     def queue_behind(self, run: Run, ahead: Run) -> None:
-        """Start a run that is not submitted yet after the end of another run, whatever its result."""
+        """Start a run that is not submitted yet after the end of another run, whatever its result.
+
+        By default SchedulerError: only schedulers with a queue of hpcprof's own start runs themselves.
+        """
         raise SchedulerError("this scheduler has no queue of hpcprof's own.")
 
     def submit_array(
@@ -119,6 +122,7 @@ class SchedulerClient(ABC):
         """Hand over the script of a job array of runs, and return the job id of each.
 
         In the path of a log the scheduler replaces ``index_in_path`` by the index of a member.
+        By default SchedulerError: the scheduler has no job arrays.
         """
         raise SchedulerError("this scheduler has no job arrays.")
 

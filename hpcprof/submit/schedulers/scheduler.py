@@ -166,7 +166,10 @@ class Scheduler:
         return all(shutil.which(command) for command in self.commands)
 
     def client(self) -> SchedulerClient:
-        """Return the client, which speaks to the scheduler; import its module here, not at the top."""
+        """Return the client, which speaks to the scheduler; import its module here, not at the top.
+
+        A scheduler without a client raises NotImplementedError.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no client")
 
     def check(self, job: Job, site: Site) -> None:
