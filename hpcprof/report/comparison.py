@@ -40,7 +40,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
 _MAX_ROWS = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
-"""The most rows of an analysis that a comparison shows."""
+"""Maximum number of rows of an analysis that a comparison shows."""
 
 _DIFFERENCE = ("difference_ns",)
 _NAMED_ANALYSES = {
@@ -98,7 +98,7 @@ class Comparison(InNotebooks):
         return waterfall(self.differences["step_difference"].rows) if self.differences else None
 
     def rows(self, analysis: str) -> list[Row]:
-        """Return the rows of one of the analyses that explain the difference, without those of no change."""
+        """Return the rows of one of the analyses that explain the difference, without unchanged rows."""
         column = "difference_bytes" if analysis == "memory_difference" else "difference_ns"
         return [row for row in self.differences[analysis].rows if row[column]]
 
@@ -176,7 +176,7 @@ class Comparison(InNotebooks):
         return f"{remark_text[:1].upper()}{remark_text[1:].partition('; ')[0]}. " if remark_text else ""
 
     def conclusion(self) -> str:
-        """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
+        """Return the conclusion in a sentence; empty if nothing regressed and every verdict is certain."""
         parts = [part for remark in remarks(self.table) for part in remark.split("; ")]
         lacking = "".join(f"Not judged: {part}. " for part in parts if part.startswith(NOT_MEASURED))
         return f"{lacking}{self._of_metrics()}".rstrip()
@@ -253,7 +253,7 @@ def _identity(finding: Finding) -> tuple[object, ...]:
 
 
 _LEAST_SHARE = 0.01
-"""The sentence leaves out a part that is a smaller share of all changes."""
+"""Minimum share of all changes for a part that the sentence names."""
 
 _LONGEST_BAR, _SHORTEST_BAR = 40, 8
 _UP_BARS, _DOWN_BARS = "█", "░"

@@ -37,7 +37,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def told_apart(series: Sequence[History]) -> str:
-    """Return a sentence on what tells the histories from each other; empty for a single one."""
+    """Return a sentence on the differences between the histories; empty for a single one."""
     names = dict.fromkeys(name for history in series for name in history.apart)
     values = [_values([history.apart[name] for history in series if name in history.apart]) for name in names]
     differ = "; ".join(f"{visible(name)} ({texts})" for name, texts in zip(names, values, strict=True))
@@ -95,7 +95,7 @@ def _change(point: HistoryPoint) -> str:
 
 
 def in_percent(probability: float) -> str:
-    """Return the probability of a change as text; nothing is certain."""
+    """Return the probability of a change as text, at most that of `MOST_CERTAIN`."""
     return f"{100 * min(probability, MOST_CERTAIN):.1f} %"
 
 

@@ -17,7 +17,7 @@ _TREE = (
     ("serialization_efficiency_pct", "serialization", 2),
     ("transfer_efficiency_pct", "transfer", 2),
 )
-"""The columns of ``pop``, what they are called, and their depths in the tree."""
+"""The columns of ``pop``, their titles and their depths in the tree."""
 
 _DEVICE_TREE = (
     ("device_efficiency_pct", "device efficiency", 0),
@@ -36,8 +36,8 @@ _TREE_WITH_GPUS = (
 _LEAVES = ("load_balance_pct", "serialization_efficiency_pct", "transfer_efficiency_pct")
 _MOST_SCOPES = 12
 _MAX_DELAYING_RANKS = 3
-_WORTH_NAMING = 5
-"""A delay is named if it causes this share of all waits, in percent."""
+_MIN_DELAY_PCT = 5
+"""Minimum share of all waits, in percent, of a delay that is named."""
 
 
 class Factor(msgspec.Struct, frozen=True):
@@ -94,14 +94,14 @@ def useful_time(rows: Sequence[Row]) -> str:
 def _costliest(row: Row, whole: str, tree: Sequence[tuple[str, str, int]], leaves: Sequence[str]) -> str:
     """Return a clause with the factor that costs most of an efficiency; empty if that is good."""
     worst = min(leaves, key=lambda key: row[key])
-    if grade(worst, row[worst]) is Grade.GOOD and row[whole] > _WELL:
+    if grade(worst, row[worst]) is Grade.GOOD and row[whole] > _GOOD_PCT:
         return ""
     names = {key: name for key, name, _ in tree}
     return f"; {names[worst]} costs most ({row[worst]:.1f} %)"
 
 
-_WELL = 95
-"""From this efficiency in percent on, it does not matter which factor costs the most."""
+_GOOD_PCT = 95
+"""Minimum efficiency, in percent, from which no factor is named as the costliest."""
 
 
 def delays(rows: Sequence[Row]) -> str:
@@ -114,7 +114,7 @@ def delays(rows: Sequence[Row]) -> str:
     named = [
         f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"
         for row in named_rows[:_MAX_DELAYING_RANKS]
-        if row["share_pct"] >= _WORTH_NAMING
+        if row["share_pct"] >= _MIN_DELAY_PCT
     ]
     if not named and named_rows:
         named = [f"no rank causes more than {named_rows[0]['share_pct']:.1f} % in one place"]

@@ -31,7 +31,7 @@ SURELY_SLOW = 2.5
 """Minimum ratio of times of a host that is slower everywhere, for a finding; nsys alone causes up to 1.9."""
 
 _MIN_EXPLAINED_SHARE = 0.5
-"""Minimum share of the time of recurring long steps of a cause that is named instead of them."""
+"""Minimum share of the time of recurring long steps for a cause that replaces them as the finding."""
 
 _GOOD_REPLAY_PCT, POOR_REPLAY_PCT = 1.0, 3.0
 """Maximum error of a replay for high and for medium confidence, in percent."""
@@ -50,7 +50,7 @@ def drifts(judged: Judged, series: StepSeries) -> bool:
 
 
 def with_certain_interval(judged: Judged, level: Finding) -> Judged:
-    """Return a cause of the changing level with an interval as narrow as the level's: a trend is no noise."""
+    """Return a cause of a drift with the relative interval of the drift, whose trend is no noise."""
     share = judged.saving / (level.saving_ns or 1)
     low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
     return replace(judged, interval=replace(judged.interval, low=low, high=high, steps_needed=None))
@@ -165,7 +165,7 @@ def finding_of(
 def without_profiler_cost(
     built: Replayable, judged: Sequence[Judged], wall: int
 ) -> tuple[list[Judged], list[NotJudged]]:
-    """Return the causes that would also be shown without what the profiler adds to them, and those in doubt.
+    """Return the causes that exceed the threshold without the profiler's share, and the others.
 
     The latter would be shown if the profiler cost nothing, or with more steps.
     """

@@ -43,7 +43,7 @@ _BLOCKING = 0.95
 """Minimum share of launches, also of long operations, that last longer than what they launch, if all wait."""
 
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
-"""Default lags of a launch, on a stream, after an event and at the return from a wait, if none is measured."""
+"""Default lags of a launch, on a stream, after an event and at the end of a wait, if none is measured."""
 
 
 @dataclass(frozen=True)

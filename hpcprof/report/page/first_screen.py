@@ -50,10 +50,10 @@ class Card(msgspec.Struct, frozen=True):
     title: str
     """The fault and its place."""
     cause: str
-    """Its name, for those who search for it."""
+    """The name of its cause, as in JSON and for ``--fail-on``."""
     saving: str
     together: str
-    """A sentence on what else has to go for this saving; empty if nothing."""
+    """A sentence on the other causes to remove for this saving; empty if there are none."""
     alternatives: list[str]
     """Other changes that would save about as much."""
     remedy: str
@@ -65,13 +65,13 @@ class Card(msgspec.Struct, frozen=True):
     """The functions that take most of the host work."""
     rank: int | None
     step: int | None
-    """The place where it costs the most."""
+    """The rank and the step in which it costs the most; None if unknown."""
     culprit: Culprit | None
     """The slices to select there."""
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """The account of the steps, or of a kind of them; ``label`` describes the bar to who cannot see it."""
+    """The account of the steps, or of a kind of them; ``label`` is its alternative text."""
 
     title: str
     slices: list[Slice]

@@ -60,7 +60,7 @@ NOTES = ("grid", "block", "bytes", "shapes", "types")
 """Details of slices beyond their names."""
 
 Shift = Callable[[Ints], Ints]
-"""Gives time stamps of a rank as those of the trace."""
+"""Converts time stamps of a rank to the clock of the trace."""
 
 _Rows = GpuSpans | NamedSpans
 
@@ -273,7 +273,7 @@ def rank_packets(
     shift: Shift,
     whole: bool = True,
 ) -> Iterator[bytes]:
-    """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace.
+    """Yield the packets of a rank; ``shift`` converts its time stamps to the clock of the trace.
 
     In a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
     """
@@ -515,7 +515,7 @@ class _Source:
     def timelines(
         self, ranks: Sequence[int], steps: tuple[int, int] | None, notes: list[str]
     ) -> Iterator[tuple[int, Timeline]]:
-        """Yield the timelines that can be read; ``notes`` get why others cannot."""
+        """Yield the timelines that can be read; ``notes`` gets a sentence about each other one."""
         read = self._windows
         for rank in ranks:
             try:

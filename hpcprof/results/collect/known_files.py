@@ -84,7 +84,7 @@ class _StoreState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A run of which a store has everything.
+    """A run that a store has collected completely.
 
     ``read`` are the names of the files to read in the order of their ranks, ``losses`` the sentences about
     what they lack, and ``events`` is the folder of what is kept of the ranks beside the store.
@@ -98,7 +98,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class _Folder(msgspec.Struct, frozen=True):
-    """The profiles of a folder, and the runs that they are by the path of a store."""
+    """The profiles of a folder, and by the path of a store the run that it has of them."""
 
     version: str
     files: dict[str, _Entry]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.scene import Scene
 
 _MOSTLY, _NAMED_PLACES = 0.9, 3
-"""Share of the time of a slow host that its named places have, and their maximum number."""
+"""Minimum share of a slow host's time in the places that are named, and their maximum number."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:

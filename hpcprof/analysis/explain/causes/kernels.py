@@ -106,8 +106,8 @@ _WIDTHS, _MAX_GRID_RATIO = 3, 0.01
 _MAX_KERNELS_BETWEEN = 8
 """Maximum number of kernels between a softmax and the product before or after it."""
 
-_OF_PRODUCT = 0.5
-"""Maximum share of a product's time that it takes to move the scores."""
+_MAX_SCORES_SHARE = 0.5
+"""Maximum share of a product's time for moving the attention scores."""
 
 
 def _attention(scene: Scene) -> Iterator[Candidate]:
@@ -122,7 +122,7 @@ def _attention(scene: Scene) -> Iterator[Candidate]:
         inner = np.arange(first + 1, last)
         less[inner] = time[inner]
         for product in (first, last):
-            less[product] = max(less[product], min(time[softmax] / 2, _OF_PRODUCT * time[product]))
+            less[product] = max(less[product], min(time[softmax] / 2, _MAX_SCORES_SHARE * time[product]))
     removed = np.flatnonzero(less)
     yield from scene.of_operations(SLOW_ATTENTION, removed, less[removed])
 
@@ -170,7 +170,7 @@ _LIST_PASS = re.compile("multi_tensor_apply_kernel(?!.*LpNorm)")
 """PyTorch's pass over a list of tensors, as of an optimizer or a scaler; norms have to come before it."""
 
 _PASSES_OF_FUSED = 2
-"""The passes that take as long as a fused one."""
+"""Number of passes over the list that take as long as one fused pass."""
 
 _FUSED_OPTIMIZER = (
     "Update the parameters of {where} in one pass: fused=True for Adam, AdamW or SGD. Where a step needs few "
@@ -181,16 +181,16 @@ _FUSED_OPTIMIZER = (
 _INDEX_GRADIENT, _GATHER = map(re.compile, ("indexing_backward_kernel", "index_elementwise|gather_kernel"))
 """PyTorch's gradient of an index, and its gather."""
 
-_OF_GATHER = 3
-"""Times of its gather that the gradient of an index takes where no index is repeated."""
+_MAX_GATHER_RATIO = 3
+"""Maximum ratio of the time of an index gradient to that of its gather if no index is repeated."""
 
 
 def _repeated_indices(scene: Scene) -> Iterator[Candidate]:
-    """Yield the gradients of indices that take longer than their gathers let expect, as one cause."""
+    """Yield the gradients of indices that take more than three times their gathers, as one cause."""
     work = scene.graph.work
     time = work.end - work.start
     gradients, gathers = (np.flatnonzero(scene.named(one.search)) for one in (_INDEX_GRADIENT, _GATHER))
-    least = _OF_GATHER * float(time[gathers].sum())
+    least = _MAX_GATHER_RATIO * float(time[gathers].sum())
     if 0 < least < float(time[gradients].sum()):
         share = 1 - least / float(time[gradients].sum())
         longer: Floats = np.multiply(time[gradients], share, dtype=np.float64)
@@ -236,7 +236,7 @@ _SAVED_SHARE = {2: 0.83, 4: 0.67}
 
 Products in bfloat16 of three sizes on an H200 save 0.80 to 0.87 and 0.65 to 0.71."""
 
-_OF_COMPUTE = 1 / 3
+_MIN_COMPUTE_SHARE = 1 / 3
 """Minimum share of the compute of a step for such products: the saving is that of other shapes."""
 
 
@@ -247,7 +247,7 @@ def bytes_at_once(name: str) -> int:
 
 
 def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
-    """Yield all such products: they are mostly those of one tensor."""
+    """Yield all products with misaligned operands as one cause: most have one tensor in common."""
     work = scene.graph.work
     saved = np.array([*(_SAVED_SHARE.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[
         work.name
@@ -255,7 +255,7 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     slow = np.flatnonzero((work.category == Category.COMP) & (saved > 0))
     compute = work.category == Category.COMP
     time = work.end - work.start
-    if time[slow].sum() >= _OF_COMPUTE * time[compute].sum():
+    if time[slow].sum() >= _MIN_COMPUTE_SHARE * time[compute].sum():
         yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], time[slow] * saved[slow])
 
 

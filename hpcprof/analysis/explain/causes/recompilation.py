@@ -57,7 +57,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def _before_attention(scene: Scene, calls: Ints) -> Mask:
-    """Return after which calls the next kernel of the rank is attention of cuDNN."""
+    """Return a mask of the calls whose next kernel on the rank is attention of cuDNN, shape (calls,)."""
     graph, work = scene.graph, scene.graph.work
     attention = scene.named(_ATTENTION_OF_CUDNN.search)
     order = np.flatnonzero(work.category == Category.COMP)
