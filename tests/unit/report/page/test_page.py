@@ -180,8 +180,8 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained(hostile)))
     body = made[made.index("<body>") :]
-    assert body.index('id="account"') < body.index('id="findings"') < body.index("<dt>folder</dt>")
-    assert body.index("<dt>folder</dt>") < body.index('id="table-kernels"')
+    assert body.index('id="account"') < body.index('id="findings"') < body.index("<dt>profile</dt>")
+    assert body.index("<dt>profile</dt>") < body.index('id="table-kernels"')
     number = '<a href="#finding-1">1.</a>'
     assert f"<h3>{number} The step waits for work of the host: in &lt;script&gt; on all ranks</h3>" in body
     assert "<b>Saves 13.00 ms of each step" in body
