@@ -75,9 +75,8 @@ def _description_facts(contents: Contents) -> list[tuple[str, str]]:
             ("submitted", run.manifest.created),
         ]
     else:
-        files = {profile.file for profile in profiles}
-        only = len(files) == 1
-        described.append(("profile" if only else "folder", str(run.path / files.pop() if only else run.path)))
+        files = [str(run.path / name) for name in {profile.file for profile in profiles}]
+        described.append(("profile", files[0]) if len(files) == 1 else ("folder", str(run.path)))
     if status is not None:
         described.append(("state", str(status)))
         if status.state.ended and (seconds := job_seconds(run)):

@@ -6,6 +6,7 @@ steps in which it was taken, and the growth of a counter between two samples for
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import msgspec
@@ -461,11 +462,7 @@ def _advice(words: str, amount: float | None) -> str:
 def _memory_of(node: NodeTelemetry) -> Series | None:
     memory = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
     recorded = [series for series in memory if series is not None]
-    if not recorded:
-        return None
-    times = recorded[0].times
-    for series in recorded[1:]:
-        times = np.intersect1d(times, series.times)
+    times = reduce(np.intersect1d, [series.times for series in recorded] or [np.empty(0)])
     if not len(times):
         return None
     values = np.add.reduce([series.values[np.searchsorted(series.times, times)] for series in recorded])

@@ -1,7 +1,7 @@
 """Jobs that a user names, for commands that need a job and not only its profiles."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -13,37 +13,35 @@ def find_jobs(references: Sequence[str], runs_dir: Path) -> list[Run]:
 
     Raises UsageError if a name matches nothing, several runs, or a run that was imported: it has no job.
     """
-    with _name_imported_runs(references, runs_dir):
+    try:
         return find_submitted_runs(references, runs_dir)
+    except UsageError:
+        _refuse_imported(references, runs_dir)
+        raise
 
 
 def find_job(reference: str, runs_dir: Path) -> Run:
     """Return the one submitted run that a user named, with the errors of `find_jobs`."""
-    with _name_imported_runs([reference], runs_dir):
+    try:
         run = find_run(reference, runs_dir)
         assert run.submission
-        return run
-
-
-@contextmanager
-def _name_imported_runs(references: Sequence[str], runs_dir: Path) -> Iterator[None]:
-    try:
-        yield
     except UsageError:
-        # The database is not needed for runs that are found in their folder.
-        for reference in references:
-            if reference != "last" and (imported := _imported_run(reference, runs_dir)):
-                raise UsageError(f"{imported.id} was imported from {imported.path}: it has no job.") from None
+        _refuse_imported([reference], runs_dir)
         raise
+    return run
 
 
-def _imported_run(reference: str, runs_dir: Path) -> Run | None:
+def _refuse_imported(references: Sequence[str], runs_dir: Path) -> None:
+    # The database is not needed for runs that are found in their folder.
     from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 
+    runs: list[Run] = []
     with suppress(HpcprofError):
         store = open_store(None, runs_dir)
         collected = {row.id for row in store.runs()} if store.exists() else set()
-        known_runs = find_known_runs([reference], runs_dir, store)
-        return next((run for run in known_runs if run.manifest is None and run.id in collected), None)
-    return None
+        names = [name for name in references if name != "last"]
+        runs = [run for run in find_known_runs(names, runs_dir, store) if run.id in collected]
+    for run in runs:
+        if run.manifest is None:
+            raise UsageError(f"{run.id} was imported from {run.path}: it has no job.") from None

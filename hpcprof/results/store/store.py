@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Select, Table, distinct, exists, func, or_, select
+from sqlalchemy import Connection, Select, Table, exists, func, or_, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.declaration import Policy, Scope
@@ -141,10 +141,10 @@ class Store(Database):
 
     def runs_of_file(self, name: str) -> list[str]:
         """Return the runs whose only file of profiles has a name, given with or without its suffixes."""
-        named = or_(PROFILES.c.file == name, PROFILES.c.file.startswith(f"{name}.", autoescape=True))
-        alone = select(PROFILES.c.run_id).group_by(PROFILES.c.run_id)
-        alone = alone.having(func.count(distinct(PROFILES.c.file)) == 1)
-        query = select(PROFILES.c.run_id).distinct().where(named, PROFILES.c.run_id.in_(alone))
+        file = func.min(PROFILES.c.file)
+        named = or_(file == name, file.startswith(f"{name}.", autoescape=True))
+        runs = select(PROFILES.c.run_id).group_by(PROFILES.c.run_id)
+        query = runs.having(named, file == func.max(PROFILES.c.file))
         with self.reading() as connection:
             return sorted(connection.scalars(query))
 

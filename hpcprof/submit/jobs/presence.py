@@ -96,10 +96,10 @@ def profiler_at(
             *("profiler", "site"),
         )
     if present is None:
-        source = "spack install scorep" if in_python else "apt-get install eztrace, spack install scorep"
         raise UsageError(
             f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
-            f"load scorep), install one ({source}), or write profiler in the site file"
+            f"load scorep), install one ({'' if in_python else 'apt-get install eztrace, '}spack install "
+            "scorep), or write profiler in the site file"
             f"{'. PyTorch has its own: --profiler torch; EZTrace records no Python' if in_python else ''}.",
             *("profiler", "site"),
         )

@@ -64,7 +64,7 @@ class Recorder(Window):
         self._last_step = float("-inf")
         self._of_steps: Recording | None = None
         self._window: Recording | None = None
-        self._reserve: Recording | None = None
+        self._draft: Recording | None = None
         self._written: Recording | None = None
         self._no_windows = self._uses_windows = False
         self._has_optimizer = False
@@ -81,9 +81,7 @@ class Recorder(Window):
     def waits(self) -> bool:
         """True if `tick` is still to be called: for a window, or ahead of the walltime limit."""
         more = self._window or self._windows
-        return not self.closed and bool(
-            more or (self._until < float("inf") and (self._span or self._reserve))
-        )
+        return not self.closed and bool(more or (self._until < float("inf") and (self._span or self._draft)))
 
     def is_due(self) -> bool:
         """Return whether `tick` has anything to do. Called from another thread than the program's."""
@@ -148,7 +146,7 @@ class Recorder(Window):
             self._end_span("the program started the PyTorch profiler itself")
         if self._window is not None:
             self._stop_window()
-        self._span = self._reserve = None
+        self._span = self._draft = None
 
     def forked(self) -> None:
         """Record nothing in a process that was forked while its parent recorded, nor windows in any."""
@@ -173,8 +171,8 @@ class Recorder(Window):
             self._end_span(reason)
         if self._window is not None:
             self._end_window()
-        if self._reserve is not None and self._is_worth_writing(self._reserve):
-            self._write_window(self._reserve)
+        if self._draft is not None and self._is_worth_writing(self._draft):
+            self._write_window(self._draft)
         self.closed = True
         if self._cycles or _CAPTURE in sys.modules:
             return
@@ -253,7 +251,7 @@ class Recorder(Window):
         cycle = f"cycle{self._cycles}" if self._cycles else ""
         recording.write(self._profile.parent / cycle / self._profile.name)
         self._cycles += 1
-        self._written, self._reserve = recording, None
+        self._written, self._draft = recording, None
         self._windows.clear()
         steps, early = span_words(first, last_done, last, reason)
         say(f"recorded optimizer {steps} of {self._optimizer}, counted from 0{early}.")
@@ -261,15 +259,15 @@ class Recorder(Window):
     def _stop_window(self) -> None:
         """Stop a window early, and keep it in case that no steps are recorded."""
         assert self._window is not None
-        self._reserve, self._window = self._window, None
-        self._reserve.stop()
+        self._draft, self._window = self._window, None
+        self._draft.stop()
 
     def _end_window(self) -> None:
         recording, self._window = self._window, None
         assert recording is not None
         recording.stop()
         if self._steps:
-            self._reserve = recording  # Writing it now would hold up the steps, which may replace it.
+            self._draft = recording  # Writing it now would hold up the steps, which may replace it.
         elif self._is_worth_writing(recording):
             self._write_window(recording)
 
@@ -282,7 +280,7 @@ class Recorder(Window):
 
     def _write_window(self, window: Recording) -> None:
         window.write(self._profile)
-        self._written, self._reserve = window, None
+        self._written, self._draft = window, None
         begin = (window.began or self._imported) - self._imported
         self._window_said = (
             f"recorded {window.seconds:.2g} s of the program, {begin:.2g} s after it imported torch, since "

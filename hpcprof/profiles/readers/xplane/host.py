@@ -154,11 +154,9 @@ class _Threads:
         """Return the tables."""
         calls = np.flatnonzero(self._is_call)
         launched, on_devices = self._launching_operations(), self._on_devices()
-        is_collective = on_devices.which(
-            [item.collective is not None for _, item, _ in on_devices.operations]
-        )
+        collective = on_devices.which([item.collective is not None for _, item, _ in on_devices.operations])
         operators = concatenate(
-            Operators, (self._operators(launched), self._operators(on_devices.take(~is_collective)))
+            Operators, (self._operators(launched), self._operators(on_devices.take(~collective)))
         )
         name = self._plane.metadata_name
         keys = self._plane.metadata_id[calls]
@@ -168,7 +166,7 @@ class _Threads:
             concatenate(Ranges, (self._ranges(), self._modules())),
             operators,
             self._collectives(launched),
-            self._collectives(on_devices.take(is_collective)),
+            self._collectives(on_devices.take(collective)),
         )
 
     def _columns(self, rows: Ints) -> IntColumns:
