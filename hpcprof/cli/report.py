@@ -83,6 +83,7 @@ def command(
     sweep is shown as the step time of each run by parameter.
     """
     from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
+    from hpcprof.results.ask.tables import VERDICTS
     from hpcprof.results.collect.missing import find_collected_run
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_sweep
@@ -109,7 +110,9 @@ def command(
     if form == "csv" and chosen is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_collected_run(runs[0] if runs else "last", store, runs_dir, collect)
-    unexplained = explain_first(run, store) if chosen is None or html is not None else ""
+    # A verdict on late ranks takes in what the explanation finds.
+    explains = chosen is None or chosen.name in VERDICTS or html is not None
+    unexplained = explain_first(run, store) if explains else ""
     contents = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
         write_analysis(form, chosen, *_of_run(chosen, contents))

@@ -52,6 +52,15 @@ def test_the_slower_stage_of_a_real_pipeline_is_named_and_its_messages_are_liste
         name = f"pipeline_rank{rank}.pt.trace.json.gz"
         (tmp_path / name).write_bytes((DATA / name).read_bytes())
     assert hpcprof("collect", str(tmp_path)).returncode == 0
+
+    def verdicts(*options: str) -> list[str]:
+        done = hpcprof("report", str(tmp_path), "--analysis", "skew", "--format", "json", *options)
+        return [row["verdict"] for row in json.loads(done.stdout)]
+
+    assert verdicts() == ["even", "straggler"]
+    # A verdict takes in what the explanation finds, also before a report.
+    kept = hpcprof("query", "select count(*) as n from explanations", "--format", "json")
+    assert json.loads(kept.stdout) == [{"n": 1}]
     report = " ".join(hpcprof("report", str(tmp_path)).stdout.split())
     # Stage 1 has twice the layers, of which half may move: the cost is the saving of the finding.
     assert "on rank 1: 3.680 ms of each step, 23.6 %" in report
@@ -64,11 +73,6 @@ def test_the_slower_stage_of_a_real_pipeline_is_named_and_its_messages_are_liste
     assert {row["bytes"] for row in rows} == {8_388_608}
     shown = hpcprof("report", str(tmp_path), "--analysis", "point_to_point_summary")
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
-
-    def verdicts(*options: str) -> list[str]:
-        done = hpcprof("report", str(tmp_path), "--analysis", "skew", "--format", "json", *options)
-        return [row["verdict"] for row in json.loads(done.stdout)]
-
     assert verdicts() == verdicts("--threshold", "23") == ["even", "straggler"]
     assert verdicts("--threshold", "24") == ["even", "late"]
     report = " ".join(hpcprof("report", str(tmp_path), "--threshold", "60").stdout.split())
