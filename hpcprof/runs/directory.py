@@ -32,9 +32,9 @@ ARRAY_SCRIPT = "array.sh"
 """The script in the directory of a sweep; its members' directories are named SWEEP.INDEX."""
 
 JOB_ID_FILE = "job_id"
-SUBMISSION_FILE = "submission"
-"""The file of ``state/`` with what the scheduler wrote to standard error when it accepted the job."""
 """The state file in which a job notes its id."""
+SUBMISSION_FILE = "submission"
+"""The state file with what the scheduler wrote to standard error when it accepted the job."""
 
 _LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40
 MOST_RANKS = 1_000_000
