@@ -30,7 +30,7 @@ def test_damaged_files_are_named_and_skipped_and_the_rest_is_copied(
         "text.sqlite": b"no database" * 30,
         "empty.trace.json": b"",
         "cut.trace.json.gz": gzip.compress(b'{"traceEvents": []}' * 50)[:20],
-        "list.trace.json": b"[1, 2]",
+        "object.trace.json": b'{"a": 1}',
     }
     for name, content in damaged.items():
         (tmp_path / name).write_bytes(content)

@@ -139,6 +139,8 @@ class Divided(NamedTuple):
     """The front of each step: on the common clock for the ranks in ``aligned``, else on the rank's own; shape
     (rows,).
     """
+    own_start: Ints
+    """The same, on each rank's own clock."""
     aligned: set[int]
     unknown: set[int]
     """The ranks whose clocks communication aligned, and the ranks whose waiting is unknown."""
@@ -157,12 +159,14 @@ def divide(
     rows["wait_for_peer_ns"] = object_array(waited)
     rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
     unknown = {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
-    start = parts["start_ns"].to_numpy(np.int64, copy=True)
+    own_start = parts["start_ns"].to_numpy(np.int64)
+    start = own_start.copy()
     aligned = set(clocks).intersection(parts["rank"].tolist())
     for rank in aligned:
         on_rank = np.flatnonzero(parts["rank"] == rank)
         start[on_rank] = clocks[rank].to_common(start[on_rank])
-    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), start, aligned, unknown)
+    rows = rows if unknown else rows.astype({"wait_for_peer_ns": np.int64})
+    return Divided(rows, start, own_start, aligned, unknown)
 
 
 def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -205,7 +209,7 @@ def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) 
     joined_parts = _join_parts(divided)
     if not len(joined_parts.rows):
         return no_rows(_NO_STEPS)
-    rows = run_step.step_kinds(joined_parts.rows, joined_parts.start, joined_parts.aligned)
+    rows = run_step.step_kinds(*joined_parts[:-1])
     return Outcome(pd.DataFrame(rows, dtype=object), why_unknown(joined_parts.unknown))
 
 
@@ -214,6 +218,7 @@ def _join_parts(divided: Sequence[Divided]) -> Divided:
     return Divided(
         pd.concat([part.rows for part in filled], ignore_index=True) if filled else pd.DataFrame(),
         np.concatenate([_NEVER, *(part.start for part in filled)]),
+        np.concatenate([_NEVER, *(part.own_start for part in filled)]),
         set[int]().union(*(part.aligned for part in filled)),
         set[int]().union(*(part.unknown for part in filled)),
     )

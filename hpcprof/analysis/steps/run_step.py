@@ -39,7 +39,7 @@ _MIN_EMPTINESS, _EMPTINESS_BY_ROOT = 0.4, 1.4
 _CHANGES_OF_A_PHASE = 3
 """A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
 
-_FOLLOWS = 0.0001
+_FOLLOWS = 0.001
 """Maximum share of a step between its end and the next begin, for consecutive steps."""
 
 _TAIL = 10
@@ -194,13 +194,15 @@ def steady_series(account: pd.DataFrame) -> StepSeries:
     return replace(series, wall=wall)
 
 
-def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[dict[str, Any]]:
+def step_kinds(
+    account: pd.DataFrame, start: Ints, own_start: Ints, aligned: Set[int]
+) -> list[dict[str, Any]]:
     """Return the account of all steps that all ranks have, and of each kind of them where there are several.
 
     ``account`` has the rows of ``step_account``, and ``start`` the front of each row, shape (rows,): on the
-    common clock for the ranks in ``aligned``, else on the rank's own. The rows have the columns of the
-    analysis ``step_kinds``. A part is its mean over the steps and ranks; ``uneven_ns`` is the rest of
-    ``elapsed_ns``.
+    common clock for the ranks in ``aligned``, else on the rank's own, as all are in ``own_start``. The rows
+    have the columns of the analysis ``step_kinds``. A part is its mean over the steps and ranks;
+    ``uneven_ns`` is the rest of ``elapsed_ns``.
 
     Where steps end at the front of the next one, the last one has no end: what the host does before a next
     step is missing. Its times count only in a kind without any other step, and so do those of steps that take
@@ -209,7 +211,10 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     if not len(account):
         return []
     rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
-    kind, series, follow = kinds_of_steps(account), step_series(account), _are_contiguous(*_by_step(rows))
+    # A common clock may run faster by more than the time between two steps.
+    by_own_clock = whole_steps(account.assign(start_ns=own_start)).sort_values(["step", "rank"])
+    follow = _are_contiguous(*_by_step(by_own_clock))
+    kind, series = kinds_of_steps(account), step_series(account)
     elapsed = _elapsed_times(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow

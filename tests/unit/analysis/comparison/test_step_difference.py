@@ -28,7 +28,7 @@ def profiled(name: str, ranks: Sequence[Sequence[Step]], waiting: bool = True) -
             rows.append(row | ({} if waiting else {"wait_for_peer_ns": None}))
     account = pd.DataFrame(rows)
     start = account.groupby("rank")["wall_ns"].cumsum() - account["wall_ns"]
-    kinds = step_kinds(account, start.to_numpy(), set(range(len(ranks))))
+    kinds = step_kinds(account, start.to_numpy(), start.to_numpy(), set(range(len(ranks))))
     return run(name, tables={"step_account": rows, "step_kinds": kinds})
 
 

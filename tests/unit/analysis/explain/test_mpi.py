@@ -566,7 +566,9 @@ def step_account(program: Simulated) -> Mapping[str, pd.DataFrame]:
     return {**_NO_ROWS, **inputs.tables, "step_account": account, "step_times": times}
 
 
-_NO_ROWS = {name: pd.DataFrame() for name in ("step_kinds", "skew_summary", "idle_causes", "breakdown")}
+_NO_ROWS = {
+    name: pd.DataFrame() for name in ("step_kinds", "skew_summary", "idle_causes", "breakdown", "memops")
+}
 
 
 def predicted(program: Simulated, change: str) -> float:

@@ -34,7 +34,7 @@ def kinds(
     table = account(ranks)
     start = table.groupby("rank")["wall_ns"].cumsum() - table["wall_ns"]
     shift = np.array(first or [0] * len(ranks))[table["rank"]]
-    return step_kinds(table, start.to_numpy() + shift, set(aligned))
+    return step_kinds(table, start.to_numpy() + shift, start.to_numpy(), set(aligned))
 
 
 def compute(*times: int) -> list[Parts]:
@@ -93,8 +93,15 @@ def test_the_last_step_without_a_next_front_counts_only_if_it_is_alone() -> None
 def test_steps_with_time_between_them_run_from_the_first_begin_to_the_last_end() -> None:
     table = account([compute(10, 10, 10), compute(10, 10, 10)])
     start = np.array([0, 15, 30, 4, 19, 34])
-    (every,) = step_kinds(table, start, {0, 1})
+    (every,) = step_kinds(table, start, start, {0, 1})
     assert (every["elapsed_ns"], every["compute_ns"], every["uneven_ns"]) == (15, 10, 5)
+
+
+def test_steps_follow_each_other_by_the_clocks_of_their_ranks() -> None:
+    table = account([compute(1000, 1000, 1000)] * 2)
+    own_start = np.array([0, 1000, 2000] * 2)
+    (every,) = step_kinds(table, own_start * 1003 // 1000, own_start, {0, 1})
+    assert (every["steps"], every["counted_steps"]) == (3, 2)
 
 
 def test_without_a_common_clock_elapsed_time_is_that_of_the_slowest_rank() -> None:
@@ -105,10 +112,10 @@ def test_without_a_common_clock_elapsed_time_is_that_of_the_slowest_rank() -> No
 def test_waiting_is_unknown_only_if_it_is_on_every_rank() -> None:
     table = account([[(5, 4, 0, 0, 0)], [(5, 2, 2, 0, 0)]]).astype({"wait_for_peer_ns": object})
     table.loc[0, "wait_for_peer_ns"] = None
-    (one,) = step_kinds(table, np.array([0, 0]), {0, 1})
+    (one,) = step_kinds(table, np.array([0, 0]), np.array([0, 0]), {0, 1})
     table["wait_for_peer_ns"] = None
     table["exposed_comm_ns"] = 4
-    (none,) = step_kinds(table, np.array([0, 0]), {0, 1})
+    (none,) = step_kinds(table, np.array([0, 0]), np.array([0, 0]), {0, 1})
     assert (one["wait_for_peer_ns"], none["wait_for_peer_ns"]) == (1, None)
 
 
