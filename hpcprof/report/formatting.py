@@ -82,7 +82,8 @@ _HEADERS = {
 
 _GRADED_SUFFIXES = ("_efficiency_pct", "load_balance_pct", "_scaling_pct")
 _RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
-
+_OF_ANY_UNIT = ("usual", "then")
+"""Columns whose unit is in another one, so that values may be small."""
 
 _GRADE_LIMITS_PCT, _FAIR_PCT = 80, 60
 
@@ -140,6 +141,8 @@ def format_value(key: str, value: object) -> str:
     if key == "p_value":
         return f"{value:.2g}" if value >= LEAST_P_VALUE else f"< {LEAST_P_VALUE}"
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if key in _RATIOS else 1}f}"
+    if key in _OF_ANY_UNIT and abs(value) < 0.1:
+        text = f"{value:.2g}"
     unit = _UNIT_IN_HEADER.get(_suffix(key))
     return f"{text} {unit}" if unit else text
 

@@ -150,7 +150,9 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
         *_waiting_ranks(nodes, steps),
         *_ranks_short_of_cores(nodes, tested, steps),
     ]
-    yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
+    yield from sorted(rows, key=lambda row: (row["p_value"] or 0.0, row["subject"], row["device"]))[
+        :_MOST_ROWS
+    ]
 
 
 def _sampled_steps(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
@@ -413,8 +415,9 @@ def _differs(mean: float, other: float, least: float = _MATERIAL) -> bool:
 
 
 def _row(
-    test: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float
+    test: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float | None
 ) -> dict[str, Any]:
+    """Return a row; ``p_value`` is None where waiting is counted itself and not tested."""
     return {
         "subject": subject,
         "rank": test.rank,
@@ -427,7 +430,7 @@ def _row(
         "usual": usual,
         "then": then,
         "p_value": p_value,
-        "beyond_chance": int(p_value <= LEVEL),
+        "beyond_chance": int(p_value is None or p_value <= LEVEL),
     }
 
 
@@ -568,7 +571,7 @@ def _waiting_ranks(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[
             ):
                 if then >= 100 * _MATERIAL:
                     test = _Tested(rank, node.node, f"rank{rank}", metric, unit, 1.0, extent)
-                    yield _row(test, subject, span, usual, min(100.0, then), 0.0)
+                    yield _row(test, subject, span, usual, min(100.0, then), None)
 
 
 def _samples_between(series: Series | None, extent: Floats) -> Series:
@@ -623,7 +626,7 @@ def _ranks_short_of_cores(
         share = min(share, 1.0 - work)
         if share >= _MIN_WAITING_SHARE:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
-            row = _row(test, "cores", steps_of, cores, 100 * share, 0.0)
+            row = _row(test, "cores", steps_of, cores, 100 * share, None)
             yield {**row, "unit": "% (usual: cores)"}
 
 

@@ -65,6 +65,8 @@ def test_a_unit_is_in_the_header_or_in_the_cell_but_not_in_both(name: str) -> No
         ("busbw_gbps", 285.8485, "285.8 GB/s"),
         ("achieved_flops", 4.536e13, "45.36 TFLOP/s"),
         ("ratio", 1.23456, "1.235"),
+        ("usual", 0.0456, "0.046"),
+        ("then", 45.62, "45.6"),
         ("count", 1024, "1,024"),
         ("peak_per_s", 4.8e12, "4,800,000,000,000.0"),
         ("count", None, "–"),

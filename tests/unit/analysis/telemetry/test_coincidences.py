@@ -135,6 +135,7 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
         return [row for row in found if row["subject"] == "cores"]
 
     (row,) = rows(others=0.5, waits=0.4)
+    assert row["p_value"] is None
     assert (row["rank"], row["metric"], row["unit"], row["beyond_chance"]) == (
         0,
         "cpu_wait_s",
