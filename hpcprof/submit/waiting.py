@@ -58,8 +58,10 @@ def wait_until_ended(
     for status in _statuses(run):
         if text := log.read_new(status.state.ended):
             on_output(text)
+        if status.state.ended:
+            break
         described = replace(status, reason=describe_status(run, status))
-        if not status.state.ended and str(described) != last_line:
+        if str(described) != last_line:
             on_status(described, time.monotonic() - began)
             last_line = str(described)
     return status

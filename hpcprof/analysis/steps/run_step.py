@@ -210,10 +210,9 @@ def step_kinds(
     """
     if not len(account):
         return []
-    rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
+    rows = whole_steps(account.assign(start_ns=start, own_start_ns=own_start)).sort_values(["step", "rank"])
     # A common clock may run faster by more than the time between two steps.
-    by_own_clock = whole_steps(account.assign(start_ns=own_start)).sort_values(["step", "rank"])
-    follow = _are_contiguous(*_by_step(by_own_clock))
+    follow = _are_contiguous(*_by_step(rows))
     kind, series = kinds_of_steps(account), step_series(account)
     elapsed = _elapsed_times(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
@@ -238,9 +237,9 @@ def step_kinds(
 
 
 def _by_step(rows: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return begin and time of steps, sorted by number and rank, with shape (steps, ranks)."""
+    """Return begin, by the ranks' clocks, and time of sorted steps, each of shape (steps, ranks)."""
     ranks = rows["rank"].nunique()
-    start, wall = (rows[name].to_numpy(np.int64).reshape(-1, ranks) for name in ("start_ns", "wall_ns"))
+    start, wall = (rows[name].to_numpy(np.int64).reshape(-1, ranks) for name in ("own_start_ns", "wall_ns"))
     return start, wall
 
 
