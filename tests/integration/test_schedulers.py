@@ -898,7 +898,8 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     done = hpcprof("submit", "--site", "slurm", *shape, "--wait", "--", *program)
     assert done.returncode == 0, done.stderr + done.stdout
     run = the_run()
-    assert run.state_file("nodes") == "n[1-2]"
+    # Slurm takes the two that are free: the job of an earlier test may still be ending on one.
+    assert re.fullmatch(r"n\[\d[-,]\d\]", run.state_file("nodes") or "")
     assert said(run) == ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]
     assert {path.stem for path in (run.path / "profiles").iterdir()} == {"rank00000", "rank00002"}
     assert hpcprof("collect").returncode == 0
