@@ -119,14 +119,17 @@ class _Sums:
     def add(self, run: RunMpi) -> None:
         """Add a window whose calls are on the common clock, if there is one."""
         waits = find_waits(run) if self._aligned else None
-        self._add_calls(run, waits)
-        self._add_messages(run)
+        wait = np.zeros(len(run.calls), np.int64)
+        if waits is not None:
+            np.add.at(wait, waits.call, waits.length)
+        self._add_calls(run, wait)
+        self._add_messages(run, wait)
         if waits is not None:
             causes = causes_of(run, waits)
             counted = np.flatnonzero(run.calls.counted[waits.call])
             self._add_waits(run, waits.take(counted), Causes(causes.rank[counted], causes.before[counted]))
 
-    def _add_calls(self, run: RunMpi, waits: Waits | None) -> None:
+    def _add_calls(self, run: RunMpi, wait: Ints) -> None:
         calls, ops = run.calls, run.operations
         size = np.full(len(calls), NONE)
         maximum = np.maximum(ops.sent, ops.received)
@@ -134,9 +137,6 @@ class _Sums:
         size[ops.begin[rows]] = 0
         np.add.at(size, ops.begin[rows], maximum[rows])
         kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
-        wait = np.zeros(len(calls), np.int64)
-        if waits is not None:
-            np.add.at(wait, waits.call, waits.length)
         counted = np.flatnonzero(calls.counted)
         keys, group = numbered_rows(calls.rank[counted], calls.name[counted], kind[counted])
         totals = np.column_stack(
@@ -188,21 +188,15 @@ class _Sums:
             "share_pct": np.round(100 * total / extent, 2),
         }
 
-    def _add_messages(self, run: RunMpi) -> None:
-        """Add the messages by sender and receiver.
-
-        The transfer of a message is the time inside the call that receives it, since both ends have begun and
-        so have the senders of what else the call receives.
-        """
+    def _add_messages(self, run: RunMpi, wait: Ints) -> None:
+        """Add the messages by sender and receiver, with the time in the calls that get them without waits."""
         calls, ops = run.calls, run.operations
         receives = ops.matched_receives
         if not len(receives):
             return
         sends = ops.partner[receives]
         last = ops.completes[receives]
-        begun = calls.start.copy()
-        np.maximum.at(begun, last, calls.start[ops.begin[sends]])
-        transfer = np.clip(calls.end[last] - begun[last], 0, calls.length[last])
+        transfer = calls.length[last] - wait[last]
         size = np.maximum(ops.sent[sends], ops.received[receives])
         size = np.maximum(np.where(size < 0, ops.sent[receives], size), 0)
         keys, group = numbered_rows(ops.rank[sends], ops.rank[receives])
