@@ -70,7 +70,8 @@ class OperationReplay:
 
     @classmethod
     def from_table(cls, table: pd.DataFrame) -> OperationReplay:
-        """Return the replay of a table; raises HpcprofError if no step has all ranks."""
+        """Return the replay of a table; raises HpcprofError if no step has all ranks, or steps overlap."""
+        _refuse_overlap(table)
         graphs = operation_graphs(table)
         if not graphs:
             raise HpcprofError("nothing can be replayed: no step has operations of all ranks.")
@@ -151,6 +152,21 @@ class OperationReplay:
         deviation = pd.concat(parts).groupby(level=0).sum().drop([-1, ""], errors="ignore")
         values: list[int | str] = deviation.nlargest(_MOST_VALUES).index.tolist()
         return sorted(values)
+
+
+def _refuse_overlap(table: pd.DataFrame) -> None:
+    """Raise HpcprofError, which names the busiest rank, if most steps begin in the first half of others."""
+    rows = table.assign(end_ns=table["start_ns"] + table["duration_ns"])
+    by_step = rows.groupby("step")
+    first = by_step["start_ns"].min().sort_values()
+    length = (by_step["end_ns"].max() - first).loc[first.index]
+    if len(first) < 2 or first.diff().median() >= 0.5 * length.median():
+        return
+    busy = rows[rows["kind"] == "compute"].groupby("rank")["duration_ns"].sum()
+    busy = (100 * busy / (rows["end_ns"].max() - first.iloc[0])).sort_values()
+    who = f": {named_ranks([int(busy.index[-1])])} computes most, {busy.iloc[-1]:.1f} % of the time"
+    overlap = "nothing can be replayed: the steps overlap, so that none has a time of its own"
+    raise HpcprofError(f"{overlap}{who if len(busy) else ''}.")
 
 
 def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:

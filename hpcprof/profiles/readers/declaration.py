@@ -173,11 +173,13 @@ class Reader:
 
 REPLACED = "which rocprofv3 has replaced: record it with rocprofv3 --sys-trace"
 """The remedy for files of the first rocprof."""
+_HPCTOOLKIT = "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it"
+_RECORD_MPI = "record the program with hpcprof run --profiler eztrace, nsys or scorep"
+_MPIP = f"a report of mpiP without times of events: {_RECORD_MPI}"
+_TAU_OTF2 = "TAU_TRACE=1 and TAU_TRACE_FORMAT=otf2 have it record a trace"
+_NVPROF = "a profile of nvprof, which Nsight Systems has replaced: record it again with nsys profile"
 _FOREIGN = {
-    **dict.fromkeys(
-        (".nvprof", ".nvvp", ".cuprof"),
-        "a profile of nvprof, which Nsight Systems has replaced: record it again with nsys profile",
-    ),
+    **dict.fromkeys((".nvprof", ".nvvp", ".cuprof"), _NVPROF),
     **dict.fromkeys(
         (".qdrep", ".qdstrm"),
         "a report of Nsight Systems before 2021: write it again with nsys export --type sqlite",
@@ -190,18 +192,15 @@ _FOREIGN = {
         "a trace for Perfetto: rocprofv3 --output-format rocpd writes one with all that is recorded",
     ),
     ".parquet": "no table of operations, which has columns rank, step, name, kind, start_ns and duration_ns",
-    ".metric-db": "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it",
+    ".metric-db": _HPCTOOLKIT,
     ".pfw": "a trace of DFTracer, which hpcprof does not read: Perfetto shows it",
     ".sts": "the index of a log of Charm++, which hpcprof does not read: Projections shows it",
     ".cali": "a profile of Caliper, which hpcprof does not read: cali-query shows it",
+    ".mpip": _MPIP,
+    **dict.fromkeys((".clog2", ".slog2"), f"a log of MPE for Jumpshot: {_RECORD_MPI}"),
+    **dict.fromkeys((".stf", ".prot"), f"a trace of Intel's Trace Collector: {_RECORD_MPI}"),
+    **dict.fromkeys((".edf", ".trc"), f"a trace of TAU in its own format: {_TAU_OTF2}"),
 }
-_KIND_BY_BEGINNING = {
-    b"HPCTOOLKIT": "a database of HPCToolkit, which hpcprof does not read: hpcviewer shows it",
-    b"PERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
-}
-"""Kinds of files whose suffixes, ``.db`` and ``.data``, tell nothing."""
-
-
 _HEAD_BYTES = 1 << 18
 _RECORD_ANEW = "record the program with nsys profile or rocprofv3"
 _TRACES = {
@@ -229,35 +228,38 @@ _TRACES = {
     "times: open the profiler's trace of the same run",
 }
 """Kinds of JSON files by what is in their beginning."""
-_TABLES = {
-    rb'"?Index"?,"?KernelName"?,': f"a table of rocprof, {REPLACED}",
-    rb'"?Name"?,"?Calls"?,"?TotalDurationNs"?,': "a summary of rocprof without times of events: record a "
+_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|\d+)", re.IGNORECASE)
+_TEXTS = {
+    rb"\AHPCTOOLKIT": _HPCTOOLKIT,
+    rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
+    rb"\Agmon\x01|\A(?:Flat profile:|\s*Call graph \(explanation follows\))": "a profile of gprof, "
+    "which hpcprof does not read: gprof shows it",
+    rb"\A(?:# callgrind format|version: \d+\ncreator: callgrind|events: Ir)": "a profile of Callgrind, "
+    "which hpcprof does not read: KCachegrind shows it",
+    rb"^@ mpiP": _MPIP,
+    rb"^##IPMv": f"a report of IPM without times of events: {_RECORD_MPI}",
+    rb'\A"?Index"?,"?KernelName"?,': f"a table of rocprof, {REPLACED}",
+    rb'\A"?Name"?,"?Calls"?,"?TotalDurationNs"?,': "a summary of rocprof without times of events: record a "
     "trace with rocprofv3 --sys-trace",
-    rb'"?Time \(%\)"?,"?Total Time \(ns\)"?,': "a summary of nsys stats without times of events: "
+    rb'\A"?Time \(%\)"?,"?Total Time \(ns\)"?,': "a summary of nsys stats without times of events: "
     "give the report or its *.sqlite",
-    rb"\d+ templated_functions": "a profile of TAU without times of events: TAU_TRACE=1 and "
-    "TAU_TRACE_FORMAT=otf2 have it record a trace",
-    rb"Timestamp \(n?s\), ?Event Type,": "a table of Pipit, which hpcprof does not read: open the trace that "
-    "it was made from",
-    rb"Dispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze shows; "
-    "hpcprof reads traces and counters that rocprofv3 records itself",
+    rb"\A\d+ templated_functions": f"a profile of TAU without times of events: {_TAU_OTF2}",
+    rb"\ATimestamp \(n?s\), ?Event Type,": "a table of Pipit, which hpcprof does not read: open the trace "
+    "that it was made from",
+    rb"\ADispatch_ID,GPU_ID,Grid_Size,": "a table of rocprofiler-compute, which rocprof-compute analyze "
+    "shows; hpcprof reads traces and counters that rocprofv3 records itself",
+    rb"^==\d+== (?:NVPROF is profiling|Profiling (?:application|result))": _NVPROF,
 }
-"""Kinds of CSV files by how their header begins."""
-_NVPROF = re.compile(rb"^==\d+== (?:NVPROF is profiling|Profiling (?:application|result))", re.MULTILINE)
-"""A line that nvprof prints, between those of the program."""
+"""Kinds of other files by how they begin, or by a line that a tool prints between those of the program."""
 
 
 def foreign_kind(path: Path) -> str:
     """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
     if not path.name.lower().endswith((".json", ".json.gz")) or not path.is_file():
         kind = _FOREIGN.get(path.suffix.lower(), "")
-        if path.suffix in (".db", ".data") and path.is_file():
-            head = content_of(path, 16)
-            kind = next((kind for start, kind in _KIND_BY_BEGINNING.items() if head.startswith(start)), "")
-        if path.suffix in (".csv", ".log", ".out", ".txt", ".0") and path.is_file():
+        if _TEXT_SUFFIX.fullmatch(path.suffix) and path.is_file():
             head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
-            kind = next((kind for start, kind in _TABLES.items() if re.match(start, head)), "")
-            kind = _FOREIGN[".nvprof"] if _NVPROF.search(head) else kind
+            kind = next((kind for text, kind in _TEXTS.items() if re.search(text, head, re.MULTILINE)), kind)
         return kind
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"

@@ -188,13 +188,17 @@ def _check_rows(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _one_after_another(rows: pd.DataFrame) -> pd.Series:
-    """Return the starts; where each step counts from its beginning, the steps follow each other."""
+    """Return the starts; where each step counts from its beginning, the steps follow each other.
+
+    Steps of a pipeline overlap on one clock, too, but not those of its last stage.
+    """
     end = rows["start_ns"] + rows["duration_ns"]
-    first = rows.groupby("step")["start_ns"].min()
-    last = end.groupby(rows["step"]).max()
-    length = float((last - first).median())
-    if len(first) > 1 and float(first.diff().median()) < _MAX_STEP_RATIO * length:
+    by_rank = rows.assign(end_ns=end).groupby(["rank", "step"])
+    first, last = by_rank["start_ns"].min(), by_rank["end_ns"].max()
+    apart = first.groupby("rank").diff().groupby("rank").median()
+    if (apart < _MAX_STEP_RATIO * (last - first).groupby("rank").median()).all():
         # The origin of each step is its beginning, not its first operation.
+        last = end.groupby(rows["step"]).max()
         begin = (last.cumsum() - last).to_dict()
         return rows["start_ns"] + rows["step"].map(begin).astype(np.int64)
     return rows["start_ns"]

@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.predict import operation_causes, operation_graph
 from hpcprof.analysis.predict.operation_causes import explain_operations, what_if_operations
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.operations.table import read_tables
 from hpcprof.profiles.timeline import Floats
 
@@ -110,6 +110,21 @@ def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
 def test_a_change_of_something_else_is_refused(job: pd.DataFrame, change: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         what_if_operations(job, parse_changes([change]))
+
+
+def test_steps_that_overlap_are_not_replayed_and_the_busiest_rank_is_named() -> None:
+    # Four stages hand on a task every 10 us; the third works all the time.
+    times = [3000, 6000, 10000, 5000]
+    rows = [
+        {"rank": rank, "step": step, "name": f"stage{rank}", "kind": "compute", "duration_ns": took}
+        | {"start_ns": 10000 * (step + rank), "stage": rank}
+        for step in range(30)
+        for rank, took in enumerate(times)
+    ]
+    with pytest.raises(
+        HpcprofError, match=r"the steps overlap.*: rank 2 computes most, 92\.3 % of the time\.$"
+    ):
+        explain_operations(pd.DataFrame(rows))
 
 
 def test_of_countless_names_those_that_deviate_most_are_replayed(

@@ -58,6 +58,20 @@ def test_steps_whose_times_count_from_their_beginning_follow_each_other(tmp_path
     assert damaged == 0
 
 
+def test_steps_that_overlap_on_one_clock_keep_their_times(tmp_path: Path) -> None:
+    # A pipeline of three stages, each of which works on another step.
+    rows = pd.DataFrame(
+        [
+            {"rank": rank, "step": step, "name": "task", "kind": "compute", "duration_ns": 9}
+            | {"start_ns": 10**12 + 10 * (step + rank)}
+            for rank in range(3)
+            for step in range(5)
+        ]
+    )
+    table, _ = read_table(written(tmp_path, rows, "timers.csv"))
+    assert table["start_ns"].tolist() == rows["start_ns"].tolist()
+
+
 def test_other_columns_in_seconds_are_read(tmp_path: Path) -> None:
     rows = ROWS.drop(columns=["kind", "peer"]).rename(
         columns={"name": "optype", "start_ns": "start_ts", "duration_ns": "duration"}
