@@ -486,9 +486,12 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     difference = wall - measured
     share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
     word = "more" if difference > 0 else "less"
+    comparison = f"That is {format_ns(abs(difference))} or {share} {word} than"
+    if share == "0.0 %":
+        comparison = "That differs by less than 0.1 % from"
     return [
         f"The median step would take {format_ns(wall)} ({interval}).",
-        f"That is {format_ns(abs(difference))} or {share} {word} than the measured {format_ns(measured)}.",
+        f"{comparison} the measured {format_ns(measured)}.",
         _elapsed_text(prediction),
         *([_AS_RECORDED] if prediction.has_profiler_share else []),
         error,

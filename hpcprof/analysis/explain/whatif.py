@@ -53,8 +53,10 @@ def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]
     unchanged = replay.walls(replay.unchanged)
     moments = replay.moments(times) if changes else replay.unchanged
     predicted = replay.walls(moments)
+    steps = replay.elapsed(moments)
     elapsed, base_elapsed, measured_elapsed = (
-        float(replay.elapsed(moment).mean()) for moment in (moments, replay.unchanged, replay.graph.observed)
+        float(each.mean())
+        for each in (steps, replay.elapsed(replay.unchanged), replay.elapsed(replay.graph.observed))
     )
     base, wall = float(np.median(unchanged)), float(np.median(predicted))
     error = base - float(np.median(measured))
@@ -62,8 +64,8 @@ def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]
         # Contention is estimated, and the first and last steps are not typical.
         wall, elapsed = min(wall, base), min(elapsed, base_elapsed)
     uncertainty = Uncertainty(replay, replay.wall, abs(error))
-    apart = predicted - np.mean(predicted)
-    saving = uncertainty.of_saving(replay.measured, changed, base - wall, apart)
+    apart = predicted[: len(steps)]
+    saving = uncertainty.of_saving(replay.measured, changed, base - wall, apart - apart.mean())
     return Prediction(
         wall_p50_ns=round(wall),
         low_ns=round(max(0.0, base - saving.high)),
@@ -179,11 +181,13 @@ class _Changer:
         inside = self.removals.inside(place)
         call = np.concatenate((pieces.call[inside[pieces.place]], np.flatnonzero(inside[graph.calls.place])))
         call = np.unique(call[self.removals.of_ranks(graph.call_rank[call], ranks)])
-        call = call[graph.calls.before[call] != NONE]
         # The first call after a gap in an earlier step belongs to that one.
         step = graph.calls.step[call]
         group = graph.call_rank[call] * (int(step.max(initial=0)) + 2) + step
         first = call[np.append(True, group[1:] != group[:-1])[: len(call)]]
+        # Host time before the first call of all is in no step, unless there is one step alone.
+        begins = graph.calls.before[first] == NONE
+        first = first + begins if begins.all() else first[~begins]
         edges = self.removals.edge_of_call[EdgeKind.HOST][first]
         lag = times.lag.copy()
         lag[edges] += more_ns

@@ -67,6 +67,16 @@ def test_the_prediction_is_the_step_of_the_program_with_these_times(
     assert found.low_ns <= found.wall_p50_ns <= found.high_ns
 
 
+def test_time_before_the_first_call_of_the_capture_is_in_no_step() -> None:
+    copied = [Place("data", (Host(2 * MS), Launch(MS // 10), Wait())), *program()[1:]]
+    steps = inputs_of(simulate((copied, copied), STEPS))
+    before, after = (predict(steps, parse_changes(words)) for words in ([], ["range:data+40ms"]))
+    assert after.wall_p50_ns - before.wall_p50_ns == pytest.approx(40 * MS, rel=0.001)
+    assert after.elapsed_ns - before.elapsed_ns == pytest.approx(40 * MS, rel=0.001)
+    # The last step, whose next one is not known, does not widen the interval.
+    assert after.high_ns - after.low_ns < 12 * MS
+
+
 def test_a_rank_becomes_like_the_others() -> None:
     late = program(data=9 * MS, kernel=2 * MS)
     found = what_if("rank:1=median", ranks=(program(), late, program()))
