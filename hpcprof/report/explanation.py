@@ -226,7 +226,7 @@ def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
 def _measured_steps_text(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
-        return "no step was found, so all launched work is one: collect --step-range NAME chooses another"
+        return "no step was found, so the whole capture is one: collect --step-range NAME chooses another"
     noted = " that the program noted" if step.source == HOOK and not step.explained_steps else ""
     where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:

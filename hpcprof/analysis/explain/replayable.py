@@ -104,8 +104,13 @@ def replayable(
         return "no rank has a timeline"
     ranks = replayed_ranks(inputs.ranks, inputs.arrivals(), delays=_delays(inputs))
     if ranks and not any(timeline_of_rank[rank].operation_count for rank in ranks):
+        first = timeline_of_rank[ranks[0]]
         on_host = {rank: HostSteps.of(timeline_of_rank[rank]) for rank in ranks}
-        return _replayable_mpi(inputs, timeline_of_rank[ranks[0]], on_host)
+        length = sum(host.calls for host in on_host.values())
+        if 0 < length <= MOST_OPERATIONS and not any(map(len, on_host.values())):
+            first = with_capture_as_step(first)
+            on_host = {rank: HostSteps.of(with_capture_as_step(timeline_of_rank[rank])) for rank in ranks}
+        return _replayable_mpi(inputs, first, on_host)
     timelines = {rank: timeline_of_rank[rank] for rank in ranks}
     counts = [timeline.operation_count for timeline in timelines.values()]
     is_short = min(counts) > 0 and sum(counts) <= MOST_OPERATIONS

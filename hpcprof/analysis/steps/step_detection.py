@@ -9,6 +9,7 @@ import numpy as np
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.launch_steps import launch_step_candidates, launch_steps
 from hpcprof.analysis.steps.mpi_steps import (
+    OWN_SEQUENCE,
     MpiStep,
     communicating_time,
     mpi_step_candidates,
@@ -79,6 +80,9 @@ _XLA = "XLA"
 _MIN_INSIDE_SHARE, _MIN_EXECUTIONS = 0.9, 1.5
 """Minimum share of the executions of a program that lie among those of another, for a part of its step, and
 their minimum number for each of the other's: some of these may belong to a warm-up."""
+
+_MAX_UNEQUAL = 1.25
+"""Maximum ratio of the numbers of steps of two ranks that each repeat a sequence of their own."""
 
 ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
 
@@ -171,6 +175,11 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
             by_name = {name: ones for name, ones in by_name.items() if len(ones) == len(candidates)}
         if source == LAUNCHES and sum(map(len, by_name.values())) < len(candidates):
             by_name = {}
+        if source == MPI:
+            # Workers of a master serve by their own sequences, which are no steps of the whole.
+            numbers = sorted(step.instances for step in by_name.get(OWN_SEQUENCE, ()))
+            if numbers and (len(numbers) < len(candidates) or numbers[-1] > _MAX_UNEQUAL * numbers[0]):
+                del by_name[OWN_SEQUENCE]
         if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
             most = [name for name, ones in by_name.items() if 2 * len(ones) > len(candidates)]

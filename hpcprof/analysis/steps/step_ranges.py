@@ -30,7 +30,7 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Ints, Ranges, StepRange, Timeline, concatenate
+from hpcprof.profiles.timeline import ApiCalls, Ints, MpiCalls, Ranges, StepRange, Timeline, concatenate
 
 OUTSIDE = -1
 """Stands for the step of a moment outside the steps."""
@@ -114,13 +114,18 @@ def steps_of(timeline: Timeline) -> Steps:
 
 
 def with_capture_as_step(timeline: Timeline) -> Timeline:
-    """Return a timeline with a range over all of its work on the GPU, with its launches, as the only step."""
+    """Return a timeline with a range over all of its work on the GPU, with its launches, as the only step.
+
+    Without work on a GPU, the step is from the first call of MPI to the last one.
+    """
     start, end = timeline.of_operations("start", "end")
-    calls = timeline.calls.take(np.unique(launch_calls(timeline)[launch_calls(timeline) != NO_CALL]))
+    calls: ApiCalls | MpiCalls = timeline.mpi_calls
+    if len(start):
+        calls = timeline.calls.take(np.unique(launch_calls(timeline)[launch_calls(timeline) != NO_CALL]))
     if not len(calls):
         return timeline
     first = int(np.argmin(calls.start))
-    begin, last = min(start.min(), calls.start[first]), max(end.max(), calls.end.max())
+    begin, last = min([*start, calls.start[first]]), max([*end, calls.end.max()])
     values = (begin, last, calls.process[first], calls.thread[first], len(timeline.strings))
     whole = Ranges(*map(np.atleast_1d, values))
     ranges = concatenate(Ranges, (timeline.ranges, whole))

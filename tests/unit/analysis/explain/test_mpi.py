@@ -459,6 +459,14 @@ def test_a_balanced_program_has_no_finding(body: Body) -> None:
     assert found.step.replay_error_pct < 0.1
 
 
+def test_a_capture_without_steps_is_explained_as_one() -> None:
+    found = simulate(RANKS, 2, halo(2, 4 * MS)).explain()
+    assert (found.step.source, found.step.explained_steps) == ("capture", 1)
+    first = found.shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (2,))
+    assert first.saving_ns == pytest.approx(8 * MS, rel=0.05)
+
+
 @pytest.mark.parametrize("program", [halo, shift, wavefront, farm])
 def test_work_that_varies_by_chance_makes_no_rank_late(
     program: Callable[..., Body], monkeypatch: pytest.MonkeyPatch

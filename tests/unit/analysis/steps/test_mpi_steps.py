@@ -10,9 +10,16 @@ import pytest
 
 from hpcprof.analysis.steps.mpi_steps import OWN_SEQUENCE, mpi_step_candidates, sequence_text
 from hpcprof.analysis.steps.phases import phases
-from hpcprof.analysis.steps.step_detection import MPI, REPEATS, common_step_range, step_candidates
+from hpcprof.analysis.steps.step_detection import (
+    MPI,
+    REPEATS,
+    StepCandidate,
+    common_step_range,
+    step_candidates,
+)
 from hpcprof.analysis.steps.step_ranges import no_steps, step_ranges, steps_of
 from hpcprof.profiles.timeline import StepRange, Timeline
+from hpcprof.results.collect.step_choice import StoredStepRanges
 from tests.unit.analysis.mpi.programs import Program, receive, send
 
 Step = Callable[["Loop", int, int], int]
@@ -153,6 +160,25 @@ def test_ranks_that_never_all_meet_take_their_own_sequence() -> None:
     assert [len(one) for one in starts] == [7] * 3
     first = loop.timelines()[1]
     assert sequence_text(first, OWN_SEQUENCE) == "MPI_Recv, MPI_Send"
+
+
+@pytest.mark.parametrize(
+    ("instances", "name"), [((0, 90, 92), ""), ((300, 90, 92), ""), ((90, 91, 100), OWN_SEQUENCE)]
+)
+def test_sequences_of_workers_are_no_steps_of_all_ranks(instances: tuple[int, ...], name: str) -> None:
+    candidates = {
+        rank: [StepCandidate(OWN_SEQUENCE, MPI, count, 90.0)] if count else []
+        for rank, count in enumerate(instances)
+    }
+    assert common_step_range(candidates) == name
+    rows = {
+        rank: [
+            {"range": one.name, "source": one.source, "instances": one.instances, "coverage_pct": 90.0}
+            for one in ones
+        ]
+        for rank, ones in candidates.items()
+    }
+    assert {*StoredStepRanges(rows).agreed().values()} == {name}
 
 
 def test_long_work_before_the_loop_is_no_step() -> None:
