@@ -85,6 +85,12 @@ def visible(text: str) -> str:
     return text.translate(_ON_ONE_LINE)
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """Return a text without its middle if it has more than ``most`` characters."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
 def format_flops(per_second: float) -> str:
     """Return a rate of floating-point operations with four significant digits, ``"45.36 TFLOP/s"``."""
     size, unit = next((u for u in _RATE_UNITS if abs(per_second) >= u[0]), _RATE_UNITS[-1])

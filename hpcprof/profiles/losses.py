@@ -144,7 +144,7 @@ class Loss:
         if self.kind is LossKind.MISSING and self.subject in _OF_SUBJECT:
             return _OF_SUBJECT[self.subject]
         if self.kind is LossKind.MISSING and self.count == self.of:
-            return f"Record the work of the GPU: {RECORD_KERNELS}. {_SUPPORT_REMEDY}"
+            return _NO_WORK
         return _REMEDIES.get(self.kind, "")
 
 
@@ -212,6 +212,10 @@ _LOST_WORDS = re.compile(
     re.IGNORECASE,
 )
 _SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."
+_NO_WORK = (
+    f"{_SUPPORT_REMEDY} nsys and PyTorch record the work of the GPU with the calls, if they support both; "
+    "rocprofv3 records it with --kernel-trace."
+)
 _UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
 _OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."

@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hpcprof.analysis.explain.cause import Cause, Trait, cause_names, cause_of, is_a
+from hpcprof.analysis.explain.cause import WHOLE_PLACES, Cause, Trait, cause_names, cause_of, is_a
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence import plain_figure
 from hpcprof.analysis.explain.explanation import (
@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     NO_GPU,
     PAGES,
+    REST,
     TYPICAL,
     WAITING,
     Explanation,
@@ -26,7 +27,7 @@ from hpcprof.analysis.explain.explanation import (
     StepSummary,
 )
 from hpcprof.analysis.stalls.evidence import Stall, describe
-from hpcprof.common.units import counted, format_ns, listed, named_ranks, visible
+from hpcprof.common.units import counted, format_ns, listed, named_ranks, shortened, visible
 
 _LABELS = 12
 _INDENT = 3
@@ -45,6 +46,7 @@ _MOSTLY_COMPUTE = 80.0
 _OUTSIDE_PLACES = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
 
+_LAUNCHED_WORK = "the launched work"
 _AS_RECORDED = (
     "These times are as recorded, with the profiler's share; explain prices causes without it "
     "(explain --as-recorded: with it)."
@@ -280,7 +282,7 @@ def _nothing(explanation: Explanation) -> str:
         if reason == NO_GPU:
             return f"Nothing was found that surely shortens a step: {visible(reason)}."
         return f"No cause could be judged: {visible(reason)}."
-    whole = "the capture" if explanation.step.source == CAPTURE else "a step"
+    whole = _LAUNCHED_WORK if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
@@ -323,7 +325,10 @@ def named(finding: Finding, explanation: Explanation) -> str:
 
 def _place(finding: Finding) -> str:
     """Return the place of a finding in words, also where the whole step has no range to name it."""
-    return "the step" if finding.where == "step" else visible(finding.where)
+    place = finding.where
+    if place and finding.cause != Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
+        place = shortened(WHOLE_PLACES.get(place, place))
+    return visible(place)
 
 
 def place_text(finding: Finding, explanation: Explanation) -> str:
@@ -386,7 +391,7 @@ def saved(finding: Finding, explanation: Explanation | None = None) -> str:
     if finding.saving_ns is None:
         return "memory, not time" if is_a(finding.cause, Trait.MEMORY) else "cost unknown"
     whole = explanation is not None and explanation.step.source == CAPTURE
-    text = f"{format_ns(finding.saving_ns)} of {'the capture' if whole else 'each step'}"
+    text = f"{format_ns(finding.saving_ns)} of {_LAUNCHED_WORK if whole else 'each step'}"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"
     if finding.saving_low_ns is not None and finding.saving_high_ns is not None:
@@ -461,7 +466,8 @@ def in_short(explanation: Explanation) -> list[str]:
     step = explanation.step
     takes = [*_takes(step, step.priced_ns)] if step.priced_ns is not None else []
     priced = takes if step.is_alone else takes[1:] if lines else []
-    return [*_slower(explanation), *priced, *(lines or [_nothing(explanation)])]
+    uncovered = [f"{_capital(row.reason)}." for row in explanation.not_judged if row.what == REST]
+    return [*_slower(explanation), *priced, *(lines or [_nothing(explanation)]), *uncovered]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:

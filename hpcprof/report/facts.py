@@ -18,6 +18,7 @@ from hpcprof.common.units import (
     format_ns,
     listed,
     named_ranks,
+    shortened,
     visible,
 )
 from hpcprof.report.contents import Contents
@@ -239,12 +240,12 @@ def step_range(
     # Ranges that only repeat come after those that could be found.
     ordered = sorted(rows, key=lambda row: row["source"] == "repeats")
     other_ranges = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
-    possible = listed([*map(visible, other_ranges)], _OTHER_RANGES)
+    possible = listed([visible(shortened(name)) for name in other_ranges], _OTHER_RANGES)
     if not chosen:
-        first = shlex.quote(other_ranges[0])
-        return (
-            f"none found: figures are per capture; possible: {possible}; {collect} --step-range {first} "
-            "takes the first"
+        first = other_ranges[0]
+        command = f"; {collect} --step-range {shlex.quote(first)} takes the first"
+        return f"none found: figures are per capture; possible: {possible}" + (
+            command if shortened(first) == first else ""
         )
     range_texts = [
         _of_range(name, [row for row in chosen if row["range"] == name], steps or {}) for name in names
@@ -259,7 +260,7 @@ def _of_range(name: str, rows: list[Row], steps: Mapping[int, int]) -> str:
     where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
     if any(steps.get(row["rank"], row["instances"]) != row["instances"] for row in rows):
         where += f" ({_range_text([steps.get(row['rank'], 0) for row in rows])} steps)"
-    return ", ".join(filter(None, [visible(name), how, f"{number} {where}"]))
+    return ", ".join(filter(None, [visible(shortened(name)), how, f"{number} {where}"]))
 
 
 def _range_text(counts: Collection[int]) -> str:

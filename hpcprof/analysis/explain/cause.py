@@ -21,6 +21,7 @@ from hpcprof.analysis.explain.causes import BUILT_IN
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.plugins import CAUSES as PLUGIN_GROUP
 from hpcprof.common.plugins import has_plugins, load_plugin, plugin_names
+from hpcprof.common.units import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +93,9 @@ def for_device(advice: str, device: str) -> str:
         advice = re.sub(pattern, word, advice)
     return advice
 
+
+WHOLE_PLACES = {"": "the step", "step": "the step", "capture": "the program"}
+"""The words for places that are the whole of what is judged."""
 
 Stack = Literal["", "jax", "mpi", "cuda", "graph"]
 """The stack of a program: JAX, MPI without a GPU, CUDA without PyTorch, or, empty, PyTorch; ``graph`` if it
@@ -236,7 +240,7 @@ class CauseDeclaration:
         )
         chosen = advice or (self.remedy_in_turn if in_turn else "") or chosen
         subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
-        advice_text = chosen.format(where=where or "the step", ranks=subject)
+        advice_text = chosen.format(where=WHOLE_PLACES.get(where, shortened(where)), ranks=subject)
         # Such a place says where it is.
         return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", advice_text)
 

@@ -226,7 +226,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     quiet = is_mpi or replay.recorded is not None
     covered = float(series.wall.sum()) if len(series.wall) else recorded_elapsed
     breakdown = inputs.tables["breakdown"]
-    capture_notes = (*moving_pages(breakdown, inputs.tables["memops"]), *rest_of_capture(breakdown, covered))
+    capture_notes = (
+        *moving_pages(breakdown, inputs.tables["memops"]),
+        *rest_of_capture(breakdown, covered, bool(len(series.wall))),
+    )
     unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(order_findings(findings, elapsed, kind_of), inputs.tables)
     explanation = Explanation(tuple(findings), tuple(hiding), unjudged, summary)

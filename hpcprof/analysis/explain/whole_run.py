@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.explanation import (
     IDLE,
     LEAST_ESTIMATE_PCT,
     PAGES,
+    REST,
     WAITING,
     Evidence,
     Finding,
@@ -43,6 +44,8 @@ _MIN_MOVING_SHARE = 0.03
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
+
+_SENTENCE_END = re.compile(r"(?<=\.) ")
 
 _KEEP_ON_GPU = (
     "Keep data on the GPU between kernels (OpenMP: target enter data, or one target data region around the "
@@ -187,18 +190,20 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
         )
 
 
-def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float) -> Iterator[NotJudged]:
+def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:
     """Yield how much of the time on the GPU the steps leave out, if it is much.
 
-    ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together.
+    ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together or, without
+    ``steps``, of the launched work.
     """
     span = float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
     if covered_ns < _MAX_COVERED_SHARE * span:
-        covered = f"{format_ns(covered_ns)} of the {format_ns(span)}"
+        subject = "steps cover" if steps else "launched work covers"
         yield NotJudged(
-            "rest of the capture",
-            f"the steps cover {covered} from the first operation of the GPU to the last "
-            f"({100 * covered_ns / span:.0f} %): what is outside, or has no recorded launch, is in no saving",
+            REST,
+            f"the {subject} {format_ns(covered_ns)} of the {format_ns(span)} from the first operation of the "
+            f"GPU to the last ({100 * covered_ns / span:.0f} %): what is outside, or has no recorded launch, "
+            "is in no saving",
         )
 
 
@@ -236,12 +241,12 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
         missing = tuple(largest("rank_collectives", "world_ranks", rows)[:1])
     rank_losses = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
     sentences = [loss.sentence for _, loss in sum_losses(rank_losses)]
-    remedies = [*dict.fromkeys(loss.remedy for _, loss in rank_losses if loss.remedy)]
+    remedies = [part for _, loss in rank_losses for part in _SENTENCE_END.split(loss.remedy) if part]
     if inputs.coverage or not remedies:
         remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
-    where, remedy = "; ".join(sentences), " ".join(remedies)
+    where, remedy = "; ".join(sentences), " ".join(dict.fromkeys(remedies))
     yield Finding(
         Cause.CAPTURE_INCOMPLETE, lacking or inputs.ranks, where, *_NO_SAVING, missing, remedy, "high"
     )

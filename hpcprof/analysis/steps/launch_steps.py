@@ -61,8 +61,9 @@ _MAX_PERIOD_DIFFERENCE, _MIN_SIMILAR_SHARE, _USUAL_TIME = 0.25, 0.7, 0.5
 """Maximum share of launches by which alike periods differ from the median period, and minimum shares of alike
 periods, and of their time, for a step."""
 
-_FEWEST_SIZES = 3
-"""Minimum number of sizes of a kernel, each in launches one after another, for layers."""
+_FEWEST_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
+"""Minimum number of sizes of a kernel, or of an operator's inputs, for layers, and their maximum share of
+the launches."""
 
 _LONGER = 4.0
 """Maximum length of the first and the last period over the median: programs load and compile at first."""
@@ -86,7 +87,7 @@ class _Launched(Table):
     work: Ints
     """Time that the launched kernels and graphs take, in ns."""
     blocks: Ints
-    """Number of thread blocks of the first operation; 0 for copies."""
+    """Number of thread blocks of the first operation, 0 for copies; the shapes of an operator's inputs."""
 
 
 class _Sequence(msgspec.Struct, frozen=True):
@@ -154,8 +155,8 @@ def _outermost_operators(timeline: Timeline) -> _Sequence | None:
     ended = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(table.end)[:-1])
     table = table.take(np.flatnonzero(table.start >= ended))
     names, kind = number_texts(timeline, table.name)
-    length, nothing = table.end - table.start, np.zeros(len(table), np.int64)
-    launched = _Launched(table.start, table.end, table.thread, kind, kind, table.start, length, nothing)
+    length = table.end - table.start
+    launched = _Launched(table.start, table.end, table.thread, kind, kind, table.start, length, table.dims)
     return _Sequence(launched, process, tuple(f"{OPERATOR}{name}" for name in names))
 
 
@@ -199,8 +200,10 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
         if len(candidates) >= _MAX_MARKS or (candidates and count[number] > _SAME_COUNT * candidates[0][0]):
             break
         marks = _regular_marks(launched, np.flatnonzero(launched.kind == number))
-        if len(marks) <= MIN_INSTANCES or _are_layers(launched.blocks[marks]):
+        if len(marks) <= MIN_INSTANCES:
             continue
+        if _are_layers(launched.blocks[marks]):
+            break  # Whatever occurs more often is inside a layer.
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
         if covered >= _MIN_COVERED_SHARE:
@@ -211,10 +214,12 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
     return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
 
 
-def _are_layers(blocks: Ints) -> bool:
-    """Return whether sizes of a kernel follow each other as in layers of a network, and none returns."""
-    sizes = 1 + np.count_nonzero(np.diff(blocks))
-    return bool(sizes >= _FEWEST_SIZES and sizes == len(distinct(blocks)))
+def _are_layers(sizes: Ints) -> bool:
+    """Return whether sizes are as in layers of a network: they repeat, and those of its end are others."""
+    different, third = len(distinct(sizes)), len(sizes) // 3
+    changes = 1 + np.count_nonzero(np.diff(sizes))
+    follow = changes == different or not np.isin(sizes[:third], sizes[-third:]).any()
+    return bool(_FEWEST_SIZES <= different <= _MAX_SIZES_SHARE * len(sizes) and follow)
 
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:

@@ -57,6 +57,12 @@ def plain_name(name: str) -> str:
     return _COMPILED_NAME.sub(r"\1", _EMITTED_NAME.sub("", name))
 
 
+def names_part(name: str) -> bool:
+    """Return whether the last number of a name is that of a part of the model: ``TransformerLayer_3``."""
+    match = _NUMBERED_NAME.fullmatch(name)
+    return match is not None and _PART.search(match[1]) is not None
+
+
 def with_counter(name: str) -> str:
     """Return a name with ``N`` for its last number, unless that names a part: ``step N`` of ``step 17``."""
     return _counters([plain_name(name)])[0][0]

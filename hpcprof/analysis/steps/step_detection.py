@@ -15,7 +15,7 @@ from hpcprof.analysis.steps.mpi_steps import (
     mpi_step_candidates,
     share_begun_inside,
 )
-from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
+from hpcprof.analysis.steps.range_names import PROFILER_STEP, names_part, range_names, with_counter
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
@@ -53,6 +53,9 @@ _MIN_MARKERS = 3
 
 _MODULE = re.compile(r"\w\.\d+(?![\w])")
 """A part of a model by its path: ``blocks.10`` in ``FSDP::pre_forward (blocks.10.mlp)``."""
+
+_FEWEST_PARTS = 2
+"""Minimum number of numbered parts of a model (``layer 3``) that begin in few periods each, for layers."""
 
 _LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:", "<unknown>")
 
@@ -237,13 +240,15 @@ def _are_layers(timeline: Timeline, name: str) -> bool:
     """Return whether periods of launches are layers of one step: most modules begin in a few of them only."""
     periods, _ = launch_steps(timeline, name)
     names, index = step_names(timeline)
-    modules = [number for number, text in enumerate(names) if _MODULE.search(text)]
-    rows = np.flatnonzero(np.isin(index, modules))
-    period = np.searchsorted(periods.start, timeline.ranges.start[rows], side="right") - 1
-    inside = (period >= 0) & (period < len(periods))
-    begun, _ = numbered_rows(index[rows][inside], period[inside])
-    times = np.unique(begun[:, 0], return_counts=True)[1]
-    return len(times) >= MIN_INSTANCES and bool(2 * np.median(times) < len(periods))
+    for is_part, least in ((names_part, _FEWEST_PARTS), (_MODULE.search, MIN_INSTANCES)):
+        rows = np.flatnonzero(np.isin(index, [i for i, text in enumerate(names) if is_part(text)]))
+        period = np.searchsorted(periods.start, timeline.ranges.start[rows], side="right") - 1
+        inside = (period >= 0) & (period < len(periods))
+        begun, _ = numbered_rows(index[rows][inside], period[inside])
+        times = np.unique(begun[:, 0], return_counts=True)[1]
+        if len(times) >= least and 2 * np.median(times) < len(periods):
+            return True
+    return False
 
 
 def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:

@@ -403,7 +403,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         raise HpcprofError(
             f"{run.id} has no timelines to explain: profile it with Nsight Systems or the PyTorch profiler."
         )
-    communication = run_communication(run, store)
+    communication, stored = run_communication(run, store), store.run(run.id)
     return ExplainInputs(
         ranks=tuple(sorted(data.timeline_ranks)),
         read=data.read,
@@ -415,7 +415,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         aligned=communication.clocks.aligned,
         matches=communication.matches,
         arrivals=communication.arrivals,
-        world_size=max(_world_size(run), communication.size),
+        world_size=max(_world_size(run), communication.size, (stored.ranks if stored else None) or 0),
         gpus=_gpus(run, store),
     )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
 
-from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.cause import Cause, cause_of
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
     GIVEN,
     IDLE,
+    REST,
     TYPICAL,
     WAITING,
     CallCost,
@@ -301,8 +303,28 @@ def test_ranks_are_named_where_they_are_not_all() -> None:
 
 def test_a_capture_without_steps_has_savings_of_the_capture() -> None:
     whole = explained(finding(13, 11), step=replace(STEP, source="capture"))
-    assert "13.00 ms of the capture, 13.0 %" in in_short(whole)[0]
-    assert any("saving      13.00 ms of the capture" in line for line in text(whole))
+    assert "13.00 ms of the launched work, 13.0 %" in in_short(whole)[0]
+    assert any("saving      13.00 ms of the launched work" in line for line in text(whole))
+    kernel = replace(whole.step, kernel=MainKernel("add", 100.0, "", measurable=False))
+    rest = NotJudged(REST, "the launched work covers 2 of 10 ms")
+    nothing, covered = in_short(replace(explained(step=kernel), not_judged=(rest,)))
+    assert nothing.endswith("shorten the launched work by 3 % or more. add takes 100 % of it.")
+    assert covered == "The launched work covers 2 of 10 ms."
+
+
+def test_long_names_are_shortened_in_places_and_remedies() -> None:
+    name = f"begin {'x' * 500} end"
+    lines = in_short(explained(replace(finding(13), where=name)))
+    assert all(len(line) < 250 for line in lines) and "begin x" in lines[0] and "x end" in lines[0]
+    remedy = cause_of(Cause.HOST_WORK).advise(name, (0,))
+    assert len(remedy) < 250 and "begin x" in remedy
+    assert "of the program" in cause_of(Cause.HOST_WORK).advise("capture", (0,))
+
+
+@pytest.mark.parametrize("cause", [Cause.STEP_SPIKES, Cause.STEP_DRIFT, Cause.HOST_WORK])
+def test_programs_of_cuda_alone_are_not_advised_about_python(cause: Cause) -> None:
+    advice = cause_of(cause).advise("step", (0,), stack="cuda")
+    assert not re.search(r"gc\.|tensor|allocator|worker", advice)
 
 
 def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:

@@ -162,6 +162,8 @@ def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
         "hpcprof collect --step-range a takes the first"
     )
     assert step_range([]) == ""
+    long = step_range(ranges((0, f"begin{'x' * 500}end", "repeats", 9, 0)))
+    assert len(long) < 250 and "beginx" in long and long.endswith("xend")
 
 
 def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest() -> None:

@@ -67,6 +67,10 @@ HOST_WORK = CauseDeclaration(
     "collection, logging",
     remedy="Move the work of {where} off the step's path: prepare it in workers or a thread ahead of the "
     "step, or do it less often.",
+    remedies={
+        "cuda": "Do the work of {where} in a thread, while the GPU works on what was launched before, or "
+        "less often.",
+    },
     place_remedies=(
         PlaceRemedy(
             INPUT,

@@ -12,8 +12,11 @@ STEP_SPIKES = CauseDeclaration(
         "jax": "Look at what happens in these steps only: compilation for a new shape "
         "(jax.config.update('jax_log_compiles', True) names it), checkpoints, evaluation, garbage "
         "collection.",
-        "mpi": "Look at what happens in these steps only: output, checkpoints, more iterations of a solver, "
-        "a new partition of the work; and at other processes on the cores.",
+        **dict.fromkeys(
+            ("mpi", "cuda"),
+            "Look at what happens in these steps only: output, checkpoints, more iterations of a solver, a "
+            "new partition of the work; and at other processes on the cores.",
+        ),
     },
     traits=frozenset({Trait.SINGLE_STEPS, Trait.MAY_BE_WAITING}),
     has_slice=False,
@@ -31,8 +34,11 @@ STEP_DRIFT = CauseDeclaration(
         "jax": "Look for what grows: lists of arrays that stay on the device, longer inputs, the number of "
         "compiled shapes; and check the clocks (hpcprof doctor), and what else runs there (--analysis "
         "neighbours).",
-        "mpi": "Look for what grows: particles or cells of a rank, iterations of a solver, lists that are "
-        "never emptied; and at the clocks of the nodes.",
+        **dict.fromkeys(
+            ("mpi", "cuda"),
+            "Look for what grows: particles or cells of a rank, iterations of a solver, lists that are never "
+            "emptied; and at the clocks of the nodes.",
+        ),
     },
     traits=frozenset({Trait.SINGLE_STEPS}),
     has_slice=False,

@@ -51,6 +51,8 @@ _HARMLESS = (
 whenever events come from before the start."""
 _AT_END = re.compile(r"CUPTI buffers: \d+ of \d+|incomplete CUPTI events dropped")
 """Warnings about the last events of a session, which come after the steps if the start-up hook ended it."""
+_NO_PAGES = re.compile("Unified Memory cannot be traced")
+"""The sentence about moves of pages, which mean nothing to a program without unified memory."""
 _WINDOW = "hpcprof.window"
 """The mark of the hook where the steps begin after which it ends the session."""
 _NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
@@ -187,13 +189,22 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
         another = processes and owner & _PID and owner not in processes
         if not speaks or (another and _NOTHING.search(text)):
             continue
-        harmless = (ended and _AT_END.search(text)) or any(
-            pattern.search(text) and (started or not needs_start) for pattern, needs_start in _HARMLESS
+        harmless = (
+            (ended and _AT_END.search(text))
+            or (_NO_PAGES.search(text) and not _uses_managed_memory(export))
+            or any(pattern.search(text) and (started or not needs) for pattern, needs in _HARMLESS)
         )
         # One line, without secrets, and of the paths only the names of the files.
         sentence = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
         counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, sentence] += 1
     return [Loss(kind, Subject.CAPTURE, count, None, text) for (kind, text), count in counts.items()]
+
+
+def _uses_managed_memory(export: NsysExport) -> bool:
+    names = export.table("StringIds")
+    return names is not None and any(
+        True for _ in names.rows(["value"], "WHERE value LIKE 'cu%AllocManaged%' LIMIT 1")
+    )
 
 
 def _has_window(export: NsysExport) -> bool:

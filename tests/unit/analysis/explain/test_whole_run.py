@@ -90,3 +90,10 @@ def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
         LossKind.DIAGNOSTIC, Subject.CAPTURE, "Not all OS runtime libraries events might have been collected."
     )
     assert "end by itself" in unflushed and "buffers" not in unflushed
+
+
+def test_two_losses_with_one_remedy_say_it_once() -> None:
+    unsupported = Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="Unable to trace the GPU.")
+    (finding,) = of_capture(inputs(0, (unsupported, Loss(LossKind.MISSING, Subject.LAUNCH, 1, 1))))
+    assert finding.remedy.count("Check that this profiler supports") == 1
+    assert "--kernel-trace" in finding.remedy and "--trace=cuda" not in finding.remedy

@@ -56,8 +56,22 @@ def test_without_a_gpu_the_outermost_operators_mark_the_steps(tmp_path: Path) ->
     assert set((walls.end - walls.start)[:-1]) == {50_000}
 
 
-def operator(name: str, moment: int, length: int) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": moment, "dur": length}
+def operator(name: str, moment: int, length: int, **arguments: Any) -> dict[str, Any]:
+    times = {"pid": 1, "tid": 1, "ts": moment, "dur": length}
+    return {"ph": "X", "cat": "cpu_op", "name": name, **times, "args": arguments}
+
+
+@pytest.mark.parametrize(("shrinks", "steps"), [(True, 0), (False, 14)])
+def test_operators_of_the_layers_of_one_pass_are_no_steps(shrinks: bool, steps: int, tmp_path: Path) -> None:
+    """Rebuilt from a public trace: one inference of a ResNet on a CPU (marcalph/kernelforge)."""
+    events = []
+    for layer in range(15):
+        dims = [[5, 64 >> (layer // 3 if shrinks else 0)]]
+        for place, name in enumerate(("aten::conv2d", "aten::relu_", "aten::add_", "aten::add_")):
+            events.append(operator(name, 50 * layer + 10 * place, 9, **{"Input Dims": dims}))
+    path = tmp_path / "cpu.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert len(steps_of(read(path))) == steps
 
 
 def test_the_outermost_period_is_the_step_and_layers_are_not() -> None:
@@ -126,7 +140,13 @@ def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
 
 @pytest.mark.parametrize(
     ("blocks", "steps"),
-    [([64] * 12, True), ([64] * 4 + [32] * 4 + [16] * 4, False), ([64, 32, 16] * 4, True)],
+    [
+        *[([64] * 12, True), ([64] * 4 + [32] * 4 + [16] * 4, False), ([64, 32, 16] * 4, True)],
+        # Sizes return for a shortcut, but not those of the first layers.
+        ([64, 64, 64, 64, 32, 64, 32, 32, 16, 32, 16, 16], False),
+        # A server's batches are all of another size.
+        ([*range(12)], True),
+    ],
 )
 def test_layers_whose_sizes_follow_each_other_are_no_steps(blocks: list[int], steps: bool) -> None:
     """Rebuilt from a public trace: AMD-AGI/TraceLens tests/traces/mi210/gpu_only_trace (a ResNet)."""
@@ -151,7 +171,13 @@ def test_layers_of_a_single_pass_or_of_a_model_are_no_steps() -> None:
         (row,) = step_ranges(single).rows.query("chosen == 1").to_dict("records")
         assert (row["source"], row["instances"]) == (SINGLE, 1)
     layers = [(40_000 * i + 11_000, 40_000 * i + 45_000, f"(blocks.{i}.mlp)") for i in range(12)]
-    for marks, expected in ((layers, True), ([(a, b, "(blocks.1.mlp)") for a, b, _ in layers], False)):
+    numbered = [(80_000 * i + 11_000, 80_000 * i + 85_000, f"TransformerLayer_{i}") for i in range(4)]
+    for marks, expected in (
+        (layers, True),
+        (numbered, True),
+        ([(a, b, "(blocks.1.mlp)") for a, b, _ in layers], False),
+        ([(a, b, "TransformerLayer_1") for a, b, _ in layers], False),
+    ):
         made = timeline([], marks)
         strings = np.array([*bare.strings.tolist(), *made.strings.tolist()], object)
         ranges = replace(made.ranges, name=made.ranges.name + len(bare.strings))

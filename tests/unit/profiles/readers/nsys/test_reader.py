@@ -263,6 +263,24 @@ def test_events_that_are_missing_after_a_window_are_no_loss(mark: str, kind: Los
 
 
 @pytest.mark.parametrize(
+    ("call", "kind"), [("", LossKind.NOTE), ("cudaMallocManaged_v6000", LossKind.DIAGNOSTIC)]
+)
+def test_pages_that_cannot_be_traced_are_a_loss_to_programs_that_use_them(
+    call: str, kind: LossKind, export: Path
+) -> None:
+    """Of public exports: forestmgy/miniGEMM and rchops/cuda-learning report1.sqlite."""
+    text = "Unified Memory cannot be traced on devices that don''t support peer-to-peer transfers."
+    change(
+        export,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (3, '{text}')",
+        f"INSERT INTO StringIds VALUES (9999999, '{call}')",
+    )
+    assert [loss.kind for loss in read(export).origin.losses] == [kind]
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", LossKind.NOTE),
