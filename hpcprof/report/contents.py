@@ -89,10 +89,12 @@ class Contents:
         """Return the analyses of the full report that read a kind of profile that the run has.
 
         An analysis by device is left out if every rank uses one device, and one without rows about an
-        activity that the run does not have, such as work on GPUs.
+        activity that the run does not have, such as work on GPUs. Calls of the OS are shown without steps.
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
+        if names and not self.table("steps_summary").count and self.table("os_calls").count:
+            names = (*names, "os_calls")
         analyses = ((name, ANALYSES[name]) for name in names)
         candidates = (
             name

@@ -87,9 +87,9 @@ ANALYSES = (
     ),
     declare(
         "os_calls",
-        "Calls of the OS runtime in steps",
+        "Calls of the OS runtime",
         "rank call:text kind:text calls total_ns ns_per_step max_ns",
-        "rank call kind calls ns_per_step max_ns",
+        "rank call kind calls total_ns ns_per_step max_ns",
         function="account.os_calls:os_calls",
         events=Events(RANGES | {Subject.CALL, Subject.OS_CALL, Subject.EVENT}, steps=True),
         sort_by=("-total_ns",),

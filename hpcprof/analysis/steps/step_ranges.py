@@ -276,6 +276,7 @@ def is_empty(timeline: Timeline) -> bool:
         timeline.calls,
         timeline.mpi_calls,
         timeline.host_collectives,
+        timeline.os_calls,
     )
     return not timeline.operation_count and not any(map(len, host))
 

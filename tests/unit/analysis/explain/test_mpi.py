@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,11 @@ from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.explain.whole_run import is_held_up
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.common.errors import UsageError
+from hpcprof.profiles.timeline import OsCalls
 from tests.unit.analysis.explain.mpi_programs import MS, US, Actions, Simulated, allreduce, simulate, work
+from tests.unit.analysis.mpi.programs import Program
 
 STEPS, RANKS = 12, 4
 
@@ -432,6 +435,17 @@ def test_calls_inside_mpi_and_inside_others_do_not_count() -> None:
     rows = analyze_rank(ANALYSES["os_calls"], Simulated(program, 0, 2).inputs().read(0), 0).rows
     expected = {"rank": 0, "call": "fsync", "kind": "files", "calls": STEPS, "total_ns": STEPS * MS}
     assert rows.to_dict("records") == [{**expected, "ns_per_step": MS, "max_ns": MS}]
+
+
+def test_without_steps_calls_of_the_first_thread_count_in_the_whole_capture() -> None:
+    program = Program(1, os_calls=[(0, "write", 10, 30), (0, "read", 40, 45)])
+    timeline = program.timeline(0)
+    others = OsCalls(*(np.concatenate((getattr(timeline.os_calls, f.name),) * 2) for f in fields(OsCalls)))
+    others.thread[2:] = [0, 9]
+    timeline = replace(timeline, os_calls=others)
+    rows = analyze_rank(ANALYSES["os_calls"], timeline, 0).rows
+    assert rows[["call", "calls", "total_ns"]].to_numpy().tolist() == [["write", 1, 20], ["read", 1, 5]]
+    assert "nothing was recorded" not in no_steps(timeline)
 
 
 def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:
