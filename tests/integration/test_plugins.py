@@ -113,7 +113,7 @@ from hpcprof.plugins.causes import Candidate, CauseDeclaration, Figures
 def candidates(scene):
     long = np.flatnonzero(scene.graph.work.end - scene.graph.work.start > 1_000)
 
-    def remove(times, ranks):
+    def remove(times):
         alone = times.alone.copy()
         alone[long] = 0
         return times.with_alone(alone)

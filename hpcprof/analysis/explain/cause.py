@@ -250,7 +250,7 @@ class CauseDeclaration:
         return not self.operations and self.has_slice
 
 
-Remove: TypeAlias = "Callable[[Times, tuple[int, ...] | None], Times]"
+Remove: TypeAlias = "Callable[[Times], Times]"
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Candidate:
     ranks: tuple[int, ...]
     """Positions of ranks in the graph."""
     remove: Remove
-    """Takes the cause out of times, on some ranks; None for all of ``ranks``."""
+    """Takes the cause out of times. If the cause may be that of one rank, the others' times stay."""
     own_ns: float
     """The time per step that it takes by itself, on the rank where that is most."""
     only: int = NONE

@@ -108,7 +108,7 @@ class Search:
         base = self.replay.measured
         for late in slow:
             if late.candidate.slower >= MUCH_SLOWER:
-                base = late.candidate.remove(base, late.ranks)
+                base = late.candidate.remove(base)
         begin = self._elapsed_times(base) if slow else self.unchanged
         chosen: list[Judged] = []
         times, walls = base, begin
@@ -122,7 +122,7 @@ class Search:
             # A saving beyond a cause's own share is due to the causes before it.
             alone = self._judge_candidate(base, begin, judged.candidate, judged.ranks) if chosen else judged
             hiding = self._hiding_findings(chosen, judged, alone)
-            without = judged.candidate.remove(times, judged.ranks)
+            without = self._remove_candidate(times, judged.candidate, judged.ranks)
             # A late rank costs little while another one is as late.
             remaining = [
                 (saving, item)
@@ -198,9 +198,7 @@ class Search:
 
     def _judge_without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
         """Judge ``first`` with what a step gains without both causes."""
-        removed = replace(
-            first, remove=lambda times, _: second.remove(first.remove(times, first.ranks), second.ranks)
-        )
+        removed = replace(first, remove=lambda times: second.remove(first.remove(times)))
         both = self._judge_candidate(times, walls, removed, first.ranks)
         other = Judged(second, second.ranks, 0.0, np.empty(0), Interval(0.0, 0.0))
         return replace(both, together=(other,))
@@ -220,7 +218,8 @@ class Search:
     def _savings(self, times: Times, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
         """Return what each candidate saves, about: the same kernels stay beside communication."""
         before = self._elapsed_times(times, exact=False)
-        without = (self._elapsed_times(item.remove(times, item.ranks), exact=False) for item in candidates)
+        changed = (self._remove_candidate(times, item, item.ranks) for item in candidates)
+        without = (self._elapsed_times(item, exact=False) for item in changed)
         return [
             (self._mean_of(_gains_of_steps(before, after)), item)
             for after, item in zip(without, candidates, strict=True)
@@ -234,7 +233,7 @@ class Search:
             judged = self._judge_candidate(times, walls, candidate, candidate.ranks)
             if 100 * judged.saving >= LEAST_PCT * self.wall:
                 slow.append(self._with_interval(judged, times))
-                times = candidate.remove(times, candidate.ranks)
+                times = candidate.remove(times)
                 walls = self._elapsed_times(times)
         return slow
 
@@ -286,7 +285,7 @@ class Search:
     def _judge_candidate(
         self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]
     ) -> Judged:
-        changed = candidate.remove(times, ranks)
+        changed = self._remove_candidate(times, candidate, ranks)
         gained = _gains_of_steps(walls, self._elapsed_times(changed))
         # A single event is no cause of the other steps.
         gained = np.where(self._weights[: len(gained)] > 0, gained, 0.0)
@@ -298,17 +297,22 @@ class Search:
             steps = self._numbers(times, changed, chosen)
         return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
+    def _remove_candidate(self, times: Times, candidate: Candidate, ranks: tuple[int, ...]) -> Times:
+        """Return times without a cause on some ranks; one that is about all of its ranks decides itself."""
+        changed = candidate.remove(times)
+        return changed if candidate.has(Trait.ALL_RANKS) else self.replay.on_ranks(times, changed, ranks)
+
     def _with_interval(self, judged: Judged, times: Times) -> Judged:
-        remove, ranks = judged.candidate.remove, judged.ranks
+        def remove(times: Times) -> Times:
+            return self._remove_candidate(times, judged.candidate, judged.ranks)
+
         if judged.candidate.has(Trait.BROAD):
             # A host that is quick enough on another machine is no cause.
             times = self._uncertainty.on_quick_host(times)
-            saving = min(judged.saving, self._mean(times) - self._mean(remove(times, ranks)))
+            saving = min(judged.saving, self._mean(times) - self._mean(remove(times)))
             by_step = judged.by_step * (saving / judged.saving) if judged.saving else judged.by_step
             judged = replace(judged, saving=saving, by_step=by_step)
-        interval = self._uncertainty.of_saving(
-            times, lambda those: remove(those, ranks), judged.saving, judged.by_step
-        )
+        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step)
         return replace(judged, interval=interval)
 
     def _numbers(self, times: Times, changed: Times, chosen: Mask) -> tuple[int, ...]:

@@ -230,7 +230,8 @@ class MpiRemovals:
         """Take from a rank what it works longer than the others, and what it does while they wait for it."""
         changed = self.late_host(times, rank)
         for place in np.flatnonzero(self.serial[:-1, rank]).tolist():
-            changed = self.removals.host_time(changed, self.graph.places[place], (rank,))
+            without = self.removals.host_time(changed, self.graph.places[place])
+            changed = self.removals.replay.on_ranks(changed, without, (rank,))
         return changed
 
     @cached_property

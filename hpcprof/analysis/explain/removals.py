@@ -105,28 +105,15 @@ class Removals:
             return np.ones(len(self.graph.places) + 1, bool)
         return np.array([*(is_inside(text, place) for text in self.graph.places), place == OUTSIDE])
 
-    def of_ranks(self, rank: Ints, ranks: Collection[int] | None) -> Mask:
-        """Return which rows are of some of the ranks, by their position; all for None."""
-        return np.isin(rank, list(ranks)) if ranks is not None else np.ones(len(rank), bool)
-
-    def pauses(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+    def pauses(self, times: Times, place: str) -> Times:
         """Take out what takes the host long in a place: between two calls, or in one that does not wait."""
         calls = np.flatnonzero(self.long_call & self.inside(place)[self.graph.calls.place])
-        calls = calls[self.of_ranks(self.graph.call_rank[calls], ranks)]
-        return self.call_time(self.host_time(times, place, ranks, long=True), calls)
+        return self.call_time(self.host_time(times, place, long=True), calls)
 
-    def host_time(
-        self,
-        times: Times,
-        place: str,
-        ranks: Collection[int] | None = None,
-        *,
-        long: bool | None = None,
-        factor: float = 0.0,
-    ) -> Times:
+    def host_time(self, times: Times, place: str, *, long: bool | None = None, factor: float = 0.0) -> Times:
         """Scale what threads do in a place between calls; ``long`` chooses the long times or the others."""
         pieces = self.graph.pieces
-        chosen = self.inside(place)[pieces.place] & self.of_ranks(self.graph.call_rank[pieces.call], ranks)
+        chosen = self.inside(place)[pieces.place]
         if long is not None:
             chosen &= self.long_gap[pieces.call] == long
         return self.less_between(times, np.where(chosen, pieces.length * (1 - factor), 0.0))
@@ -162,10 +149,10 @@ class Removals:
         lag[before[follows]] -= remaining
         return replace(times, lag=lag)
 
-    def waits(self, times: Times, calls: Ints, ranks: Collection[int] | None = None) -> Times:
+    def waits(self, times: Times, calls: Ints) -> Times:
         """Let calls return without waiting for the GPU."""
-        edges, chosen = self.graph.edges, calls[self.of_ranks(self.graph.call_rank[calls], ranks)]
-        return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, chosen))
+        edges = self.graph.edges
+        return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, calls))
 
     def calls_at_once(self, times: Times, calls: Ints, most: int = 0) -> Times:
         """Let calls return at once: without waiting, and after ``most`` ns of their own."""
@@ -183,18 +170,15 @@ class Removals:
         launches = np.setdiff1d(work.call[rows], np.delete(work.call, rows))
         return self.at_once(times, launches[self.graph.calls.kind[launches] == CallKind.LAUNCH])
 
-    def calls_in(self, place: str, kinds: Collection[CallKind], ranks: Collection[int] | None = None) -> Ints:
+    def calls_in(self, place: str, kinds: Collection[CallKind]) -> Ints:
         """Return the calls of some kinds that begin in a place."""
         calls = self.graph.calls
-        chosen = self.inside(place)[calls.place] & np.isin(calls.kind, list(kinds))
-        return np.flatnonzero(chosen & self.of_ranks(self.graph.call_rank, ranks))
+        return np.flatnonzero(self.inside(place)[calls.place] & np.isin(calls.kind, list(kinds)))
 
-    def copies(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+    def copies(self, times: Times, place: str) -> Times:
         """Hide copies: they take no time on their stream, and their calls return at once."""
-        work = self.graph.work
-        chosen = self.with_host & self.inside(place)[work.place]
-        rows = np.flatnonzero(chosen & self.of_ranks(self.graph.work_rank, ranks))
-        calls = np.unique(work.call[rows])
+        rows = np.flatnonzero(self.with_host & self.inside(place)[self.graph.work.place])
+        calls = np.unique(self.graph.work.call[rows])
         return self.calls_at_once(times, calls, _CALL_NS).without_work(rows)
 
     def communication(self, times: Times, factor: Floats) -> Times:

@@ -7,6 +7,7 @@ communication, so the replay is repeated with the times that follow from the one
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -226,6 +227,14 @@ class Replay:
             current = current + _DAMPING_FACTOR * (wanted - current)
         lag[edges] = np.rint(current[running]).astype(np.int64)
         return self._walk(lag)
+
+    def on_ranks(self, times: Times, changed: Times, ranks: Collection[int]) -> Times:
+        """Return ``changed`` times on some ranks, by their positions, and ``times`` on the others."""
+        if len(ranks) == len(self.graph.ranks):
+            return changed
+        edge, work = (np.isin(rank, [*ranks]) for rank in (self.graph.edge_rank, self.graph.work_rank))
+        lag, alone = np.where(edge, changed.lag, times.lag), np.where(work, changed.alone, times.alone)
+        return replace(changed, lag=lag, alone=alone)
 
     def lags(self, times: Times, moments: Ints) -> Ints:
         """Return the lag of each edge with these times, if the nodes happen at these moments."""

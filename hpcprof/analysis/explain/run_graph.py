@@ -322,6 +322,14 @@ class RunGraph(JoinedRanks):
             return np.zeros(len(self.ranks), np.int64)
         return pipeline_stages(self.couplings, self.work_rank, len(self.ranks))
 
+    @cached_property
+    def edge_rank(self) -> Ints:
+        """The position in ``ranks`` of the rank whose call or operation each edge leads to."""
+        node_ranks = (np.repeat(rank, 2) for rank in (self.call_rank, self.work_rank))
+        # Edges to what several ranks have in common keep their lags.
+        rank = np.concatenate(([NONE], *node_ranks, np.full(len(self.order), NONE)))
+        return rank[self.edges.target]
+
     def is_named(self, name: Ints, fits: Callable[[str], object]) -> Mask:
         """Return which numbers in ``name``, of any shape, are of a name that fits."""
         fitting: Mask = np.array([*map(bool, map(fits, self.names)), False])[name]

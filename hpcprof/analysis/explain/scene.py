@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, without_numbers
-from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Trait, cause_names, find_cause
+from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Remove, Trait, cause_names, find_cause
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.removals import Removals
@@ -96,17 +97,46 @@ class Scene:
         """
         if not len(rows):
             return
-        where, removed_ns = self.mostly(self.graph.work.place[rows], time), time if less is None else less
-        whole = removed_ns >= (self.graph.work.end - self.graph.work.start)[rows]
+        work, rank = self.graph.work, self.graph.work_rank[rows]
+        where, ranks = self.mostly(work.place[rows], time), self.ranks_with(rows, time)
+        has_cause = np.isin(rank, ranks)
+        chosen, removed_ns = rows[has_cause], (time if less is None else less)[has_cause]
+        whole = chosen[removed_ns >= (work.end - work.start)[chosen]]
 
-        def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-            chosen = self.removals.of_ranks(self.graph.work_rank[rows], ranks)
+        def remove(times: Times) -> Times:
             alone = times.alone.copy()
-            alone[rows[chosen]] = np.maximum(alone[rows[chosen]] - removed_ns[chosen], 0.0)
-            return self.removals.without_launches(times.with_alone(alone), rows[chosen & whole])
+            alone[chosen] = np.maximum(alone[chosen] - removed_ns, 0.0)
+            return self.removals.without_launches(times.with_alone(alone), whole)
 
-        per_step = self.per_step(self.graph.work_rank[rows], time)
-        yield Candidate(cause, where, self.ranks_with(rows, time), remove, *per_step, advice=advice)
+        yield self.candidate(cause, where, remove, rank, time, ranks=ranks, advice=advice)
+
+    def candidate(
+        self,
+        cause: CauseDeclaration,
+        where: str,
+        remove: Remove,
+        rank: Ints,
+        time: Ints | Floats,
+        *,
+        ranks: tuple[int, ...] | None = None,
+        advice: str = "",
+    ) -> Candidate:
+        """Return a cause in a place, on all ranks by default, that takes some time on each ``rank``.
+
+        Both arrays have shape (n,), and ``rank`` has positions in the graph.
+        """
+        per_step = self.per_step(rank, time)
+        return Candidate(
+            cause, where, self.ranks if ranks is None else ranks, remove, *per_step, advice=advice
+        )
+
+    def on_its_ranks(self, candidate: Candidate) -> Candidate:
+        """Return a candidate whose removal leaves the times of other ranks as they are."""
+
+        def remove(times: Times) -> Times:
+            return self.replay.on_ranks(times, candidate.remove(times), candidate.ranks)
+
+        return replace(candidate, remove=remove)
 
     def ranks_with(self, rows: Ints, time: Ints | Floats) -> tuple[int, ...]:
         """Return the ranks whose operations take some time: a tenth of the time of the rank with the most."""
@@ -182,7 +212,3 @@ class Scene:
     def call_with_most(self, time: Ints | Floats) -> str:
         """Return the name of the calls with most of a time, given by call."""
         return self.graph.names[int(np.bincount(self.graph.calls.name + 1, time)[1:].argmax())]
-
-    def of_calls(self, time: Ints | Floats) -> float:
-        """Return the time per step of calls on the rank where it is most; ``time`` is that of each call."""
-        return float(np.bincount(self.graph.call_rank, time, len(self.ranks)).max()) / self.graph.steps

@@ -1,6 +1,6 @@
 """Predicts the step of a run with changed times: what if a range took none, or the network were faster."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -80,26 +80,21 @@ def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]
 
 class _Changer:
     def __init__(self, replay: Replay) -> None:
-        self.graph, self.removals = replay.graph, Removals(replay)
+        self.replay, self.graph, self.removals = replay, replay.graph, Removals(replay)
         self._of_mpi = MpiRemovals(replay, part) if (part := replay.graph.mpi) is not None else None
 
     def changed(self, times: Times, change: Change) -> Times:
-        ranks = None if change.rank is None else (self._position(change.rank),)
-        if change.median and ranks is not None:
+        ranks = range(len(self.graph.ranks)) if change.rank is None else (self._position(change.rank),)
+        if change.median:
             if len(self.graph.ranks) < 2:
                 raise UsageError("rank:N=median needs the profiles of other ranks.")
             if self._of_mpi is not None and self.graph.is_of_host:
                 return self._of_mpi.like_the_others(times, ranks[0])
             return self.removals.late_gpu(self.removals.late_host(times, ranks[0]), ranks[0])
         change_by_name = {"range": self._range, "gpu": self._gpu, "kernel": self._kernels}
-        change_by_name |= {"mpi": self._mpi, "api": self._calls}
+        change_by_name |= {"mpi": self._mpi, "api": self._calls, "copy": self._copies}
         if change.kind in change_by_name:
-            return change_by_name[change.kind](times, change, ranks)
-        if change.kind == "copy":
-            if not change.factor:
-                return self.removals.copies(times, "", ranks)
-            copies = self.graph.work.category == Category.MEM
-            return self._scale_times(times, copies, change.factor, ranks)
+            return self.replay.on_ranks(times, change_by_name[change.kind](times, change), ranks)
         factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
         if self._of_mpi is not None:
             times = self._of_mpi.communication(times, np.ones(len(self.graph.calls), bool), factor)
@@ -117,32 +112,32 @@ class _Changer:
             raise UsageError(f"no {kind} of the replayed steps has a name that matches {pattern!r}.")
         return rows
 
-    def _kernels(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+    def _copies(self, times: Times, change: Change) -> Times:
+        if not change.factor:
+            return self.removals.copies(times, "")
+        return self._scale_times(times, self.graph.work.category == Category.MEM, change.factor)
+
+    def _kernels(self, times: Times, change: Change) -> Times:
         work = self.graph.work
         rows = self._mask_of_names(change.pattern, work.name, "kernel")
-        communicates = work.category == Category.COMM
-        factor = np.where(rows & self.removals.of_ranks(self.graph.work_rank, ranks), change.factor, 1.0)
-        times = self.removals.communication(times, factor)
-        return times.with_alone(np.where(communicates, times.alone, times.alone * factor))
+        times = self.removals.communication(times, np.where(rows, change.factor, 1.0))
+        return self._scale_times(times, rows & (work.category != Category.COMM), change.factor)
 
-    def _scale_times(self, times: Times, rows: Mask, factor: float, ranks: Collection[int] | None) -> Times:
-        rows = rows & self.removals.of_ranks(self.graph.work_rank, ranks)
+    def _scale_times(self, times: Times, rows: Mask, factor: float) -> Times:
         return times.with_alone(np.where(rows, times.alone * factor, times.alone))
 
-    def _calls(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+    def _calls(self, times: Times, change: Change) -> Times:
         """Scale the own time of calls; those that take no time do not wait either."""
-        rows = self._mask_of_names(change.pattern, self.graph.calls.name, "API call")
-        calls = np.flatnonzero(rows & self.removals.of_ranks(self.graph.call_rank, ranks))
+        calls = np.flatnonzero(self._mask_of_names(change.pattern, self.graph.calls.name, "API call"))
         edges = self.removals.edge_of_call[EdgeKind.CALL][calls]
         scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
         return scaled if change.factor else self.removals.waits(scaled, calls)
 
-    def _mpi(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+    def _mpi(self, times: Times, change: Change) -> Times:
         """Scale what calls of MPI take after everything that they need has come."""
         rows = self._mask_of_names(change.pattern, self.graph.calls.name, "MPI call")
         if self._of_mpi is None:
             raise UsageError("MPI calls are replayed only if all ranks make some.")
-        rows = rows & self.removals.of_ranks(self.graph.call_rank, ranks)
         return self._of_mpi.communication(times, rows, change.factor)
 
     def _places(self, name: str) -> list[str]:
@@ -151,15 +146,14 @@ class _Changer:
             raise unknown("range", name, sorted(self.graph.places))
         return places
 
-    def _gpu(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+    def _gpu(self, times: Times, change: Change) -> Times:
         """Scale the kernels that a range launches, or let the last of them take longer in each step."""
         graph, work = self.graph, self.graph.work
         inside = np.any([self.removals.inside(place) for place in self._places(change.pattern)], axis=0)
         computes = (work.category == Category.COMP) & inside[work.place]
         if not computes.any():
             raise UsageError(f"the range {change.pattern!r} launches no kernels in the replayed steps.")
-        scaled = self._scale_times(times, computes, change.factor, ranks)
-        rows = np.flatnonzero(computes & self.removals.of_ranks(graph.work_rank, ranks))
+        scaled, rows = self._scale_times(times, computes, change.factor), np.flatnonzero(computes)
         rows = rows[np.lexsort((work.start[rows], work.step[rows], graph.work_rank[rows]))]
         rank, step = graph.work_rank[rows], work.step[rows]
         last = rows[np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)[: len(rows)]]
@@ -167,20 +161,20 @@ class _Changer:
         alone[last] += change.add_ns
         return scaled.with_alone(alone)
 
-    def _range(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+    def _range(self, times: Times, change: Change) -> Times:
         for place in self._places(change.pattern):
             if change.factor != 1:
-                times = self.removals.host_time(times, place, ranks, factor=change.factor)
+                times = self.removals.host_time(times, place, factor=change.factor)
             if change.add_ns:
-                times = self._longer(times, place, change.add_ns, ranks)
+                times = self._longer(times, place, change.add_ns)
         return times
 
-    def _longer(self, times: Times, place: str, more_ns: int, ranks: Collection[int] | None) -> Times:
+    def _longer(self, times: Times, place: str, more_ns: int) -> Times:
         """Let the host of each rank take longer in a place, once a step: before its first call from there."""
         graph, pieces = self.graph, self.graph.pieces
         inside = self.removals.inside(place)
         call = np.concatenate((pieces.call[inside[pieces.place]], np.flatnonzero(inside[graph.calls.place])))
-        call = np.unique(call[self.removals.of_ranks(graph.call_rank[call], ranks)])
+        call = np.unique(call)
         # The first call after a gap in an earlier step belongs to that one.
         step = graph.calls.step[call]
         group = graph.call_rank[call] * (int(step.max(initial=0)) + 2) + step

@@ -1,23 +1,17 @@
 """Blocking copies: copies between host and GPU that nothing hides."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, idle
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Mask
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
-
 
 TO_HOST = r"(?i)device-to-host|dtoh|d2h|DeviceToHost"
 """Names of copies from a GPU to its host."""
@@ -81,28 +75,17 @@ def consecutive_copies(scene: Scene, place: str, small: Mask, cause: CauseDeclar
     copied = f"{{where}} copies a value or some {count} times in each step, one copy after another."
     advice = f"{copied} Put them together, and copy all at once."
     time = calls.end[removed_calls] - calls.start[removed_calls] + less[removed_calls]
-    copies_of_ranks = scene.per_step(graph.call_rank[removed_calls], time)
-    yield Candidate(
-        cause,
-        place,
-        scene.ranks,
-        removal_of(scene, removed_calls, less, copies),
-        *copies_of_ranks,
-        advice=advice,
-    )
+    remove = removal_of(scene, removed_calls, less, copies)
+    yield scene.candidate(cause, place, remove, graph.call_rank[removed_calls], time, advice=advice)
 
 
 def removal_of(scene: Scene, calls: Ints, less: Ints, rows: Ints) -> Remove:
     """Return what takes out calls, operations (``rows``), and ``less`` ns of the host before each call."""
-    removals, graph = scene.removals, scene.graph
+    removals = scene.removals
 
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        is_chosen = removals.of_ranks(graph.call_rank, ranks)
-        removed_calls = calls[is_chosen[calls]]
-        free = removals.calls_at_once(times, removed_calls)
-        time_per_step = rows[removals.of_ranks(graph.work_rank[rows], ranks)]
-        free = removals.less_before(free, np.where(is_chosen, less, 0)).without_work(time_per_step)
-        return removals.without_launches(free, time_per_step)
+    def remove(times: Times) -> Times:
+        free = removals.less_before(removals.calls_at_once(times, calls), less).without_work(rows)
+        return removals.without_launches(free, rows)
 
     return remove
 
@@ -113,14 +96,9 @@ def copies_in(scene: Scene, place: str) -> Candidate:
     chosen = np.flatnonzero(removals.with_host & removals.inside(place)[work.place])
     time = work.end[chosen] - work.start[chosen]
     pinned = time[work.host_memory[chosen] == HostMemory.PINNED].sum()
-    return Candidate(
-        BLOCKING_COPY,
-        place,
-        scene.ranks,
-        lambda times, ranks: removals.copies(times, place, ranks),
-        *scene.per_step(scene.graph.work_rank[chosen], time),
-        advice=_PINNED if pinned > _MOSTLY * time.sum() else "",
-    )
+    advice = _PINNED if pinned > _MOSTLY * time.sum() else ""
+    remove = partial(removals.copies, place=place)
+    return scene.candidate(BLOCKING_COPY, place, remove, scene.graph.work_rank[chosen], time, advice=advice)
 
 
 BLOCKING_COPY = CauseDeclaration(

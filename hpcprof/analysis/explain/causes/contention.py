@@ -1,21 +1,17 @@
 """Contention: communication slows the kernels beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the time that kernels lose to the communication beside them."""
-    lost = scene.per_step(scene.graph.work_rank, scene.replay.lost)
-    yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *lost)
+    remove = partial(replace, contended=False)
+    yield scene.candidate(CONTENTION, "", remove, scene.graph.work_rank, scene.replay.lost)
 
 
 CONTENTION = CauseDeclaration(

@@ -1,19 +1,14 @@
 """Device allocation: memory of GPUs, or pinned memory, is allocated or freed inside steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
 from hpcprof.analysis.account.places import WHOLE_STEP
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
-
 
 _ONE_STEP = (
     "A single step does not tell steady allocations from the set-up of the program, whose first calls "
@@ -43,14 +38,8 @@ def _allocations(scene: Scene, place: str) -> Candidate:
 
     pinned = 2 * time[graph.is_named(calls.name[chosen], lambda name: "Host" in name)].sum() > time.sum()
     advice = _ONE_STEP if graph.steps == 1 else _PINNED if pinned else ""
-    return Candidate(
-        DEVICE_ALLOCATION,
-        where,
-        scene.ranks,
-        lambda times, ranks: removals.calls_at_once(times, removals.calls_in(place, ALLOCATING, ranks)),
-        *scene.per_step(graph.call_rank[chosen], time),
-        advice=advice,
-    )
+    remove = partial(removals.calls_at_once, calls=chosen)
+    return scene.candidate(DEVICE_ALLOCATION, where, remove, graph.call_rank[chosen], time, advice=advice)
 
 
 DEVICE_ALLOCATION = CauseDeclaration(

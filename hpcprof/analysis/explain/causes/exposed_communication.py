@@ -1,24 +1,18 @@
 """Exposed communication: communication that no compute hides and no rank delays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.places import WHOLE_STEP
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.statistics.grouped import quotient
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Category, Floats, Ints
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.mpi_removals import MpiRemovals
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
+from hpcprof.profiles.timeline import Category, Floats
 
 _FEW_COLLECTIVES = 4
 """Collectives of a step with fewer than this many are assumed to be sent in as many parts."""
@@ -33,19 +27,18 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         work = scene.graph.work
         used = map(scene.place, np.unique(work.place[work.category == Category.COMM]).tolist())
         yield from (_on_gpu(scene, place) for place in sorted({*used, WHOLE_STEP}))
-    if scene.mpi is not None:
-        yield from _in_mpi(scene, scene.mpi)
+    yield from _in_mpi(scene)
 
 
 def _on_gpu(scene: Scene, place: str) -> Candidate:
     work = scene.graph.work
     chosen = np.flatnonzero((work.category == Category.COMM) & scene.removals.inside(place)[work.place])
-    return Candidate(
+    return scene.candidate(
         EXPOSED_COMMUNICATION,
         place,
-        scene.ranks,
-        lambda times, _: _hide_communication(scene, times, place),
-        *scene.per_step(scene.graph.work_rank[chosen], work.end[chosen] - work.start[chosen]),
+        lambda times: _hide_communication(scene, times, place),
+        scene.graph.work_rank[chosen],
+        (work.end - work.start)[chosen],
     )
 
 
@@ -100,21 +93,17 @@ def _exposed_transfer(scene: Scene) -> Floats:
     return np.where(work.category == Category.COMM, exposed, 0.0)
 
 
-def _in_mpi(scene: Scene, mpi: MpiRemovals) -> Iterator[Candidate]:
+def _in_mpi(scene: Scene) -> Iterator[Candidate]:
     """Yield the transfer that nothing hides, of the calls of each name and of all."""
-    name = scene.graph.calls.name
-    names = np.unique(name[mpi.exposed > 0]).tolist()
-    for number in names:
-        yield _transfer(scene, mpi, scene.graph.names[number], np.where(name == number, mpi.exposed, 0))
-    if len(names) > 1:
-        yield _transfer(scene, mpi, WHOLE_STEP, mpi.exposed)
-
-
-def _transfer(scene: Scene, mpi: MpiRemovals, where: str, less: Ints) -> Candidate:
-    own_ns = scene.of_calls(less)
-    return Candidate(
-        EXPOSED_COMMUNICATION, where, scene.ranks, lambda times, _: mpi.less_transfer(times, less), own_ns
-    )
+    mpi, graph = scene.mpi, scene.graph
+    if mpi is None:
+        return
+    name = graph.calls.name
+    numbers = np.unique(name[mpi.exposed > 0]).tolist()
+    parts = [(graph.names[number], np.where(name == number, mpi.exposed, 0)) for number in numbers]
+    for where, less in [*parts, *([(WHOLE_STEP, mpi.exposed)] if len(parts) > 1 else [])]:
+        remove = partial(mpi.less_transfer, less=less)
+        yield scene.candidate(EXPOSED_COMMUNICATION, where, remove, graph.call_rank, less)
 
 
 _IN_MPI = (

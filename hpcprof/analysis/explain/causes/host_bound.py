@@ -1,18 +1,14 @@
 """Host bound: the host launches too slowly to keep the GPU busy, though no single pause or call is long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.places import WHOLE_STEP
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle
 from hpcprof.analysis.explain.causes.small_kernels import is_short
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 _MOSTLY, _NAMED_PLACES = 0.9, 3
 """Minimum share of a slow host's time in the places that are named, and their maximum number."""
@@ -39,12 +35,8 @@ def _slow_launches(scene: Scene, place: str) -> Candidate:
         most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
         named = map(scene.joint_place, (most - 1).tolist())
         where = ", ".join(sorted([*dict.fromkeys(named)][:_NAMED_PLACES]))
-    return Candidate(
-        HOST_BOUND,
-        where,
-        scene.ranks,
-        lambda times, ranks: removals.host_time(times, place, ranks, long=False),
-        *scene.per_step(rank, time),
+    return scene.candidate(
+        HOST_BOUND, where, partial(removals.host_time, place=place, long=False), rank, time
     )
 
 

@@ -1,16 +1,15 @@
 """Host synchronization: the host waits for the GPU inside the step, and the GPU runs dry after it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, idle, named
 from hpcprof.analysis.explain.causes.blocking_copy import (
     FROM_HOST,
@@ -21,10 +20,6 @@ from hpcprof.analysis.explain.causes.blocking_copy import (
     small_copies,
 )
 from hpcprof.profiles.timeline import Category, Ints
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
-
 
 _UPLOADS = (
     "The host waits in {where} for its own copies to the GPU, and so for all work before them. Create "
@@ -54,14 +49,8 @@ def _waits(scene: Scene, place: str, to_gpu: Ints) -> Candidate:
     launching = 2 * time[graph.calls.kind[held] == CallKind.LAUNCH].sum() > time.sum()
     cause = _BLOCKING_LAUNCHES if launching else HOST_SYNC
     advice = _UPLOADS if 2 * time[uploads].sum() > time.sum() else ""
-    return Candidate(
-        cause,
-        place,
-        scene.ranks,
-        lambda times, ranks: removals.waits(times, waiting, ranks),
-        *scene.per_step(graph.call_rank[held], time),
-        advice=advice,
-    )
+    remove = partial(removals.waits, calls=waiting)
+    return scene.candidate(cause, place, remove, graph.call_rank[held], time, advice=advice)
 
 
 def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
@@ -97,7 +86,7 @@ def _checks(scene: Scene, place: str) -> Iterator[Candidate]:
         "Check once in a step, or every few steps; let the GPU decide, or read the value of an earlier check."
     )
     remove = removal_of(scene, calls, less, removed_work)
-    yield Candidate(HOST_SYNC, place, scene.ranks, remove, *scene.per_step(rank, time), advice=advice)
+    yield scene.candidate(HOST_SYNC, place, remove, rank, time, advice=advice)
 
 
 HOST_SYNC = CauseDeclaration(

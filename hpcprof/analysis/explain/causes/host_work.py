@@ -1,29 +1,25 @@
 """Host work: the step waits while a thread does something else for long, between two calls or in one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.causes.blocking_copy import copies_in
 from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the long pauses and calls of each place, and those together with its copies."""
     for place in scene.places:
         pauses, copies = pauses_in(scene, place), copies_in(scene, place)
-        yield pauses
-        if min(pauses.own_ns, copies.own_ns) >= scene.least:
-            yield _pauses_and_copies(scene, pauses, copies)
+        together = min(pauses.own_ns, copies.own_ns) >= scene.least
+        for cause in (pauses, _pauses_and_copies(scene, pauses, copies)) if together else (pauses,):
+            yield scene.on_its_ranks(cause) if cause.has(Trait.LATE_RANK) else cause
 
 
 def pauses_in(scene: Scene, place: str) -> Candidate:
@@ -34,15 +30,10 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
     long = np.flatnonzero(inside[calls.place] & removals.long_call)
     call = np.concatenate((pieces.call[chosen], long))
     time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
-    per_step = scene.per_step(scene.graph.call_rank[call], time)
-    late = per_step[1] != NONE and scene.graph.is_coupled
-    return Candidate(
-        LATE_RANK_HOST if late else HOST_WORK,
-        place,
-        (per_step[1],) if late else scene.ranks,
-        lambda times, ranks: removals.pauses(times, place, ranks),
-        *per_step,
-    )
+    remove = partial(removals.pauses, place=place)
+    pauses = scene.candidate(HOST_WORK, place, remove, scene.graph.call_rank[call], time)
+    late = pauses.only != NONE and scene.graph.is_coupled
+    return replace(pauses, cause=LATE_RANK_HOST, ranks=(pauses.only,)) if late else pauses
 
 
 def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Candidate:
@@ -53,7 +44,7 @@ def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Ca
         larger,
         cause=HOST_WORK if larger is pauses and only == NONE else larger.cause,
         ranks=pauses.ranks if only != NONE else scene.ranks,
-        remove=lambda times, of: copies.remove(pauses.remove(times, of), of),
+        remove=lambda times: copies.remove(pauses.remove(times)),
         own_ns=pauses.own_ns + copies.own_ns,
         only=only,
     )

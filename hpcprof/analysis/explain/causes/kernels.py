@@ -22,21 +22,16 @@
   names of its kernels; prices: ``benchmarks/odd_shapes.py``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 
 class KernelKind(IntEnum):

@@ -1,14 +1,12 @@
 """Late ranks: the others wait for one or few, whose host or GPU takes longer, in each step or in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, reduce
 
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import (
     Candidate,
     CauseDeclaration,
@@ -25,10 +23,6 @@ from hpcprof.analysis.statistics.grouped import quotient, summarize, sums_by
 from hpcprof.profiles.collective_operations import COMBINE, DISPATCH, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Category, Floats, Ints
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
 
 INPUT = ("data", "load", "batch", "input", "fetch")
 """Words in the names of places that prepare the input of a step."""
@@ -124,7 +118,7 @@ def _exchange_before(scene: Scene) -> Ints:
     return before
 
 
-def _balance_ranks(scene: Scene, times: Times, ranks: tuple[int, ...] | None) -> Times:
+def _balance_ranks(scene: Scene, times: Times) -> Times:
     work, before = scene.graph.work, scene.once(_exchange_before)
     rows = np.flatnonzero(before != NONE)
     keys, group = numbered_rows(work.step[rows], before[rows])
@@ -148,13 +142,7 @@ def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]
 
 def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
     """Return what takes a lateness out of each of these ranks."""
-
-    def remove(times: Times, _: tuple[int, ...] | None) -> Times:
-        for rank in ranks:
-            times = late(times, rank)
-        return times
-
-    return remove
+    return lambda times: reduce(late, ranks, times)
 
 
 def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
@@ -169,7 +157,7 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
     per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
     ranks = scene.ranks_of_most(rank, time, _IN_TURN)
     if len(ranks) > 1 and per_rank.any():
-        yield Candidate(cause, where, ranks, lambda times, _: remove(times), float(per_rank.max()))
+        yield Candidate(cause, where, ranks, remove, float(per_rank.max()))
 
 
 def _longest_ranks(scene: Scene, on_host: bool) -> list[int]:
@@ -289,7 +277,7 @@ def _in_mpi(scene: Scene) -> Iterator[Candidate]:
         LATE_RANK_HOST,
         scene.mostly_outside_mpi(np.where(mpi.serial, 0.0, mpi.host_times).sum(axis=1)),
         scene.ranks,
-        lambda times, _: mpi.without_chance(times),
+        mpi.without_chance,
         float(late.max(axis=1).mean()),
     )
 

@@ -1,18 +1,14 @@
 """Waits for the machine: for files, for cores that others use, and for memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, MachineWait, Trait
 from hpcprof.analysis.explain.causes.messages import ALIKE
 from hpcprof.profiles.os_calls import FILES
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 
 def _in_files(scene: Scene) -> Iterator[Candidate]:
@@ -26,13 +22,9 @@ def _in_files(scene: Scene) -> Iterator[Candidate]:
     ranks = scene.ranks_of_most(graph.call_rank, time, ALIKE)
     less = np.where(np.isin(graph.call_rank, ranks), time, 0)
     calls = np.flatnonzero(less)
-    yield Candidate(
-        SLOW_IO,
-        scene.mostly_outside_mpi(np.bincount(graph.calls.place[calls], less[calls], len(graph.places))),
-        ranks,
-        lambda times, _: scene.removals.less_before(times, less),
-        scene.of_calls(less),
-    )
+    where = scene.mostly_outside_mpi(np.bincount(graph.calls.place[calls], less[calls], len(graph.places)))
+    remove = partial(scene.removals.less_before, less=less)
+    yield scene.candidate(SLOW_IO, where, remove, graph.call_rank, less, ranks=ranks)
 
 
 SLOW_IO = CauseDeclaration(

@@ -1,18 +1,13 @@
 """Causes in the messages of MPI: small ones, receivers that come late, and receives in the wrong order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Remove, Trait, of_call
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.profiles.timeline import Floats
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 ALIKE = 0.5
 """Minimum time of a rank that has a cause together with others, over that of the rank with most."""
@@ -22,13 +17,9 @@ def _small_messages(scene: Scene) -> Iterator[Candidate]:
     mpi, calls = scene.mpi, scene.graph.calls
     if mpi is None or not mpi.follows_small.any():
         return
-    yield Candidate(
-        SMALL_MESSAGES,
-        scene.call_with_most(np.where(mpi.follows_small, mpi.transfer, 0)),
-        scene.ranks,
-        lambda times, _: mpi.joined_messages(times),
-        scene.of_calls(np.where(mpi.follows_small, mpi.transfer + calls.gap, 0)),
-    )
+    where = scene.call_with_most(np.where(mpi.follows_small, mpi.transfer, 0))
+    time = np.where(mpi.follows_small, mpi.transfer + calls.gap, 0)
+    yield scene.candidate(SMALL_MESSAGES, where, mpi.joined_messages, scene.graph.call_rank, time)
 
 
 def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
@@ -41,7 +32,7 @@ def _reordered_messages(scene: Scene) -> Iterator[Candidate]:
     waits[calls] = mpi.part.wait[calls]
     if waits.any():
         ranks = scene.ranks_of_most(graph.call_rank, waits, ALIKE)
-        yield _waiting(scene, WRONG_ORDER, waits, ranks, lambda times, _: mpi.in_order_of_sending(times))
+        yield _waiting(scene, WRONG_ORDER, waits, ranks, mpi.in_order_of_sending)
 
 
 def _late_receivers(scene: Scene) -> Iterator[Candidate]:
@@ -55,13 +46,14 @@ def _late_receivers(scene: Scene) -> Iterator[Candidate]:
     waits = np.zeros(len(graph.calls))
     np.maximum.at(waits, call, late)
     ranks = scene.ranks_of_most(graph.call_rank[receiver], late, ALIKE)
-    yield _waiting(scene, LATE_RECEIVER, waits, ranks, lambda times, _: times.without(held))
+    yield _waiting(scene, LATE_RECEIVER, waits, ranks, lambda times: times.without(held))
 
 
 def _waiting(
     scene: Scene, cause: CauseDeclaration, waits: Floats, ranks: tuple[int, ...], remove: Remove
 ) -> Candidate:
-    return Candidate(cause, scene.call_with_most(waits), ranks, remove, scene.of_calls(waits))
+    where = scene.call_with_most(waits)
+    return scene.candidate(cause, where, remove, scene.graph.call_rank, waits, ranks=ranks)
 
 
 LATE_RECEIVER = CauseDeclaration(

@@ -1,22 +1,17 @@
 """Pipeline imbalance: the stages of a pipeline wait for the one with most work."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.removals import stage_medians
 from hpcprof.analysis.statistics.grouped import quotient, sums_by
 from hpcprof.profiles.timeline import Category, Floats, Ints
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -33,7 +28,7 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         PIPELINE_BUBBLE,
         scene.mostly(graph.work.place[is_slowest], measured.alone[is_slowest]),
         tuple(slowest.tolist()),
-        lambda times, _: _balance_stages(scene, times),
+        partial(_balance_stages, scene),
         float(usual.max() - usual.mean()),
     )
 

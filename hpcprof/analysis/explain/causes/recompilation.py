@@ -1,22 +1,16 @@
 """Repeated compilation: kernels are compiled and loaded again and again in steady steps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.columns import unique
 from hpcprof.profiles.timeline import Category, Ints, Mask
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
 
 _LOADS = r"(?:Module|Library)Load|LinkComplete|rtcCompileProgram"
 """Calls of the drivers that load or link new kernels."""
@@ -44,16 +38,13 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
         return
     less = np.where(np.isin(np.arange(len(graph.calls)), gaps), graph.calls.gap, 0)
 
-    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
-        is_chosen = removals.of_ranks(graph.call_rank, ranks)
-        quick = removals.less_before(times, np.where(is_chosen, less, 0))
-        return removals.call_time(quick, inside[is_chosen[inside]])
+    def remove(times: Times) -> Times:
+        return removals.call_time(removals.less_before(times, less), inside)
 
     time = np.concatenate((less[gaps], removals.call_times[inside]))
-    per_step = scene.per_step(graph.call_rank[both], time)
     advice = _PLANS if time[_before_attention(scene, both)].sum() >= _MOSTLY * time.sum() else ""
     where = scene.mostly(graph.calls.place[both], time)
-    yield Candidate(RECOMPILATION, where, scene.ranks, remove, *per_step, advice=advice)
+    yield scene.candidate(RECOMPILATION, where, remove, graph.call_rank[both], time, advice=advice)
 
 
 def _before_attention(scene: Scene, calls: Ints) -> Mask:

@@ -1,17 +1,12 @@
 """Serial sections: one rank works while all others wait for it, in work that they do not have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcprof.analysis.account.places import NONE, WHOLE_STEP
+from hpcprof.analysis.explain.annotations import Scene
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
@@ -32,8 +27,8 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
 
 def _serial_candidate(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
-    return Candidate(
-        SERIAL_SECTION, where, (rank,), lambda times, _: scene.removals.host_time(times, place, (rank,)), time
+    return scene.on_its_ranks(
+        Candidate(SERIAL_SECTION, where, (rank,), lambda times: scene.removals.host_time(times, place), time)
     )
 
 

@@ -1,20 +1,15 @@
 """Slow matrix products: multiplications in single precision without the tensor cores of their GPU."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, Trait, named
 from hpcprof.profiles.gpu_peaks import peaks_of
 from hpcprof.profiles.timeline import Category, Gpu
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.scene import Scene
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
 _ORDINARY_CORES = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
@@ -48,10 +43,14 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
     if not len(slow):
         return
     gain = np.where(is_slow, tensor_core_gain(scene.gpus), 1.0)
-    per_step = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
+
+    def remove(times: Times) -> Times:
+        return times.with_alone(times.alone / gain)
+
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
-    ranks = scene.ranks_with(slow, work.end[slow] - work.start[slow])
-    yield Candidate(SLOW_MATH, place, ranks, lambda times, _: times.with_alone(times.alone / gain), *per_step)
+    time = (work.end - work.start)[slow]
+    ranks = scene.ranks_with(slow, time)
+    yield scene.candidate(SLOW_MATH, place, remove, graph.work_rank[slow], time, ranks=ranks)
 
 
 def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:

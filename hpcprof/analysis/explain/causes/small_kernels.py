@@ -1,22 +1,16 @@
 """Small kernels: a place spends its time in many short kernels and the gaps between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.annotations import Scene, Times
 from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures, PlaceRemedy, Trait, idle
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.profiles.timeline import Category
-
-if TYPE_CHECKING:
-    from hpcprof.analysis.explain.replay import Times
-    from hpcprof.analysis.explain.scene import Scene
 
 _SHORT_KERNEL_NS = 10_000
 """Length below which a kernel takes no longer than its launch."""
@@ -53,26 +47,24 @@ def _short_kernels(scene: Scene, place: str) -> Candidate:
     # A long pause is another cause.
     since = np.maximum(turn, work.start - 10 * _SHORT_KERNEL_NS)
     short = np.flatnonzero(is_inside & (work.end - work.start < _SHORT_KERNEL_NS))
-    per_step = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
     names = [scene.graph.names[number].lower() for number in np.unique(work.name[short]).tolist()]
     fuses = any(word in text for text in (place.lower(), *names) for word in _OPTIMIZERS)
     remove = partial(_launch_together, scene, place, fuses)
-    return Candidate(SMALL_KERNELS, place, scene.ranks, remove, *per_step)
+    rank, time = scene.graph.work_rank[short], (work.end - since)[short]
+    return scene.candidate(SMALL_KERNELS, place, remove, rank, time)
 
 
-def _launch_together(
-    scene: Scene, place: str, fuses: bool, times: Times, ranks: tuple[int, ...] | None
-) -> Times:
+def _launch_together(scene: Scene, place: str, fuses: bool, times: Times) -> Times:
     """Launch the work of a place at once, as one graph, or with its short kernels fused into the others.
 
     The kernels of a graph follow each other, each in its own time.
     """
     removals, graph, work = scene.removals, scene.graph, scene.graph.work
-    is_chosen = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
+    is_chosen = removals.inside(place)[work.place]
     short = (work.category == Category.COMP) & (work.end - work.start < _SHORT_KERNEL_NS)
     rows = np.flatnonzero(is_chosen & short) if fuses else np.flatnonzero(is_chosen)
     gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, rows)
-    launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
+    launches = removals.calls_in(place, (CallKind.LAUNCH,))
     most = np.minimum(times.lag[gaps], 0 if fuses else _NODE_NS)
     launched = removals.at_once(times.set_lag(gaps, most), launches)
     return launched.without_work(rows) if fuses else launched

@@ -119,7 +119,7 @@ def test_a_figure_whose_row_is_gone_is_still_said() -> None:
 def test_barriers_of_mpi_are_no_evidence_about_communication_of_gpus(of_mpi: bool, shown: list[str]) -> None:
     barrier = pd.DataFrame({"rank": [0], "call": ["MPI_Barrier"], "transfer_ns": [98 * MS]})
     account = pd.DataFrame({"rank": [0], "step": [3], "exposed_comm_ns": [4 * MS]})
-    candidate = Candidate(EXPOSED_COMMUNICATION, "backward", (0,), lambda times, _: times, 4.0 * MS)
+    candidate = Candidate(EXPOSED_COMMUNICATION, "backward", (0,), lambda times: times, 4.0 * MS)
     tables = {"mpi_calls": barrier, "step_account": account}
     found = evidence_of(tables, candidate, (0,), with_mpi=of_mpi)
     assert [one.analysis for one in found] == shown
