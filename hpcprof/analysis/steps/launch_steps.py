@@ -6,10 +6,13 @@
 2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
    lies between two of its launches is usually alike: the same kinds about as often, whatever the tiles of
    matrix products. Other work between periods, warm-up and phases are allowed.
-3. The outermost period wins: the kind that occurs least. Among kinds that occur equally often, the one after
+3. A kind that occurs several times in a step may mark it with every n-th launch. The number of launches up to
+   the next one of the kind then has its rarest value after every n-th, as at the end of a token's layers.
+4. The outermost period wins: the kind that marks least. Among kinds that mark equally often, the one after
    the longest pause of the host marks the boundary.
-4. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
-   them are the step, as where a solver does some work on the host after n sweeps.
+5. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
+   them are the step, as where a solver does some work on the host after n sweeps. A wait of the host after
+   every n-th one ends no step: programs log, and read clocks, after some steps.
 """
 
 import re
@@ -50,6 +53,10 @@ _MIN_COVERED_SHARE = 0.5
 
 Programs that set up for long copy much and launch few kernels before their loop.
 """
+
+_MIN_REGULAR_SHARE, _MAX_VALUES, _MIN_NESTED = 0.9, 8, 1.9
+"""Minimum share of equal distances between the ends of nested periods, maximum number of the rarest counts
+that may tell them, and minimum number of periods in an outer one."""
 
 _MAX_SIZES = 32
 """Maximum number of sizes of one kind of copy that are told apart."""
@@ -189,17 +196,27 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
     sequence = _sequence(timeline)
     if sequence is None:
         return ()
+    kinds = [rows for _, rows in rows_by_key(sequence.launched.kind) if len(rows) > MIN_INSTANCES]
+    every_launch = _steps_of_marks(sequence, [(1, rows) for rows in kinds])
+    nested = [(every, rows[first]) for rows in kinds for every, first in [_outer_periods(np.diff(rows))]]
+    outer = _steps_of_marks(sequence, [(every, marks) for every, marks in nested if every > 1])
+    inner = max((step.instances for step in every_launch), default=0)
+    return outer if outer and inner >= _MIN_NESTED * outer[0].instances else every_launch
+
+
+def _steps_of_marks(
+    sequence: _Sequence, marks_of_kinds: Sequence[tuple[int, Ints]]
+) -> tuple[LaunchStep, ...]:
+    """Return the possible steps of marks, each with the number of launches of its kind in a step."""
     launched = sequence.launched
-    count = np.bincount(launched.kind)
     pause = np.append(0, launched.start[1:] - np.maximum.accumulate(launched.end)[:-1])
     extent, work = max(1, int(launched.start[-1] - launched.start[0])), max(1, int(launched.work.sum()))
     candidates: list[tuple[int, float, LaunchStep]] = []
-    for number in np.argsort(count, kind="stable").tolist():
-        if count[number] <= MIN_INSTANCES:
-            continue
-        if len(candidates) >= _MAX_MARKS or (candidates and count[number] > _SAME_COUNT * candidates[0][0]):
+    for every, all_marks in sorted(marks_of_kinds, key=lambda kind: len(kind[1])):
+        count = len(all_marks)
+        if len(candidates) >= _MAX_MARKS or (candidates and count > _SAME_COUNT * candidates[0][0]):
             break
-        marks = _regular_marks(launched, np.flatnonzero(launched.kind == number))
+        marks = _regular_marks(launched, all_marks)
         if len(marks) <= MIN_INSTANCES:
             continue
         if _are_layers(launched.blocks[marks]):
@@ -208,10 +225,29 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
         if covered >= _MIN_COVERED_SHARE:
             periods = _periods_per_step(np.diff(launched.front[marks]))
-            name = f"{sequence.names[number]}/{periods}" if periods > 1 else sequence.names[number]
+            name = sequence.names[launched.kind[marks[0]]]
+            name += f"/{every * periods}" if every * periods > 1 else ""
             step = LaunchStep(name, (len(marks) - 1) // periods, round(100 * covered, 2))
-            candidates.append((int(count[number]), float(np.median(pause[marks])), step))
+            candidates.append((count, float(np.median(pause[marks])), step))
     return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
+
+
+def _outer_periods(counts: Ints) -> tuple[int, Ints]:
+    """Return how many periods the next outer one has, and the first of each of these; 1 and none without.
+
+    ``counts`` has one count for each period. The last period of an outer one has a count of its own.
+    """
+    values, number = np.unique(counts, return_counts=True)
+    rare = values[np.argsort(number, kind="stable")][: _MAX_VALUES if len(values) > 1 else 0]
+    for value in rare.tolist():
+        ends = np.flatnonzero(counts == value)
+        distances = np.diff(ends)
+        if len(ends) > MIN_INSTANCES:
+            every = int(np.median(distances))
+            if every > 1 and np.mean(distances == every) >= _MIN_REGULAR_SHARE:
+                begins = int(ends[0]) + 1 - every
+                return every, np.append([begins] if begins >= 0 else [], ends + 1).astype(np.int64)
+    return 1, counts[:0]
 
 
 def _are_layers(sizes: Ints) -> bool:
@@ -277,6 +313,9 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     launch, periods = (parts["launch"], int(parts["every"])) if parts else (name, 1)
     matching = _kinds_of_name(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))
+    every, first = _outer_periods(np.diff(marks))
+    if every > 1 and periods % every == 0 and len(_regular_marks(launched, marks[first])):
+        marks, periods = marks[first], periods // every
     if launch in sequence.names and len(marks) > MIN_INSTANCES:
         regular = _regular_marks(launched, marks)
         marks = regular if len(regular) else marks

@@ -15,7 +15,7 @@ from hpcprof.analysis.steps.step_detection import LAUNCHES, SINGLE, step_candida
 from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.profiles.readers.kineto.reader import read
-from hpcprof.profiles.timeline import StepRange, Timeline
+from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
 
 Launch = tuple[str, int]
@@ -129,6 +129,40 @@ def test_equal_periods_are_told_apart_by_their_times() -> None:
     steps = steps_of(launching(*step * 12))
     assert steps.name in ("kernel:sweep/10", "kernel:residual/10")
     assert set(np.diff(steps.ranges.start)) == {1_000 * (300 + 190)}
+
+
+SWEEP: list[Launch] = [("halo", 10), *[("tile", 10)] * 4]
+MICRO_STEP: list[Launch] = [*LAYER * 3, ("loss", 10), *[("gradient", 10)] * 6]
+NESTED: dict[str, list[Launch]] = {
+    "layers of a model without kernels of its own": [*LAYER * 12, ("norm", 10)],
+    "sweeps, the last with one tile more": [*SWEEP * 10, ("tile", 10)],
+    "gradient accumulation, an optimizer in parts": [*MICRO_STEP * 4, *[("adam", 10)] * 3],
+    "gradient accumulation, an optimizer of known kernels": [*MICRO_STEP * 4, *[("add", 10)] * 2],
+    "layers in micro-steps in steps": [*[*LAYER * 4, ("norm", 10)] * 3, *[("add", 10)] * 2],
+}
+
+
+@pytest.mark.parametrize("step", NESTED.values(), ids=NESTED)
+def test_the_outermost_of_nested_periods_is_the_step(step: list[Launch]) -> None:
+    profile = launching(*SETUP, *step * 9)
+    (best, *_) = launch_step_candidates(profile)
+    assert best.instances == 8
+    starts = steps_of(profile).ranges.start
+    assert set(np.diff(starts)) == {1_000 * sum(pause for _, pause in step)}
+
+
+def test_a_wait_of_the_host_after_some_steps_ends_no_longer_step() -> None:
+    profile = launching(*[("sweep", 12), ("residual", 10)] * 8 * 12)
+    moments = profile.calls.start[15::16] + 1_000
+    zeros = np.zeros(len(moments), np.int64)
+    waits = ApiCalls(moments, moments + 1_000, zeros, zeros, zeros + len(profile.strings), zeros - 1)
+    calls = concatenate(ApiCalls, (profile.calls, waits))
+    waited = replace(
+        profile,
+        strings=np.append(profile.strings, "cudaStreamSynchronize"),
+        calls=calls.take(np.argsort(calls.start)),
+    )
+    assert len(steps_of(waited)) == len(steps_of(profile)) == 95
 
 
 def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
