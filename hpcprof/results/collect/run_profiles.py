@@ -1,7 +1,7 @@
 """The profiles of a run, and the runs that folders and files of profiles are.
 
 A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank, or
-one for each recording if its processes were recorded several times.
+one for each recording if its processes were recorded several times, or for each file if none tells a rank.
 Files that are named alone are a run of their own, unless they are all that the folder has.
 """
 
@@ -26,6 +26,7 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
+from hpcprof.results.collect.profile_ranks import ranks_by_name
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run, typed_name
 from hpcprof.submit.runs.failures import profiler_complaint
@@ -114,15 +115,11 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
             same_kind = tuple(sorted(file for file in named if _kind(file) == kind))
-            name = (
-                f"{folder.name}-{same_kind[0].name.partition('.')[0]}" if len(same_kind) == 1 else folder.name
-            )
-            adopted = Run(
-                adopted_id(name, folder, *(file.name for file in same_kind)), folder, files=same_kind
-            )
-            run = whole.get(same_kind, adopted)
-            other_files = beside.get(folder, [])
-            runs.append(replace(run, beside=tuple(sorted(other_files))) if other_files else run)
+            parts = [(file,) for file in same_kind] if _tell_no_rank(same_kind) else [same_kind]
+            for part in parts:
+                run = whole.get(part) or _run_of_named(folder, part)
+                other_files = beside.get(folder, [])
+                runs.append(replace(run, beside=tuple(sorted(other_files))) if other_files else run)
     return runs
 
 
@@ -159,10 +156,21 @@ def _join_folders(folder: Path, runs: list[Run]) -> list[Run]:
     if len(runs) < 2 or len(files) < len(runs) or not differs_in_numbers or {*map(len, files)} != {1}:
         return runs
     ranks = {_rank(file) for (file,) in files}
-    if None in ranks or len(ranks) < len(runs):
+    if ranks == {None}:
+        if not _of_one_moment(files) or not ranks_by_name([file for (file,) in files]):
+            return runs
+    elif None in ranks or len(ranks) < len(runs):
         return runs
     places = [file.relative_to(folder).as_posix() for (file,) in files]
     return [Run(adopted_id(folder.name, folder, *places), folder, files=tuple(file for (file,) in files))]
+
+
+def _of_one_moment(files: Sequence[Sequence[Path]]) -> bool:
+    """Return whether files are of other hosts each, in folders that JAX named by nearly one moment."""
+    names = {file.name for (file,) in files}
+    moments = [_FOLDER_MOMENT.fullmatch(file.parent.name) for (file,) in files]
+    seconds = [sum(int(n) * s for n, s in zip(m.groups(), _SECONDS, strict=True)) for m in moments if m]
+    return len(names) == len(seconds) == len(files) and max(seconds) - min(seconds) <= _MAX_APART_S
 
 
 def runs_to_collect(run: Run) -> list[Run]:
@@ -176,7 +184,9 @@ def several_runs(runs: Sequence[Run]) -> str:
     """Return, without a period, a sentence that names the runs of a folder with several."""
     each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
     noun = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
-    return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}"
+    unranked = _tell_no_rank([file for run in runs for file in run.files or ()])
+    hint = "; if they are ranks of one run, name them rank0, rank1 and so on" if unranked else ""
+    return f"{runs[0].path} is {len(runs)} runs, one for each {noun}: {' and '.join(each)}{hint}"
 
 
 def several_runs_notes(runs: Sequence[Run]) -> list[str]:
@@ -209,6 +219,8 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
         recordings = _recordings(sorted(files))
         if len(recordings) > 1:
             return [_recording(folder, number, files) for number, files in enumerate(recordings, 1)]
+        if _tell_no_rank(files):
+            return [_run_of_named(folder, (file,)) for file in sorted(files)]
         alone = tuple(sorted(files)) if len(files) > len(native) else None
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
     return [
@@ -220,7 +232,26 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
 _MOMENT = re.compile(r"\d{9,}(?:\.\d+)?|(?<=step|iter|ycle|poch|ndow)(?:eration)?s?[-_.]?\d+", re.IGNORECASE)
 """Time stamps and counters in the names of files, which tell recordings of one process apart."""
 
+_FOLDER_MOMENT = re.compile("_".join([r"(\d{4})", *[r"(\d\d)"] * 5]))
+"""The moment in the name of a folder of JAX's profiler: ``2026_05_06_04_47_36``."""
+
+_SECONDS = (31 * 12 * 86_400, 31 * 86_400, 86_400, 3_600, 60, 1)
+
+_MAX_APART_S = 60
+"""Maximum time between the moments of folders of one job, in seconds."""
+
 _DIGITS = re.compile(r"\d+")
+
+
+def _run_of_named(folder: Path, files: tuple[Path, ...]) -> Run:
+    """Return the run of some files of a folder; that of a single one has its name."""
+    name = f"{folder.name}-{files[0].name.partition('.')[0]}" if len(files) == 1 else folder.name
+    return Run(adopted_id(name, folder, *(file.name for file in files)), folder, files=files)
+
+
+def _tell_no_rank(files: Sequence[Path]) -> bool:
+    """Return whether neither profiles nor their names tell ranks apart, such as those of runs in turn."""
+    return len(files) > 1 and all(_rank(file) is None for file in files) and not ranks_by_name(files)
 
 
 def _recording(folder: Path, number: int, files: Sequence[Path]) -> Run:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.collect.profile_ranks import ranks_by_name
-from hpcprof.results.collect.run_profiles import runs_below, runs_in, several_runs
+from hpcprof.results.collect.run_profiles import runs_below, runs_in, runs_of_files, several_runs
 
 
 def trace(folder: Path, name: str, rank: int | None) -> None:
@@ -88,3 +88,37 @@ def test_the_chrome_trace_beside_an_xplane_is_the_same_recording(tmp_path: Path)
     (tmp_path / "host.xplane.pb").write_bytes(b"")
     trace(tmp_path, "host.trace.json.gz", None)
     assert [path.name for path in find_profiles(tmp_path)] == ["host.xplane.pb"]
+
+
+def test_profiles_that_tell_no_rank_are_a_run_each(tmp_path: Path) -> None:
+    """As nsys numbers the reports of one folder: seven exports of a public course (CUDA_Cpp_Intro)."""
+    for number in (1, 2, 7):
+        trace(tmp_path, f"report{number}.json", None)
+    runs = runs_in(tmp_path)
+    assert [[file.name for file in run.files or ()] for run in runs] == [
+        ["report1.json"],
+        ["report2.json"],
+        ["report7.json"],
+    ]
+    assert several_runs(runs).endswith("; if they are ranks of one run, name them rank0, rank1 and so on")
+    assert [run.id for run in runs_of_files([*(file for run in runs for file in run.files or ())])] == [
+        run.id for run in runs
+    ]
+    trace(tmp_path, "report3.json", 1)
+    assert len(runs_in(tmp_path)) == 1
+
+
+def test_hosts_whose_folders_have_moments_of_their_own_are_one_run(tmp_path: Path) -> None:
+    """Of a report: vllm-project/tpu-inference#2521."""
+    for moment, host in (("36", "node-1"), ("38", "node-0")):
+        folder = tmp_path / f"plugins/profile/2026_05_06_04_47_{moment}"
+        folder.mkdir(parents=True)
+        (folder / f"{host}.xplane.pb").touch()
+    (run,) = runs_below(tmp_path)
+    assert ranks_by_name(run.files or ()).values() and len(run.files or ()) == 2
+    for later in ("2026_05_06_04_49_00/node-2", "2026_05_06_04_47_39/node-1"):
+        path = tmp_path / f"plugins/profile/{later}.xplane.pb"
+        path.parent.mkdir()
+        path.touch()
+        assert len(runs_below(tmp_path)) == 3
+        path.unlink()
