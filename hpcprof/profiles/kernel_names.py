@@ -5,7 +5,7 @@ Demangled C++ names begin alike (``void at::native::…``) and differ only towar
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -84,15 +84,12 @@ def _cut_distinctly(texts: Collection[str], room: int) -> dict[str, str]:
         if len(group) == 1 or room < _SHORTEST:
             continue
         free_width = room - head - 1
-        common = _word_start(group[0], _common_length(group), free_width // 2)
+        alike = (len({*letters}) == 1 for letters in zip(*group, strict=False))
+        shared = next((i for i, same in enumerate(alike) if not same), min(map(len, group)))
+        common = _word_start(group[0], shared, free_width // 2)
         shortened = _cut_distinctly([text[common:] for text in group], free_width)
         cut |= {text: f"{text[:head]}…{shortened[text[common:]]}" for text in group}
     return cut
-
-
-def _common_length(texts: Sequence[str]) -> int:
-    first, last = min(texts), max(texts)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
 def _word_start(text: str, place: int, most: int) -> int:

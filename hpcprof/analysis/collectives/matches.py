@@ -19,7 +19,7 @@ from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, union_of
 from hpcprof.profiles.columns.unique import numbered_rows, object_array
-from hpcprof.profiles.timeline import Ints, Mask
+from hpcprof.profiles.timeline import Ints, Mask, Table
 
 UNKNOWN = -1
 """Stands for the partner of a collective, and for an unknown arrival."""
@@ -32,7 +32,7 @@ _NO_COLUMNS |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
 
 
 @dataclass(frozen=True)
-class Matches:
+class Matches(Table):
     """The n rows of ``rank_collectives`` that have a counterpart on other ranks; arrays of shape (n,)."""
 
     rank: Ints
@@ -58,10 +58,6 @@ class Matches:
     the clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
     """
 
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.rank)
-
     @classmethod
     def concatenate(cls, parts: Sequence[Matches]) -> Matches:
         """Return the rows of several parts, with consecutive numbers of groups and matches."""
@@ -76,10 +72,6 @@ class Matches:
         return cls(
             **{name: np.concatenate(row) if row else _NO_COLUMNS[name] for name, row in arrays.items()}
         )
-
-    def take(self, rows: NDArray[Any]) -> Matches:
-        """Return the rows at these positions, or of this mask."""
-        return Matches(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 class MatchedGroup(NamedTuple):

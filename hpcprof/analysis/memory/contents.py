@@ -158,7 +158,7 @@ class _Judge:
     """Finds the purpose of blocks; each kind of block is judged once."""
 
     def __init__(self, snapshot: MemorySnapshot) -> None:
-        self._stacks, self._has_stacks = snapshot.stacks, snapshot.has_stacks
+        self._stacks = snapshot.stacks
         self._notes_tensors = bool(snapshot.notes.tensors)
         self._known: dict[tuple[int, str, tuple[str, str] | None], Purpose] = {}
         self.places: dict[Purpose, int] = {}
@@ -182,7 +182,7 @@ class _Judge:
     def _kind(self, frames: tuple[CodeLine, ...], module: str) -> str:
         if not frames:
             # Autograd's own threads run no Python.
-            return "backward" if self._has_stacks else "other"
+            return "backward" if len(self._stacks) > 1 else "other"
         inner = next((at for at, frame in enumerate(frames) if frame.function in _CALLS), len(frames))
         if any(_OPTIMIZER.search(frame.file) for frame in frames):
             return "optimizer"

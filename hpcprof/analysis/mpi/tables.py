@@ -127,7 +127,7 @@ class _Sums:
         if waits is not None:
             causes = causes_of(run, waits)
             counted = np.flatnonzero(run.calls.counted[waits.call])
-            self._add_waits(run, waits.take(counted), Causes(causes.rank[counted], causes.before[counted]))
+            self._add_waits(run, waits.take(counted), causes.take(counted))
 
     def _add_calls(self, run: RunMpi, wait: Ints) -> None:
         calls, ops = run.calls, run.operations

@@ -8,8 +8,8 @@ for longest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -19,7 +19,7 @@ from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import Ints, Mask
+from hpcprof.profiles.timeline import Ints, Table, concatenate
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
 PATTERNS = (
@@ -37,7 +37,8 @@ PATTERNS = (
 _UNUSUAL_PART, _FAR_NS = 10, 1 << 62
 
 
-class Waits(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Waits(Table):
     """The w waits of calls; arrays of shape (w,)."""
 
     call: Ints
@@ -49,12 +50,9 @@ class Waits(msgspec.Struct, frozen=True):
     arrival: Ints
     """The call of the partner that came late, `NONE` for a completion."""
 
-    def take(self, rows: Mask | Ints) -> Waits:
-        """Return some of the waits."""
-        return Waits(self.call[rows], self.pattern[rows], self.length[rows], self.arrival[rows])
 
-
-class Causes(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Causes(Table):
     """The cause of each wait; arrays of shape (w,)."""
 
     rank: Ints
@@ -67,14 +65,12 @@ class Causes(msgspec.Struct, frozen=True):
 
 def find_waits(run: RunMpi) -> Waits:
     """Return the waits of a run whose calls are on the common clock."""
-    parts = [*_waits_of_messages(run), *_waits_of_collectives(run)]
-    waits = Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    waits = concatenate(Waits, (*_waits_of_messages(run), *_waits_of_collectives(run)))
     waits = waits.take(waits.length > 0)
     order = np.lexsort((-waits.length, waits.call))
     longest = waits.take(order)
     longest = longest.take(np.diff(longest.call, prepend=NONE) != 0)
-    ends = _completions(run, longest)
-    return Waits(*(np.concatenate(pair) for pair in zip(_columns(longest), _columns(ends), strict=True)))
+    return concatenate(Waits, (longest, *_completions(run, longest)))
 
 
 def blocked_sends(run: RunMpi) -> Ints:
@@ -116,20 +112,13 @@ def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     return waiters[blocked], root[blocked]
 
 
-_Part = tuple[Ints, Ints, Ints, Ints]
-
-
-def _columns(waits: Waits) -> _Part:
-    return waits.call, waits.pattern, waits.length, waits.arrival
-
-
-def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> _Part:
+def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> Waits:
     start = run.calls.start
     length = np.clip(start[arrival] - start[call], 0, run.calls.length[call])
-    return call, np.broadcast_to(pattern, call.shape), length, arrival
+    return Waits(call, np.broadcast_to(pattern, call.shape), length, arrival)
 
 
-def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
+def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     ops, start = run.operations, run.calls.start
     receives = ops.matched_receives
     sent = ops.begin[ops.partner[receives]]
@@ -149,7 +138,7 @@ def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
     )
 
 
-def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part:
+def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:
     """Return the waits for partners that have begun an operation and left MPI before it was over.
 
     Without a thread or a network card that does so, the data of a large message, or of a collective, move
@@ -186,7 +175,7 @@ def _earliest_later_sends(rank: Ints, call: Ints, sent: Ints) -> Ints:
     return result
 
 
-def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
+def _waits_of_collectives(run: RunMpi) -> Iterator[Waits]:
     ops, start = run.operations, run.calls.start
     for op, rows in collective_tables(run):
         name = ops.ops[op]
@@ -234,26 +223,20 @@ def _pair_messages(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, 
     return call.ravel(), pattern, np.broadcast_to(arrival, call.shape).ravel()
 
 
-def _completions(run: RunMpi, waits: Waits) -> Waits:
-    """Return the delay of each rank's return from a synchronizing collective after the first return."""
+def _completions(run: RunMpi, waits: Waits) -> Iterator[Waits]:
+    """Yield the delay of each rank's return from a synchronizing collective after the first return."""
     ops, calls = run.operations, run.calls
     waited = np.zeros(len(calls), np.int64)
     waited[waits.call] = waits.length
-    call, length = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for op, rows in collective_tables(run):
         if not run.waits_for_all(op, rows):
             continue
         rows = rows[(ops.begin[rows] == ops.end[rows]).all(axis=1)]
         begins = ops.begin[rows]
         begun = np.maximum(calls.end[begins].min(axis=1), calls.start[begins].max(axis=1))[:, None]
-        unblocked = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins])
-        call.append(begins.ravel())
-        length.append(unblocked.ravel())
-    all_calls = np.concatenate(call)
-    found_ends = Waits(
-        all_calls, np.full(len(all_calls), COMPLETION), np.concatenate(length), np.full(len(all_calls), NONE)
-    )
-    return found_ends.take(found_ends.length > 0)
+        unblocked = np.clip(calls.end[begins] - begun, 0, calls.length[begins] - waited[begins]).ravel()
+        pattern, arrival = np.full((2, len(unblocked)), [[COMPLETION], [NONE]])
+        yield Waits(begins.ravel(), pattern, unblocked, arrival).take(unblocked > 0)
 
 
 def causes_of(run: RunMpi, waits: Waits) -> Causes:

@@ -97,11 +97,6 @@ class MemorySnapshot(msgspec.Struct, frozen=True):
     stacks: tuple[tuple[CodeLine, ...], ...]
     notes: Notes
 
-    @property
-    def has_stacks(self) -> bool:
-        """True if any stack was recorded."""
-        return len(self.stacks) > 1
-
 
 def is_memory_snapshot(path: Path) -> bool:
     """Return whether a file is a snapshot, by its name and its first bytes."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
@@ -21,7 +20,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.profiles.timeline import Allocations, Ints, Mask, Timeline
+from hpcprof.profiles.timeline import Allocations, Ints, Table, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents, overlaps_window
 from hpcprof.results.collect.kept_events import keep_timeline
 from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
@@ -37,7 +36,8 @@ _END_NS = 1 << 62
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 
-class RankSteps(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class RankSteps(Table):
     """The steps of a rank; arrays have shape (steps,)."""
 
     number: Ints
@@ -45,14 +45,6 @@ class RankSteps(msgspec.Struct, frozen=True):
     start: Ints
     end: Ints
     """The interval of each step's wall time, on the rank's clock."""
-
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.number)
-
-    def take(self, which: slice | Mask) -> RankSteps:
-        """Return some of the steps."""
-        return RankSteps(self.number[which], self.start[which], self.end[which])
 
     def only(self, numbers: Sequence[int]) -> RankSteps:
         """Return the steps with these numbers."""
@@ -170,8 +162,7 @@ class RunWindows:
 
     def steps(self, rank: int) -> RankSteps:
         """Return the steps of a rank, which may be none."""
-        nothing = np.array([], np.int64)
-        return steps_of_ranks([self._kept[rank]]).get(rank, RankSteps(nothing, nothing, nothing))
+        return steps_of_ranks([self._kept[rank]]).get(rank, RankSteps.empty())
 
     def read_steps(self, rank: int, first: int, last: int) -> Timeline:
         """Read the events of the steps of a rank from ``first`` to ``last``.

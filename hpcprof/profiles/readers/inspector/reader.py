@@ -102,10 +102,7 @@ class _Line(msgspec.Struct):
         completed = self.done
         if completed is None or operation(completed.name) is None or self.header.n_ranks < 1:
             return False
-        stops = [event.kernel_stop_ts for event in (completed.event_trace_ts or _EventTrace()).kernel_events]
-        in_time = (
-            0 <= completed.exec_time_us < _MAX_DURATION_US and 0 <= max(stops, default=0) < _MAX_STAMP_US
-        )
+        in_time = 0 <= completed.exec_time_us < _MAX_DURATION_US and 0 <= self.ended_us < _MAX_STAMP_US
         return in_time and 0 <= completed.msg_size_bytes < 1 << 62
 
     @property

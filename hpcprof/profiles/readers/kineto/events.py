@@ -314,7 +314,7 @@ class TraceEvents:
                 by_category["user_annotation" if marks else "cpu_op"].append(event)
             elif is_module(event):
                 by_category[_MODULE].append(event)
-            elif is_own_function(event):
+            elif event.cat == _PYTHON and (frame := frame_of(event.name or "")) and is_own(frame):
                 by_category[_OWN_FUNCTION].append(event)
             elif event.cat in ("overhead", "Overhead"):
                 self._overhead += (1, int(times([event.dur])[0][0]))
@@ -449,12 +449,6 @@ class TraceEvents:
 def is_module(event: Event) -> bool:
     """Return whether an event is a call of a module."""
     return event.cat == _PYTHON and (event.name or "").startswith(_MODULE)
-
-
-def is_own_function(event: Event) -> bool:
-    """Return whether an event is a call of a function of the user's own code."""
-    frame = frame_of(event.name or "") if event.cat == _PYTHON else None
-    return frame is not None and is_own(frame)
 
 
 @cache

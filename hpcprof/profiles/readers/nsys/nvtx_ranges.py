@@ -311,25 +311,15 @@ def layouts(export: NsysExport) -> dict[SchemaId, PayloadLayout]:
         key = (int(columns["domainId"][row]), int(columns["schemaId"][row]))
         code = int(columns["type"][row])
         name = _TYPES.get(code) or enums.get((key[0], code))
-        plain = name is not None and not columns["flags"][row]
-        offset = _offset(int(columns["offset"][row]), ends.get(key, 0), np.dtype(name) if plain else None)
-        if not plain or offset is None:
+        offset, after, kind = int(columns["offset"][row]), ends.get(key, 0), np.dtype(name)
+        if name is None or columns["flags"][row] or (offset <= 0 and after is None):
             ends[key] = None
             continue
-        field = PayloadField(offset, np.dtype(name))
-        ends[key] = offset + field.kind.itemsize
-        fields.setdefault(key, {})[texts[row] or ""] = field
+        # The offset that is not stored is the next multiple of the size.
+        offset = offset if offset > 0 else -(-(after or 0) // kind.itemsize) * kind.itemsize
+        ends[key] = offset + kind.itemsize
+        fields.setdefault(key, {})[texts[row] or ""] = PayloadField(offset, kind)
     return dict(fields)
-
-
-def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -> int | None:
-    """Return an entry's offset: the stored one, else the next multiple of its size.
-
-    The first entry's offset is 0 and is not stored.
-    """
-    if stored > 0 or kind is None or after is None:
-        return stored if stored > 0 else None
-    return -(-after // kind.itemsize) * kind.itemsize
 
 
 def _enums(export: NsysExport) -> dict[SchemaId, str]:
