@@ -903,11 +903,11 @@ print("saved on", *got, flush=True)
 
 
 def standin_nsys(path: Path) -> None:
-    """Write a profiler that acts on no signal, so that USR1 ends it before the program."""
+    """Write a profiler that acts on no signal: where USR1 reaches it, it ends before the program."""
     path.write_text(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
         'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
-        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; exit "$code"\n'
+        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; : >"$output.nsys-rep"; exit "$code"\n'
     )
     path.chmod(0o755)
 
@@ -933,6 +933,7 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     assert output.read_text() == f"ready\nsaved on SIG{name}\n"
     assert (folder / "state/rank00000.exit").read_text() == "0\n"
     assert (folder / "state/finished").read_text() == "0\n"
+    assert (folder / "profiles/rank00000.nsys-rep").exists() == (profiler == "nsys")
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
