@@ -278,8 +278,8 @@ _SENTENCES = {
     LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
     LossKind.FIELD: "{amount} {has} no readable {detail}",
     LossKind.EARLY: "{amount} {start} before {their} launch and {are} left out",
-    LossKind.OVERRUN: "{amount} {run} over what follows on {their} own stream or the end of the capture, "
-    "and {are} left out",
+    LossKind.OVERRUN: "{amount} {run} over what follows on {their} own stream or thread, or over the end "
+    "of the capture, and {are} left out",
     LossKind.CLOCK: "the clock of a GPU is {detail} the host's: {amount} {are} shifted by that",
     LossKind.LAUNCH: "{amount} {has} no recorded launch call",
     LossKind.UNTRACED: "{amount} {has} no recorded launch call, because the capture has no API calls",

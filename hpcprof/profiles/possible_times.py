@@ -9,7 +9,9 @@
    order, unless it is a kernel of usual length; elsewhere, a kernel that overlaps its successor and takes far
    longer than the same kernel on the same grid; and an operation that ends after everything else on its
    stream at the end of the capture.
-5. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
+5. A call, operator or range of the host that lasts beyond the capture is left out if its thread went on with
+   others of its name meanwhile.
+6. Ranges that never end, though others of their name follow, are counted; the last may end after the capture.
 
 Rows left out or moved become losses of the timeline's origin.
 """
@@ -67,6 +69,7 @@ _TABLES = {
     "cpu_counters": Subject.COUNTER,
     "device_samples": Subject.SAMPLE,
 }
+_THREAD_TABLES = ("calls", "ranges", "operators", "mpi_calls")
 _DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 _FAR_RATIO, _FAR_NS = 100, 3_600_000_000_000
@@ -102,7 +105,7 @@ def with_possible_times(timeline: Timeline) -> Timeline:
     timeline : Timeline
         Times in ns, as a reader built it.
     """
-    for mend in (_with_stamps, _on_one_clock, _in_order, _within_capture, _with_open_ranges):
+    for mend in (_with_stamps, _on_threads, _on_one_clock, _in_order, _within_capture, _with_open_ranges):
         timeline = mend(timeline)
     return timeline
 
@@ -159,6 +162,22 @@ def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> d
     if not starts or min(starts) <= max(_FAR_NS, _FAR_RATIO * (max(ends) - min(starts))):
         return plausible_rows
     return {name: mask & ~zero[name] for name, mask in plausible_rows.items()}
+
+
+def _on_threads(timeline: Timeline) -> Timeline:
+    """Leave out host events that last beyond the capture over later ones of their name on their thread."""
+    starts = [int(table.start.max()) for name in _TABLES if len(table := getattr(timeline, name))]
+    masks = {name: np.ones(len(getattr(timeline, name)), bool) for name in _THREAD_TABLES}
+    for name, mask in masks.items():
+        table = getattr(timeline, name)
+        length, inside = table.end - table.start, table.end <= (last := max(starts, default=0))
+        for row in np.flatnonzero(~inside & (length > _CLOCK_TOLERANCE_NS)).tolist():
+            same_name = inside & (table.name == table.name[row]) & (table.thread == table.thread[row])
+            same_name &= table.process == table.process[row]
+            later = same_name & (table.start > table.start[row])
+            if later.any() and np.count_nonzero(same_name) >= _FEWEST_OTHERS:
+                mask[row] = table.end[row] <= last + _OUTLIER * length[same_name].max()
+    return _without_masked(timeline, masks, LossKind.OVERRUN)
 
 
 def _on_one_clock(timeline: Timeline) -> Timeline:
@@ -416,8 +435,12 @@ def _without_operations(timeline: Timeline, plausible_rows: Mask, kind: LossKind
     """Leave out operations by a mask over `Timeline.operations`."""
     sizes = np.cumsum([len(getattr(timeline, name)) for name in GPU_TABLES])[:-1]
     masks = dict(zip(GPU_TABLES, np.split(plausible_rows, sizes), strict=True))
+    return _without_masked(timeline, masks, kind)
+
+
+def _without_masked(timeline: Timeline, masks: dict[str, Mask], kind: LossKind) -> Timeline:
     lost = [
-        Loss(kind, GPU_TABLES[name], int(np.count_nonzero(~mask)), len(mask))
+        Loss(kind, PROCESS_TABLES[name], int(np.count_nonzero(~mask)), len(mask))
         for name, mask in masks.items()
         if not mask.all()
     ]

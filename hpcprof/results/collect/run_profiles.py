@@ -280,13 +280,11 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
             [recordings[at] for recordings in by_rank.values() if at < len(recordings)] for at in range(most)
         ]
     groups = [*by_word.values()]
-    if (
-        not named_by_host(files)
-        and len(groups) > 1
-        and len({*map(len, groups)}) == 1
-        and _share_ranks(groups)
-    ):
-        return groups
+    if len(groups) > 1 and not named_by_host(files):
+        ranked = [group for group in groups if _rank(group[0]) is not None] or groups
+        if len({*map(len, ranked)}) == 1 and _share_ranks(ranked):
+            helpers = [file for group in groups if group not in ranked for file in group]
+            return [ranked[0] + helpers, *ranked[1:]]
     return [[*files]] if files else []
 
 

@@ -207,3 +207,15 @@ def test_rows_that_go_back_by_the_same_time_are_no_clock() -> None:
         for at, (start, end, *rest) in enumerate(kernels(30, begin=20 * MS))
     ]
     assert kinds(with_possible_times(ordered(rows))) == [("early", 10, 30)]
+
+
+def test_an_event_of_the_host_that_outlives_the_capture_while_its_thread_went_on_is_left_out() -> None:
+    def kinds_with(*lasting: tuple[int, int, str]) -> list[tuple[str, int, int | None]]:
+        steps = [(at * MS, at * MS + 900 * US, "step") for at in range(10) if at not in {3, 9}]
+        return kinds(with_possible_times(timeline([], [*steps, (9 * MS, 9_900 * US, "step"), *lasting])))
+
+    assert kinds_with((3 * MS, 5_003 * MS, "step")) == [("overrun", 1, 10)]
+    # These end as the capture does, have no later ones beside them, or are alone.
+    assert not kinds_with((3 * MS, 9_900 * US, "step"))
+    assert not kinds_with((9_100 * US, 5_003 * MS, "step"))
+    assert not kinds_with((0, 5_003 * MS, "main"))

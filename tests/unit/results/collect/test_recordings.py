@@ -54,6 +54,8 @@ def test_a_server_that_records_two_kinds_of_work_is_two_runs(tmp_path: Path) -> 
             trace(tmp_path, f"170000000{rank}-TP-{rank}-{work}.trace.json", rank)
     assert [len(files) for files in names(tmp_path)] == [2, 2]
     assert all("DECODE" in name for name in names(tmp_path)[0])
+    trace(tmp_path, "1700000005-tokenizer.trace.json", None)
+    assert [len(files) for files in names(tmp_path)] == [3, 2]
 
 
 def test_folders_of_single_ranks_are_one_run(tmp_path: Path) -> None:
