@@ -109,8 +109,8 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
             groups = {name: _printable(value or "") for name, value in match.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
             rank = parsed_count(groups.get("rank", ""))
-            # Messages of the system begin with a capital.
-            meaning = meaning if meaning.startswith("NCCL") else meaning[:1].lower() + meaning[1:]
+            if not meaning[:2].isupper():  # no name, as in PBS; messages of the system begin with a capital
+                meaning = meaning[:1].lower() + meaning[1:]
             limit = int(groups["limit"]) if groups.get("limit", "").isdigit() else None
             return FailureCause(pattern.name, meaning, pattern.blames == "other", rank, pattern.state, limit)
     return None

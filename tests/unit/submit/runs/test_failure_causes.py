@@ -34,6 +34,7 @@ MEANINGS = {
     "no_interpreter": r"python3\r, which env looked for, is not there",
     "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
     "flux_memory": "out of memory: the kernel killed it on node2",
+    "pbs_other_limit": "PBS killed it: node 1 (n2) requested job die, code 15059",
     "slurm_node": "was lost with node worker-1",
     "open_mpi_node": "was lost with node d23n02",
 }
