@@ -324,8 +324,14 @@ def submitted_ids(runs: Path) -> list[str]:
 
 
 def submission_time(path: Path) -> float:
-    """Return when a run was submitted, in seconds since 1970."""
-    manifest = open_run(path).manifest
+    """Return when a run was submitted, in seconds since 1970; 0 without a manifest, -1 if it is damaged."""
+    try:
+        manifest = open_run(path).manifest
+    except HpcprofError as error:
+        import logging  # takes 4 ms
+
+        logging.getLogger("hpcprof").warning("hpcprof: skipped: %s", error)
+        return -1.0
     if manifest is None:
         return 0.0
     created = datetime.fromisoformat(manifest.created).timestamp()
@@ -337,9 +343,11 @@ def submission_time(path: Path) -> float:
 def _newest(paths: Sequence[Path]) -> Path:
     """Return the run that was submitted last. Ids have local times, which differ by zone and season.
 
-    Runs of other users that cannot be read are left out.
+    Runs that cannot be read, as those of other users, are left out.
     """
-    readable = [path for path in paths if os.access(path / MANIFEST, os.R_OK)] or paths
+    readable = [path for path in paths if os.access(path / MANIFEST, os.R_OK)] or [*paths]
+    while len(readable) > 1 and submission_time(readable[-1]) < 0:
+        readable.pop()
     with suppress(ValueError):
         earliest = datetime.strptime(readable[-1].name[:8], "%Y%m%d") - timedelta(days=1)
         recent = [path for path in readable if path.name[:8] >= f"{earliest:%Y%m%d}"]

@@ -261,7 +261,8 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         note_collected(run, store.runs_dir or runs_directory())
         return
     values = mapped_beside_profiles(run)
-    if not any(values.values()):
+    # A folder of dumps of PyTorch, which are judged where they are, was opened too.
+    if run.manifest is not None and not any(values.values()):
         return
     store.describe_run(row)
     outcomes = {

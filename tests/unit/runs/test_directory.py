@@ -239,3 +239,15 @@ def test_the_last_run_is_the_one_submitted_last_whatever_time_zone_its_id_has(tm
 def test_the_last_run_is_one_that_the_user_can_read(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: "abcd.7" not in str(path))
     assert find_run("last", sweep).id == "20261121-150000-train-77aa.1"
+
+
+def test_the_last_run_is_named_and_skipped_if_it_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, name = load_site("local"), "20261129-152005-train-3c4d"
+    create(name, tmp_path, site, make_job(site, arguments=["true"]), [], {"job.sh": "#!/bin/sh\n"})
+    for damaged in ("copied-by-hand", "20261129-162005-train-5e6f"):
+        a_run(tmp_path, damaged)
+        (tmp_path / damaged / "run.json").write_bytes(b'{"id": "\xff"}')
+    assert find_run("last", tmp_path).id == name
+    assert all(name in caplog.text for name in ("copied-by-hand", "20261129-162005-train-5e6f"))

@@ -12,6 +12,8 @@ import pytest
 
 from hpcprof.analysis.stalls.evidence import StallKind, describe
 from hpcprof.results.ask.explanation import explain
+from hpcprof.results.collect.collection import collect
+from hpcprof.results.collect.run_names import find_known_runs, find_runs_to_collect
 from hpcprof.results.collect.stalls import find_stall, judge_folder, stall_sentence
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
@@ -226,6 +228,13 @@ def test_dumps_of_a_job_that_hpcprof_did_not_start_are_judged(tmp_path: Path) ->
     found = judge_folder(tmp_path)
     assert found is not None
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0,))
+    # Opened last, they are the last run.
+    store = open_store(None, tmp_path / "runs")
+    store.prepare()
+    (opened,) = find_runs_to_collect([str(tmp_path)], tmp_path / "runs", store)
+    collect(opened, store)
+    (last,) = find_known_runs(["last"], tmp_path / "runs", store)
+    assert last.path == tmp_path
 
 
 def test_dumps_of_which_none_can_be_read_are_said(tmp_path: Path) -> None:
