@@ -65,6 +65,7 @@ from hpcprof.analysis.explain.whole_run import (
     unexplained_idle,
     unexplained_waiting,
     waits_between_streams,
+    with_page_waits,
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -203,6 +204,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
+    replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
     findings = join_by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
     # A cost of the whole step may be that of its only place.

@@ -1,6 +1,7 @@
 """Findings that need no replay: what the times of the steps show, and what the profiles lack."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -44,6 +45,8 @@ _MIN_MOVING_SHARE = 0.03
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
+
+_PAGES_TO_HOST = re.compile(r"(?:Unified|UVM).*(?:Device-to-Host|DtoH)")
 
 _SENTENCE_END = re.compile(r"(?<=\.) ")
 
@@ -188,6 +191,27 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
             f"({100 * time / span:.0f} %; {amount}), and kernels that need them wait: cudaMemPrefetchAsync "
             "moves them before",
         )
+
+
+def with_page_waits(
+    findings: Sequence[Finding], account: pd.DataFrame, copies: pd.DataFrame, elapsed: int
+) -> list[Finding]:
+    """Bound what host work costs by the idle time of the GPU where the host reads pages of unified memory.
+
+    The host waits there for the GPU without a call. ``copies`` is the table ``memops``.
+    """
+    moved = len(copies) and copies["operation"].str.contains(_PAGES_TO_HOST).any()
+    idle = round(float(account["idle_ns"].astype(float).mean())) if moved and len(account) else sys.maxsize
+
+    def bounded(item: Finding) -> Finding:
+        if item.cause != Cause.HOST_WORK or (item.saving_ns or 0) <= idle:
+            return item
+        low, share = round((1 - MODEL_SHARE) * idle), round(100 * idle / elapsed, 3)
+        return replace(
+            item, saving_ns=idle, saving_low_ns=low, saving_high_ns=idle, share_pct=share, confidence="low"
+        )
+
+    return [item.changed(bounded) for item in findings]
 
 
 def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = True) -> Iterator[NotJudged]:

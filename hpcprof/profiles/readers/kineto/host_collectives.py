@@ -92,8 +92,10 @@ def host_collectives(
     their texts, and receives the names of operations and the group.
     """
     works = _collectives(ranges, ranges["end"], _WORK, group, strings)
+    # PyTorch before 1.12 writes works as operators.
+    early = _collectives(operators, operators["end"], _WORK, group, strings)
     calls = _collectives(operators, _ends_of_waits(operators, strings), _CALL, group, strings)
-    collectives = concatenate(Collectives, (works, calls))
+    collectives = concatenate(Collectives, (works, early, calls))
     return collectives.take(np.argsort(collectives.start, kind="stable"))
 
 

@@ -149,7 +149,7 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     """Return the events of a trace; without its closing brackets, those that are whole."""
     begin = _EVENTS.match(written.lstrip())
     if begin is None or not _OF_UNITRACE.search(written[:_HEAD_BYTES]):
-        raise DamagedInput(f"{path} is not a trace of unitrace.")
+        raise DamagedInput(f"{path} is not a trace of unitrace, nor of another profiler that hpcprof reads.")
     try:
         return msgspec.json.decode(written, type=_Trace).events, []
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -14,6 +14,7 @@ from hpcprof.analysis.explain.whole_run import (
     of_capture_without_steps,
     rest_of_capture,
     unexplained_idle,
+    with_page_waits,
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from tests.unit.explanations import finding
@@ -97,3 +98,15 @@ def test_two_losses_with_one_remedy_say_it_once() -> None:
     (finding,) = of_capture(inputs(0, (unsupported, Loss(LossKind.MISSING, Subject.LAUNCH, 1, 1))))
     assert finding.remedy.count("Check that this profiler supports") == 1
     assert "--kernel-trace" in finding.remedy and "--trace=cuda" not in finding.remedy
+
+
+def test_host_work_costs_at_most_the_idle_time_where_the_host_waits_for_pages() -> None:
+    """Of a public export (CLUE on a Tesla T4): the host reads results, and so waits without a call."""
+    account = pd.DataFrame({"idle_ns": [8e6, 10e6]})
+    to_host = pd.DataFrame({"operation": ["[CUDA memcpy Unified Device-to-Host]"]})
+    (bounded,) = with_page_waits([finding(13)], account, to_host, 100_000_000)
+    assert (bounded.saving_ns, bounded.saving_low_ns, bounded.share_pct) == (9_000_000, 8_100_000, 9.0)
+    assert bounded.confidence == "low"
+    to_gpu = pd.DataFrame({"operation": ["[CUDA memcpy Unified Host-to-Device]"]})
+    for item, copies in ((finding(13), to_gpu), (finding(5), to_host), (finding(13), to_host.iloc[:0])):
+        assert with_page_waits([item], account, copies, 100_000_000) == [item]
