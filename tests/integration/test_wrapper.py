@@ -1250,3 +1250,22 @@ def test_a_reference_runs_the_program_first_without_the_profiler_in_a_folder_of_
         assert 0 < began <= ended
     assert (folder / "reference/state/rank00000.exit").read_text() == f"{code}\n"
     assert (folder / "state/finished").read_text() == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "after", "noted"),
+    [(0, "2 /a", "1 "), (0, "1 /a", None), (0, "2 node", None), (1, "2 node", "1 node")],
+)
+def test_a_rank_notes_what_the_kernel_killed_however_it_ends(
+    tmp_path: Path, code: int, after: str, noted: str | None
+) -> None:
+    wrapper = rendered(job(), tmp_path)["wrapper.sh"]
+    functions = wrapper[wrapper.index("record() {") : wrapper.index("leave() {")]
+    (tmp_path / "state").mkdir()
+    script = (
+        f"run_dir={tmp_path} name=rank00000\n{functions}\noom_kills() {{ echo {after}; }}\n"
+        f"oom_before='1 x'; record_oom {code}"
+    )
+    subprocess.run(["sh", "-c", script], check=False)
+    note = tmp_path / "state/rank00000.oom"
+    assert (note.read_text().rstrip("\n") if note.exists() else None) == noted

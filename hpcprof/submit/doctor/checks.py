@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcprof.common.processes import NO_WORKING_FOLDER
 from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.mpi import mpi
+from hpcprof.submit.schedulers.command import refused_question
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 
 _GIB = 2**30
@@ -140,8 +141,11 @@ def scheduler(machine: Inspected) -> CheckResult:
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
         reason = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
+        if refused := refused_question(question, title, reason):
+            return broken(f"{refused}.", "Describe the site with the batch system that it has.")
         observation = f"{' '.join(question)} failed: {reason or answer.why}."
-        return broken(observation, site_scheduler.silence_remedy)
+        remedy = site_scheduler.silence_remedy or f"Ask the operators whether {title} is running."
+        return broken(observation, remedy)
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:
         return warning(shortcoming.observation, shortcoming.remedy)

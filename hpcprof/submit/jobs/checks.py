@@ -10,7 +10,7 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import DEFAULT_SIGNAL, format_walltime, parse_walltime, warning_of
-from hpcprof.submit.jobs.workers import launcher_remarks
+from hpcprof.submit.jobs.workers import BY_RANK, launcher_remarks
 from hpcprof.submit.launchers import LAUNCHERS, starter, with_launcher
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler, target_of
@@ -20,7 +20,7 @@ from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler, gpus_are_shared
 from hpcprof.submit.schedulers.submitting_shell import unused_option, unused_options
 from hpcprof.submit.sites.environment import staged_environment
 from hpcprof.submit.sites.files import MPS
-from hpcprof.submit.sites.model import NodeRequest, Queue, Required, Site, Vendor
+from hpcprof.submit.sites.model import LauncherName, NodeRequest, Queue, Required, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
@@ -227,9 +227,14 @@ def _unknown_steps(job: Job) -> Iterator[str]:
 
 
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
+    launcher = site.launcher
+    starts = job.ranks > 1 and launcher.name not in (LauncherName.NONE, LauncherName.TORCHRUN)
+    # mpiexec and srun start another program after a colon.
+    for word in {":", "--multi-prog"}.intersection([*launcher.arguments, *(job.arguments if starts else ())]):
+        several = f"{word} is for several programs, and a run starts one"
+        raise UsageError(f"{several}; let each rank choose: {BY_RANK}.", "program", "launcher_args")
     if job.nodes == 1:
         return
-    launcher = site.launcher
     if not LAUNCHERS[launcher.name].several_nodes:
         able = [name.value for name, description in LAUNCHERS.items() if description.several_nodes]
         limit = f"the launcher of site {site.name} ({launcher.name.value}) starts ranks on one node"

@@ -27,6 +27,9 @@ from hpcprof.submit.sites.model import Site
 WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric")
 """Launchers that start the workers of one node, and need all of it."""
 
+BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
+"""A command by which ranks run several programs."""
+
 _PROFILERS = ("nsys", "ncu", "rocprofv3", "unitrace")
 _SUBMITTERS = ("sbatch", "qsub", "bsub")
 _DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|flux:|COBALT|MSUB|PJM)\s", re.MULTILINE)
@@ -255,6 +258,8 @@ def _within_one_rank(name: str, command: Command, nodes: int) -> str:
 
 def _launch_options(name: str, command: Command, nodes: int) -> str:
     """Return what to give a job for the nodes and ranks that a launcher's words ask for, and the program."""
+    if {":", "--multi-prog"}.intersection(command.words):
+        return f"--ranks-per-node N {BY_RANK}"
     options, words = launcher_options(command.words[2 if LAUNCHERS.get(name) else 1 :])
     count = (options.get("-N") or options.get("--nodes") or "") if name in ("srun", "flux") else ""
     on = int(count) if count.isdigit() and int(count) else nodes

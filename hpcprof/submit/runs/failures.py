@@ -445,8 +445,16 @@ def _notes_places(run: Run) -> bool:
 
 def warnings_of_completed(run: Run) -> list[str]:
     """Return what a completed run lacks or hides, as sentences without a full stop."""
-    sentences = (hidden_failure(run), nothing_recorded(run), ranks_apart(run))
+    sentences = (_lost_process(run), hidden_failure(run), nothing_recorded(run), ranks_apart(run))
     return [*preparation_failures(run), *filter(None, sentences)]
+
+
+def _lost_process(run: Run) -> str:
+    """Return that the kernel killed a process of ranks with exit code 0 for lack of memory; empty if not."""
+    causes = ((rank, memory_cause(run, rank)) for rank in run.rank_notes("oom"))
+    return next(
+        (f"{cause.meaning}; rank {rank} ended with exit code 0" for rank, cause in causes if cause), ""
+    )
 
 
 def hidden_failure(run: Run) -> str:

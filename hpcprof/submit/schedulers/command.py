@@ -162,6 +162,14 @@ def complaint(text: str) -> str:
     return " ".join(lines).rstrip(".") or "it gave no reason"
 
 
+def refused_question(question: Sequence[str], title: str, output: str) -> str:
+    """Return that a command that refuses its options is another scheduler's; empty if it refuses none."""
+    if not re.search(r"(?i)(?:invalid|unknown|unrecogni[sz]ed|illegal) option", output):
+        return ""
+    owner = f"another batch system, such as Grid Engine or Torque, or to an old {title}"
+    return f"{question[0]} refuses {' '.join(question[1:])} ({complaint(output)}), so it belongs to {owner}"
+
+
 def seconds_since(moment: str, layout: str, now: float | None) -> float | None:
     """Return the seconds from a time in UTC, as `datetime.strptime` reads it, to ``now`` (s since 1970).
 

@@ -78,7 +78,6 @@ class LsfScheduler(BatchScheduler):
     job_id_variable = "LSB_JOBID"
     shell_prefixes = ("LSB_DEFAULT", "BSUB_")
     shell_options = {"LSB_DEFAULTPROJECT": "account", "LSB_DEFAULTQUEUE": "queue"}  # noqa: RUF012
-    silence_remedy = "Ask the operators whether LSF is running."
     starters = (LauncherName.JSRUN, LauncherName.OPENMPI, LauncherName.MPICH)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "reservation", "scheduler_args")
     masks_gpus = True

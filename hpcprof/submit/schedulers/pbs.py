@@ -112,7 +112,6 @@ class PbsScheduler(BatchScheduler):
     shell_prefixes = ("PBS_DPREFIX", "PBS_SHELL")
     template_filters = {"directive_path": partial(directive_path, refused=r"\\|[^ -~]")}  # noqa: RUF012 (never changed)
     passes_environment = False  # hpcprof calls qsub without -V
-    silence_remedy = "Ask the operators whether PBS is running."
     dask_jobs = DaskJobs(
         "PBSCluster",
         replaced=tuple(f"#PBS {flag} " for flag in ("-q", "-A", "-l")),

@@ -15,6 +15,7 @@ from hpcprof.submit.schedulers.command import (
     Unreachable,
     all_answers_within,
     complaint,
+    refused_question,
     run_scheduler_command,
     seconds_left,
 )
@@ -70,7 +71,8 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
         if result.exit_code == 0:
             return
         output = masked(result.stderr.strip() or result.stdout.partition("\n")[0])
-        reason = f"{scheduler.title} did not answer: {complaint(output)}"
+        reason = refused_question(question, scheduler.title, output)
+        reason = reason or f"{scheduler.title} did not answer: {complaint(output)}"
     raise Unreachable(f"{reason}; {otherwise}.")
 
 

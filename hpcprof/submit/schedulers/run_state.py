@@ -124,7 +124,10 @@ def _requeued_because(run: Run, record: Record) -> str:
 
 
 def _completed_status(run: Run, record: Record) -> JobStatus:
-    finished = status_by_finished_file(run)
+    finished, written = status_by_finished_file(run), _end_in_output(run)
+    # A job that exits with 0 may have lost a process to the limit of its memory.
+    if finished is not None and written is not None and written.state is JobState.FAILED:
+        return replace(written, exit_code=finished.exit_code)
     if finished is not None:
         return replace(finished, reason=finished.reason or record.reason)
     if record.exit_code == 0 and not records(run, "finished"):
@@ -158,7 +161,6 @@ def _without_record(run: Run) -> JobStatus:
     finished, written = status_by_finished_file(run), _end_in_output(run)
     if (who := run.state_file(CANCELLED_FILE)) is not None and finished is None:
         return JobStatus(JobState.CANCELLED, who)
-    # A job that exits with 0 may have lost a process to the limit of its memory.
     if written and (finished is None or finished.exit_code or written.state is JobState.FAILED):
         return replace(written, exit_code=finished.exit_code if finished else None)
     if finished is not None:

@@ -134,7 +134,7 @@ class Scheduler:
     shell_options: ClassVar[Mapping[str, str]] = {}
     """The variables among them for which a job has a field of its own, with that field."""
     silence_remedy: ClassVar[str] = ""
-    """The remedy if the scheduler does not answer, as a sentence; hpcprof doctor shows it."""
+    """What hpcprof doctor advises if it does not answer, as a sentence; if empty, to ask the operators."""
     runs_here: ClassVar[bool] = False
     """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False

@@ -149,7 +149,6 @@ class SlurmScheduler(BatchScheduler):
         "SBATCH_RESERVATION": "reservation",
         "SBATCH_TIMELIMIT": "walltime",
     }
-    silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
     dask_jobs = DaskJobs(
         "SLURMCluster",

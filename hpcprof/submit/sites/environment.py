@@ -12,10 +12,11 @@ from hpcprof.node.stage_environment import is_environment
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import runs_python
 from hpcprof.submit.linked_libraries import program_file
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import LauncherName, Site
 
 ACTIVE = "active"
 """The value of ``--stage-env`` for the environment of the program, or the active one."""
+_BINDINGS = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
 _RUNNERS = ("conda", "mamba", "micromamba", "pixi", "uv")
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
@@ -36,6 +37,10 @@ def added_folders(site: Site) -> list[str] | None:
 def default_variables(site: Site, job: Job) -> dict[str, str]:
     """Return the variables that a job has unless its shell or a module sets them."""
     variables = dict(site.environment_defaults)
+    # Open MPI (4 and 5) binds each of up to two ranks to one core, with all of its threads.
+    few = {LauncherName.MPIEXEC: (2,), LauncherName.OPENMPI: (1, 2)}.get(site.launcher.name, ())
+    if job.ranks in few and not job.cpus_per_rank:
+        variables |= dict.fromkeys(_BINDINGS, "none")
     for name, option in site.options.items():
         if job.options.get(name):
             variables |= option.environment

@@ -98,6 +98,13 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         "scontrol ping failed: Slurmctld(primary) at head is DOWN.",
     ),
     (
+        "qstat of Grid Engine",
+        checks.scheduler,
+        made_up({**PBS, "qstat": Answer(1, 'ERROR! invalid option argument "-B"\n')}, site="generic-pbs"),
+        Status.BROKEN,
+        'qstat refuses -B -f -F json (ERROR! invalid option argument "-B"), so it belongs to another batch',
+    ),
+    (
         "PBS without job history",
         checks.scheduler,
         made_up(

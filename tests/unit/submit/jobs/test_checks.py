@@ -234,3 +234,14 @@ def test_more_ranks_than_gpus_share_them_with_a_note_on_mps() -> None:
     polaris["options"] = {"filesystems": "flare"}
     said = remarks(make_job(aurora, arguments=["./a.out"], ranks_per_node=28, **polaris), aurora)
     assert said == ["28 ranks share the 12 GPUs of each node"]
+
+
+def test_several_programs_in_one_launch_are_refused() -> None:
+    site = load_site("generic-slurm")
+    refusal = r"is for several programs.* bash -c 'case \$RANK in"
+    with pytest.raises(UsageError, match=refusal):
+        make_job(site, arguments=["a", ":", "b"], ranks_per_node=2)
+    with pytest.raises(UsageError, match=refusal):
+        make_job(site, arguments=["a"], launcher_args=["--multi-prog"])
+    # One rank on this machine has no launcher.
+    make_job(load_site("local"), arguments=["a", ":", "b"])

@@ -209,6 +209,12 @@ def test_a_launcher_within_the_program_is_told_with_what_to_do(
             2,
             r"ray starts .* apart: newer .* --address \$MASTER_ADDR:PORT --min-nodes 2 -- ",
         ),
+        (
+            "mpiexec -n 1 ./a : -n 1 ./b",
+            1,
+            r"mpiexec starts .* \(--ranks-per-node N -- bash -c 'case \$RANK in",
+        ),
+        ("srun --multi-prog a.conf", 1, r"srun starts .* \(--ranks-per-node N -- bash -c 'case \$RANK in"),
         ("ray job submit -- python a.py", 2, "ray gives the program to a cluster .* by ray symmetric-run"),
         ("ray symmetric-run --address a:1 -- python a.py", 2, "ray starts .* the profile of one rank$"),
         (

@@ -14,6 +14,9 @@ MEANINGS = {
     "unallocated, 76.74 GiB of 79.18 GiB free",
     "gpu_memory_before_torch_2_1": "out of GPU memory: 1.69 GiB asked, 649.97 MiB held by PyTorch, 1.01 GiB "
     "reserved, 1.31 GiB of 14.56 GiB free",
+    "gpu_number": "it chose a GPU by a number that it does not see: a rank with GPUs of its own (the site's "
+    "affinity, --gpus-per-task) counts them from 0, as LOCAL_RANK % torch.cuda.device_count() does; workers "
+    "of torchrun after -- see all of the node",
     "host_memory_torch": "out of host memory: 4503599627370496 bytes asked",
     "host_memory_numpy": "out of host memory: 8.00 PiB asked",
     "data_loader": "a worker of its data loader is killed by signal: Killed",

@@ -281,6 +281,17 @@ def test_the_kernel_that_kills_for_lack_of_memory_is_the_reason(tmp_path: Path) 
     assert "the kernel killed a process on its node)" in str(failed_ranks(run)[0])
 
 
+def test_a_process_that_the_kernel_killed_is_told_of_a_program_that_ended_well(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    (tmp_path / "state/rank00001.exit").write_text("0\n")
+    assert describe_status(run, JobStatus(JobState.COMPLETED, "")) == ""
+    (tmp_path / "state/rank00001.oom").write_text("1 64000000\n")
+    assert describe_status(run, JobStatus(JobState.COMPLETED, "")) == (
+        "out of memory: the kernel killed a process of its control group, whose limit is 64.00 MB; "
+        "rank 1 ended with exit code 0"
+    )
+
+
 def test_ranks_that_all_wait_in_nccl_point_at_the_stall(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=2)
     for rank in range(2):

@@ -208,6 +208,7 @@ def test_what_the_scheduler_wrote_into_the_output_is_the_reason_with_a_record_an
     (run.path / "state/finished").write_text("0\n")
     kept = JobState.FAILED if expected[0] is JobState.FAILED else JobState.COMPLETED
     assert status_from_record(run, None).state is kept
+    assert status_from_record(run, ENDED).state is kept
 
 
 def test_the_walltime_limit_is_the_one_that_held_when_it_was_changed_meanwhile(make_run: MakeRun) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import JobSpec
-from hpcprof.submit.sites.environment import ACTIVE, staged_environment
+from hpcprof.submit.sites.environment import ACTIVE, default_variables, staged_environment
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Launcher, LauncherName
 from tests.jobs import make_job
@@ -64,3 +64,13 @@ def test_a_launcher_that_starts_no_process_on_each_node_needs_a_starter(environm
 
 def test_the_option_needs_no_value() -> None:
     assert "--stage-env" in JobSpec(("x",), stage_env=ACTIVE).to_arguments()
+
+
+def test_open_mpi_binds_no_rank_to_a_single_core() -> None:
+    openmpi = msgspec.structs.replace(LOCAL, launcher=Launcher(LauncherName.OPENMPI))
+    slurm = load_site("generic-slurm")
+    given = [(LOCAL, 1), (LOCAL, 2), (LOCAL, 3), (openmpi, 1), (slurm, 2)]
+    jobs = [(site, make_job(site, arguments=["x"], ranks_per_node=ranks)) for site, ranks in given]
+    assert [len(default_variables(site, job)) for site, job in jobs] == [0, 2, 0, 2, 0]
+    pinned = msgspec.structs.replace(jobs[1][1], cpus_per_rank=4)
+    assert default_variables(openmpi, pinned) == {}
