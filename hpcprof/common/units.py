@@ -8,7 +8,7 @@ from hpcprof.common.errors import WRITTEN_OUT, UsageError
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _ON_ONE_LINE = WRITTEN_OUT | {ord("\t"): "\\t", ord("\n"): "\\n"}
-_MEMORY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
+_MEMORY = re.compile(r"(?P<number>0|[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
@@ -110,8 +110,8 @@ def _digits(value: float) -> str:
 
 
 def parse_memory(text: str, option: str = "--mem") -> str:
-    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently."""
-    match = _MEMORY.fullmatch(text)
+    """Return memory with its unit K, M, G or T (of 1024); schedulers read bare numbers differently, but 0."""
+    match = _MEMORY.fullmatch("0M" if text == "0" else text)
     if match is None:
         raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")
     return match["number"] + match["unit"].upper()

@@ -103,6 +103,9 @@ def test_a_job_with_a_dependency_is_killed_when_that_can_not_come_true(
         "--kill-on-invalid-dep=yes",
         script,
     ]
+    (run.path / "job.sh").write_text("#!/bin/sh\n#SBATCH --kill-on-invalid-dep=no\n")
+    SLURM.submit(run, ["5"])
+    assert calls()[-1][2] == "--dependency=afterok:5" and "--kill-on-invalid-dep=yes" not in calls()[-1]
 
 
 def test_the_logs_of_a_plain_script_are_those_of_the_run(fake: Fake, calls: Calls, make_run: MakeRun) -> None:

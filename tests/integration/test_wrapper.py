@@ -239,7 +239,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
         'case $1 in profile) while [ "$2" != -c ]; do shift; done; exec "$@" ;; esac\n'
     )
     (tools / "nsys").chmod(0o755)
-    folder = tmp_path / "a run"
+    folder = tmp_path / "a 5%h run"
     environment = {
         **LAUNCHERS["Open MPI"],
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -252,7 +252,10 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     output = f"{folder}/profiles/rank00003"
     assert (folder / "logs/rank00003.out").read_text() == "x y\n"
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
-    assert re.search(rf"--output={output} /\S*sh -c", profile) and profile.endswith("echo x y")
+    # nsys takes %h for the host's name.
+    assert re.search(rf"--output={output.replace('%', '%%')} /\S*sh -c", profile) and profile.endswith(
+        "echo x y"
+    )
     assert export.startswith("export --include-blobs=true --type=sqlite")
     assert Path(f"{output}.sqlite").exists()
     assert not Path(f"{output}.sqlite.part").exists()
@@ -1104,9 +1107,11 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, tmp_path: Path) -> None:
-    def seen(rank: int, ranks: int, given: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES") -> str:
+    def seen(
+        rank: int, ranks: int, given: str | None = None, variable: str = "CUDA_VISIBLE_DEVICES", **more: str
+    ) -> str:
         asked = job(nodes=1, ranks_per_node=ranks, no_telemetry=True, stall_timeout=0)
-        folder = tmp_path / f"{rank}-{ranks}-{given}-{variable}"
+        folder = tmp_path / f"{rank}-{ranks}-{given}-{variable}-{len(str(more))}"
         for name in ("state", "logs"):
             (folder / name).mkdir(parents=True)
         rendering = Rendering(folder, ["hpcprof"], ["mpiexec", "-n", str(ranks)], ["true"])
@@ -1118,9 +1123,9 @@ def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, 
         variables |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
         command = [
             *(shell, str(folder / "wrapper.sh"), "sh", "-c"),
-            "echo $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES",
+            'echo $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES $ZE_AFFINITY_MASK "$ONEAPI_DEVICE_SELECTOR"',
         ]
-        subprocess.run(command, env={"PATH": os.environ["PATH"], **variables}, check=True)
+        subprocess.run(command, env={"PATH": os.environ["PATH"], **variables, **more}, check=True)
         return (folder / f"logs/rank{rank:05d}.out").read_text().strip()
 
     assert [seen(rank, 3) for rank in range(3)] == ["2", "1", "0"]
@@ -1129,6 +1134,9 @@ def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, 
     assert [seen(1, 3, given) for given in ("4,5", "MIG-a,MIG-b,MIG-c")] == ["4,5", "MIG-a,MIG-b,MIG-c"]
     # It would choose by number from what the other one leaves: none.
     assert seen(1, 3, "2", "ROCR_VISIBLE_DEVICES") == "1"
+    for selector, left in (("level_zero:3", "level_zero:*"), ("opencl:gpu", "opencl:gpu")):
+        sycl = seen(1, 3, None, "ZE_AFFINITY_MASK", ONEAPI_DEVICE_SELECTOR=selector)
+        assert sycl == f"1 {left}"
 
 
 MPS_DAEMON = """#!/bin/sh

@@ -369,6 +369,9 @@ def check_resources(job: Job, site: Site, options: Mapping[str, str]) -> None:
         if option.resource and not has_it and value not in (None, "", []):
             sentence = f"{option.shown(value)}: site {site.name} {scheduler.no_resources}; leave it out."
             raise UsageError(sentence, field, "site")
+    if job.mem and not mebibytes(job.mem) and not scheduler.gives_all_memory:
+        sentence = f"--mem 0: to {scheduler.title} that is no memory, not all of a node; leave it out."
+        raise UsageError(sentence, "mem", "site")
     _check_node(job, site)
     for argument in job.scheduler_args:
         _check_passed_on(argument, site, job, scheduler)

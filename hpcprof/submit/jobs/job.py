@@ -170,7 +170,7 @@ class JobSpec:
     cpus_per_rank: int | None = _option("CPUs for each rank.", default="the site's", least=1, resource=True)
     gpus_per_rank: int | None = _option("GPUs for each rank.", default="the site's", least=0, resource=True)
     mem: str | None = _option(
-        "Memory on each node, as in 64G.",
+        "Memory on each node, as in 64G; 0 for all (Slurm).",
         default="the site's",
         metavar="SIZE",
         parse=parse_memory,

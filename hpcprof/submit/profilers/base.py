@@ -14,6 +14,9 @@ from hpcprof.workloads import catalogue
 OUTPUT = "{output}"
 """Placeholder in an argument for the path of the rank's profile, without its suffix."""
 
+PATTERN = "{pattern}"
+"""Placeholder for the same path with %% for %, for profilers to which % begins a variable."""
+
 FOLDER = "{profiles}"
 """Placeholder for the folder of the run's profiles."""
 

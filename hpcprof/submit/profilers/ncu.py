@@ -10,7 +10,7 @@ import re
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers.base import (
-    OUTPUT,
+    PATTERN,
     Profiler,
     Setting,
     Settings,
@@ -101,7 +101,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *(("--profile-from-start=off",) if target.marks_steps else ()),
         *_communicator(target, settings),
         "--force-overwrite",
-        f"--export={OUTPUT}",
+        f"--export={PATTERN}",
     )
 
 

@@ -12,6 +12,7 @@ from hpcprof.submit.profilers.base import (
     GPUS,
     NAME,
     OUTPUT,
+    PATTERN,
     SCRATCH,
     SECONDS,
     SESSION,
@@ -64,7 +65,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         # Not for processes that the program leaves behind, as daemons.
         "--wait=primary",
         "--force-overwrite=true",
-        f"--output={OUTPUT}",
+        f"--output={PATTERN}",
     )
 
 

@@ -40,6 +40,7 @@ from hpcprof.submit.profilers.base import (
     GPUS,
     NAME,
     OUTPUT,
+    PATTERN,
     PROGRAM_WORDS,
     PULSE,
     SCRATCH,
@@ -72,6 +73,7 @@ from hpcprof.workloads import catalogue
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
     OUTPUT: '"$output"',
+    PATTERN: '"$(printf %s "$output" | sed s/%/%%/g)"',
     SCRATCH: '"$scratch"',
     SESSION: '"${scratch##*/}"',
     FOLDER: '"$outputs"/profiles',

@@ -15,7 +15,7 @@ from hpcprof.common.units import format_bytes
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.runs.directory import Run
 
-Where = Literal["exception", "errors", "job_errors", "job_end", "launch"]
+Where = Literal["exception", "errors", "job_errors", "job_end", "job_success", "launch"]
 """The texts that patterns are about, see ``failure_patterns.yaml``."""
 
 _PATTERNS = Path(__file__).with_name("failure_patterns.yaml")

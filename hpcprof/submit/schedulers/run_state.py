@@ -12,7 +12,7 @@ from hpcprof.common.decode import from_json, parsed_count
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.runs.failure_causes import find_cause
+from hpcprof.submit.runs.failure_causes import Where, find_cause
 from hpcprof.submit.runs.failures import tail
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
 from hpcprof.submit.sites.model import Preemption, recorded_site
@@ -98,10 +98,10 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     return JobStatus(record.state, record.reason, record.exit_code)
 
 
-def _end_in_output(run: Run) -> JobStatus | None:
+def _end_in_output(run: Run, where: Where = "job_end") -> JobStatus | None:
     """Return how a job ended by what the scheduler wrote into its output; None if that does not say."""
     logs = [run.path / "logs" / name for name in ("job.err", "job.out")]
-    cause = find_cause("job_end", "\n".join(line for log in logs for line in tail(log)))
+    cause = find_cause(where, "\n".join(line for log in logs for line in tail(log)))
     if cause is None:
         return None
     state = JobState(cause.state)
@@ -124,10 +124,7 @@ def _requeued_because(run: Run, record: Record) -> str:
 
 
 def _completed_status(run: Run, record: Record) -> JobStatus:
-    finished, written = status_by_finished_file(run), _end_in_output(run)
-    # A job that exits with 0 may have lost a process to the limit of its memory.
-    if finished is not None and written is not None and written.state is JobState.FAILED:
-        return replace(written, exit_code=finished.exit_code)
+    finished = _finished_status(run)
     if finished is not None:
         return replace(finished, reason=finished.reason or record.reason)
     if record.exit_code == 0 and not records(run, "finished"):
@@ -136,6 +133,21 @@ def _completed_status(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.RUNNING, "the job has ended; its finished file has not arrived yet")
     reason = f"job.sh ended without its finished file{_unseen_folder(run)}"
     return JobStatus(JobState.FAILED, reason, record.exit_code, provisional=True)
+
+
+def _finished_status(run: Run) -> JobStatus | None:
+    """Return the status by the ``finished`` file, with what the scheduler wrote; None without that file."""
+    finished = status_by_finished_file(run)
+    if finished is None:
+        return None
+    written = _end_in_output(run) or (None if finished.exit_code else _end_in_output(run, "job_success"))
+    if written is None:
+        return finished
+    if finished.exit_code == 0 and written.state is not JobState.FAILED:
+        # It saved and ended well, as in the grace time of a preemption.
+        return replace(finished, reason=written.reason)
+    # A job that exits with 0 may have lost a process to the limit of its memory.
+    return replace(written, exit_code=finished.exit_code)
 
 
 def _unseen_folder(run: Run) -> str:
@@ -158,13 +170,12 @@ def _failed_status(run: Run, record: Record) -> JobStatus:
 
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
-    finished, written = status_by_finished_file(run), _end_in_output(run)
-    if (who := run.state_file(CANCELLED_FILE)) is not None and finished is None:
-        return JobStatus(JobState.CANCELLED, who)
-    if written and (finished is None or finished.exit_code or written.state is JobState.FAILED):
-        return replace(written, exit_code=finished.exit_code if finished else None)
-    if finished is not None:
+    if (finished := _finished_status(run)) is not None:
         return finished
+    if (who := run.state_file(CANCELLED_FILE)) is not None:
+        return JobStatus(JobState.CANCELLED, who)
+    if (written := _end_in_output(run)) is not None:
+        return written
     started = run.state_file("started") is not None
     if not started and not run.job_id:
         return status_of_submission(run)

@@ -134,7 +134,9 @@ class Scheduler:
     shell_options: ClassVar[Mapping[str, str]] = {}
     """The variables among them for which a job has a field of its own, with that field."""
     silence_remedy: ClassVar[str] = ""
-    """What hpcprof doctor advises if it does not answer, as a sentence; if empty, to ask the operators."""
+    """The advice of hpcprof doctor if it does not answer, as a sentence; by default to ask the operators."""
+    gives_all_memory: ClassVar[bool] = False
+    """True if ``--mem 0`` asks it for all memory of the nodes."""
     runs_here: ClassVar[bool] = False
     """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False

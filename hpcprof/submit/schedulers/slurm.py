@@ -138,6 +138,7 @@ class SlurmScheduler(BatchScheduler):
     title = "Slurm"
     commands = ("sbatch", "squeue", "scancel")
     job_id_variable = "SLURM_JOB_ID"
+    gives_all_memory = True
     shell_prefixes = (
         *("SBATCH_", "SRUN_", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_HOSTFILE"),
         *("SLURM_MPI_TYPE", "SLURM_NETWORK"),
@@ -245,8 +246,9 @@ class SlurmScheduler(BatchScheduler):
         depends = []
         if after:
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
-            # Without the second option a job whose dependency fails stays in the queue.
-            depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
+            # Without the second option a job whose dependency fails stays in the queue, as a script may want.
+            stays = script.is_file() and "--kill-on-invalid-dep" in script.read_text("utf-8", "replace")
+            depends = [f"--dependency=afterok:{numbers}", *([] if stays else ["--kill-on-invalid-dep=yes"])]
         submission = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
         try:
             return parse_sbatch(*submission.answer)

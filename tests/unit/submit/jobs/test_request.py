@@ -277,13 +277,14 @@ def test_launchers_that_bind_ranks_get_the_cpus_of_a_rank(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("64G", "64G"), ("64gb", "64G"), ("512MiB", "512M"), ("2t", "2T"), ("1Ki", "1K")]
+    ("text", "size"),
+    [("64G", "64G"), ("64gb", "64G"), ("512MiB", "512M"), ("2t", "2T"), ("1Ki", "1K"), ("0", "0M")],
 )
 def test_memory_is_a_number_with_a_unit(text: str, size: str) -> None:
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize("text", ["64", "0G", "1.5G", "-1G", "64 G", "G", "64X", "64GBB"])
+@pytest.mark.parametrize("text", ["64", "1.5G", "-1G", "64 G", "G", "64X", "64GBB"])
 def test_memory_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"write a whole number with K, M, G or T, as in 64G"):
         parse_memory(text)
@@ -378,3 +379,9 @@ def test_slurm_gets_a_value_with_spaces_in_quotes() -> None:
     for name, argument in (("generic-pbs", "--comment=two words"), ("generic-slurm", '--comment="a b"')):
         with pytest.raises(UsageError, match="write one option of"):
             make_job(load_site(name), arguments=["x"], scheduler_args=(argument,))
+
+
+def test_no_memory_means_all_of_a_node_to_slurm_alone() -> None:
+    assert "--mem=0M" in scripts(load_site("generic-slurm"), arguments=["true"], mem="0")[0]
+    with pytest.raises(UsageError, match="--mem 0: to PBS that is no memory, not all of a node"):
+        make_job(load_site("generic-pbs"), arguments=["true"], mem="0")

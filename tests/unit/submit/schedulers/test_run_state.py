@@ -208,7 +208,20 @@ def test_what_the_scheduler_wrote_into_the_output_is_the_reason_with_a_record_an
     (run.path / "state/finished").write_text("0\n")
     kept = JobState.FAILED if expected[0] is JobState.FAILED else JobState.COMPLETED
     assert status_from_record(run, None).state is kept
-    assert status_from_record(run, ENDED).state is kept
+    assert status_from_record(run, ENDED) == status_from_record(run, None)
+    assert status_from_record(run, None).reason == expected[1]
+
+
+def test_a_job_that_saved_in_the_grace_time_of_a_preemption_says_so(make_run: MakeRun) -> None:
+    run = make_run(started="now", finished="0")
+    (run.path / "logs").mkdir(exist_ok=True)
+    said = (Path(__file__).parents[3] / "data/failures/slurm_step.txt").read_text()
+    (run.path / "logs/job.err").write_text(said)
+    ended = "its program ended on SIGTERM of Slurm, as before a preemption"
+    assert status_from_record(run, ENDED) == JobStatus(JobState.COMPLETED, ended, 0)
+    # srun ends the other ranks of one that fails in this way.
+    (run.path / "state/finished").write_text("3\n")
+    assert status_from_record(run, Record(JobState.FAILED, "", 3)).reason == "exit code 3"
 
 
 def test_the_walltime_limit_is_the_one_that_held_when_it_was_changed_meanwhile(make_run: MakeRun) -> None:
