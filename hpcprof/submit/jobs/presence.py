@@ -53,6 +53,11 @@ def check_present(site: Site, job: Job) -> None:
         _check_program(job, path if complete else None, elsewhere)
         _check_built_in(job)
     built_in = profiler.in_program and _contains(job, profiler.in_program)
+    program = program_file(job.arguments, job.directory)
+    if job.profiled_ranks and not profiler.runs_python and program and program.resolve().name != program.name:
+        advice = "for Python use nsys or scorep-preload, else name that file"
+        sentence = f"it cannot start {program.name}, a link to {program.resolve().name}; {advice}"
+        raise UsageError(f"--profiler {job.profiler}: {sentence}.")
     if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
         advice = f"install it, or load its module{elsewhere}"
         raise UsageError(f"--profiler {job.profiler}: {word} is not on the PATH; {advice}.")

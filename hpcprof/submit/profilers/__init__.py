@@ -49,7 +49,7 @@ def find_profiler(name: str) -> Profiler:
         return PROFILERS[name]
     plugin = plugins.load_plugin(plugins.PROFILERS, name)
     if plugin is None:
-        raise unknown("profiler", name, profiler_names())
+        raise unknown("profiler", name, [*profiler_names(), "auto"])
     if not isinstance(plugin, Profiler):
         raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.profilers.Profiler: {plugin!r}.")
     return plugin

@@ -90,6 +90,20 @@ def test_a_program_without_the_profiler_that_has_to_be_built_in_is_refused(here:
     check("python", "train.py", profiler="scorep")
 
 
+def test_eztrace_is_refused_for_a_link_such_as_that_of_python(here: Path) -> None:
+    (here / "bin/eztrace").write_text("#!/bin/sh\n")
+    (here / "bin/eztrace").chmod(0o755)
+    for name in ("solver-1.2", "bin/python3.11"):
+        (here / name).write_bytes(b"\x7fELF")
+        (here / name).chmod(0o755)
+    (here / "solver").symlink_to("solver-1.2")
+    (here / "bin/python3").symlink_to("python3.11")
+    check("./solver-1.2", profiler="eztrace")
+    for program, link in (("./solver", "solver-1.2"), ("python3 train.py", "python3.11")):
+        with pytest.raises(UsageError, match=f"it cannot start .*, a link to {link}; for Python use nsys"):
+            check(*program.split(), profiler="eztrace")
+
+
 @pytest.mark.parametrize(
     "program",
     ["python train.py", "python -m tarin", "python -c x.py", "bash -c run.sh", "/opt/only/on/nodes"],
