@@ -149,8 +149,11 @@ def command(
     )
     checks = [row for row in predictions.kept_predictions(runs_dir) if row.run == named[0].id and row.actual]
     curve = [predictions.calibrated(point, checks) for point in curve]
-    if not changes:
-        predictions.keep(runs_dir, named[0], curve)
+    try:
+        if not changes:
+            predictions.keep(runs_dir, named[0], curve)
+    except OSError as error:
+        echo(f"hpcprof: not kept for --check: {error.filename}: {error.strerror}.", err=True)
     if form == "json":
         values = [point.as_json() for point in curve]
         echo(json.dumps(values[0] if len(values) == 1 else values, indent=1))

@@ -14,7 +14,7 @@ def replacing(path: Path) -> Iterator[Path]:
     A rename is atomic only within one file system, hence "beside". The name cannot be guessed, so that nobody
     can put a link in its place on a shared file system. It keeps the suffixes of ``path``, because some
     writers choose the format by them. If the block fails, the temporary file is removed. A device, a pipe or
-    a socket is an `OSError`: it must not be replaced by a file (as root could in /dev).
+    a socket is an `OSError`: it must not be replaced by a file (as root could in /dev). Errors name ``path``.
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -24,6 +24,10 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

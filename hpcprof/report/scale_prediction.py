@@ -37,11 +37,11 @@ def scale_text(
     mesh = ", ".join(f"{name} {size:,}" for name, size in last.mesh.items())
     sentences = [
         f"Measured on {counted(first.measured_ranks, 'rank')}: {format_ns(first.measured_ns)} a step "
-        f"(replayed with an error of {first.replay_error_pct:.1f} %); {first.scaling} scaling.",
+        f"(mean of all; replayed with an error of {first.replay_error_pct:.1f} %); {first.scaling} scaling.",
         f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_SOURCES[last.network]}.",
     ]
     parts = ", ".join(f"{_words(part).lower()} {format_ns(last.account[f'{part}_ns'])}" for part in _PARTS)
-    limits = f"On {counted(last.ranks, 'rank')}, {_words(last.limits).lower()} limits the step ({parts})"
+    limits = f"On {counted(last.ranks, 'rank')}, {_words(last.limits).lower()} grows most ({parts})"
     hours = f"1,000 steps take {last.node_hours_per_1000_steps:.3g} node-hours."
     sentences += [f"{limits}. {hours}", *notes, score_text(checks)]
     sentences.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")

@@ -106,21 +106,27 @@ def check(
     """Score the kept predictions for the number of ranks of a run with its step, and keep the scores.
 
     ``run_id`` is the id of the run that was predicted from, by default any; so is ``scaling``. Raises
-    UsageError if no such prediction is for that number of ranks.
+    UsageError if no such prediction is for that number of ranks and of the run's program.
     """
     actual, ranks = measured_step(run, store)
+    programs = {row.id: row.program for row in store.runs()}
+    own = programs.get(run.id)
+    others = {name for name, program in programs.items() if own and program and program != own}
     all_predictions = kept_predictions(runs_dir)
     scored = [
         msgspec.structs.replace(entry, actual=actual, checked_by=run.id)
         if (entry.ranks, run_id or entry.run, scaling or entry.scaling) == (ranks, entry.run, entry.scaling)
-        and entry.run != run.id
+        and entry.run not in {run.id, *others}
         else entry
         for entry in all_predictions
     ]
-    checks = [entry for entry in scored if entry.checked_by == run.id]
+    checks = [entry for entry in scored if entry.checked_by == run.id and entry.run not in others]
     if not checks:
-        counts = ", ".join(map(str, sorted({entry.ranks for entry in all_predictions}))) or "none"
-        raise UsageError(f"no prediction is for the {ranks} ranks of {run.id}; predicted: {counts}.")
+        counts = {entry.ranks for entry in all_predictions if entry.run not in others}
+        predicted = ", ".join(map(str, sorted(counts))) or "none"
+        raise UsageError(
+            f"no prediction is for the {ranks} ranks of {run.id} and its program; predicted: {predicted}."
+        )
     _write(runs_dir, scored)
     return checks
 

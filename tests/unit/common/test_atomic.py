@@ -31,3 +31,10 @@ def test_what_is_no_file_is_left_as_it_is(tmp_path: Path) -> None:
                 write_atomically(path, "text")
     assert pipe.is_fifo() and standard_output.is_symlink()
     assert {entry.name for entry in tmp_path.iterdir()} == {"pipe", "stdout", "redirected"}
+
+
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "file"
+    with pytest.raises(FileNotFoundError) as raised:
+        write_atomically(path, "text")
+    assert raised.value.filename == str(path)

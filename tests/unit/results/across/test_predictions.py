@@ -1,0 +1,33 @@
+"""Predictions are scored by runs of the same program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.results.across import predictions
+from hpcprof.results.across.predictions import Kept, check, kept_predictions
+from hpcprof.results.store.database import store_url
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import RunRow
+from hpcprof.runs.directory import Run
+
+
+def test_a_prediction_is_not_scored_by_a_run_of_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(store_url(str(tmp_path / "hpcprof.db"), Path()))
+    store.prepare()
+    for name, program in (("small", "train"), ("large", "train"), ("other", "solve"), ("imported", None)):
+        store.put_profiles(RunRow(name, str(tmp_path / name), None, None, None, program), [])
+    monkeypatch.setattr(predictions, "measured_step", lambda run, store: (1000, 4))
+    made = Kept("small", 2, 4, "weak", 900, 800, 1100, 950, 970, "2026-01-01T00:00:00+00:00")
+    predictions._write(tmp_path, [made])
+    with pytest.raises(UsageError, match=r"no prediction is for the 4 ranks of other .*; predicted: none\."):
+        check(tmp_path, Run("other", tmp_path), store)
+    assert kept_predictions(tmp_path) == [made]
+    for name in ("large", "imported"):
+        (scored,) = check(tmp_path, Run(name, tmp_path), store)
+        assert (scored.actual, scored.checked_by) == (1000, name)
