@@ -280,7 +280,7 @@ def _nothing(explanation: Explanation) -> str:
     if not explanation.step.explained_steps and explanation.not_judged:
         reason = explanation.not_judged[0].reason
         if reason == NO_GPU:
-            return f"Nothing was found that surely shortens a step: {visible(reason)}."
+            return f"Nothing was found that surely shortens a step; {visible(reason)}."
         return f"No cause could be judged: {visible(reason)}."
     whole = _LAUNCHED_WORK if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."

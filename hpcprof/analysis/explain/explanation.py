@@ -25,8 +25,8 @@ LEAST_ESTIMATE_PCT = 3.0
 """The least estimate of a saving that is shown, in percent of the step."""
 
 NO_GPU = (
-    "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "
-    "judged, by the account of the steps and without a replay"
+    "without work on a GPU, only host work, late ranks and exposed communication are judged, by the account "
+    "of the steps"
 )
 """The reason in `NotJudged` why a run on CPUs has no graph."""
 

@@ -45,7 +45,7 @@ class _Account:
 def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
     """Return the findings of a run whose steps were measured on the host, the most costly first.
 
-    ``tables`` has ``step_account``, ``idle_causes``, ``phases`` and ``skew_summary`` over all ranks.
+    ``tables`` has ``step_account``, ``step_kinds``, ``idle_causes``, ``phases`` and ``skew_summary``.
     """
     account = _account(tables["step_account"])
     if account is None:
@@ -85,8 +85,11 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
     idle = idle.assign(range=idle["range"].fillna(OUTSIDE))
     idle = idle[~idle["range"].str.startswith(_EXECUTES)]
     by_range = idle.groupby(["range", "rank"])["idle_ns_per_step"].sum().unstack("rank").fillna(0)
+    # Savings are shares of a step without what took long once.
+    counted = tables["step_kinds"]["idle_ns"]
+    usual = min(1.0, float(counted.iloc[0]) / max(float(account.idle.mean()), 1.0)) if len(counted) else 1.0
     for place, row in by_range.iterrows():
-        least = float(row.reindex(account.ranks).fillna(0).min())
+        least = usual * float(row.reindex(account.ranks).fillna(0).min())
         spread = half_width(account.idle.min(axis=1)) if len(account.idle) > 1 else 0.0
         rows = idle[idle["range"] == place]
         evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.changes import Change, Prediction
+from hpcprof.analysis.explain.explanation import NO_GPU
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
@@ -36,7 +37,8 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
     """Replay a run with each of some sets of changes, as `predict` does; its graph is built once."""
     built = replayable(inputs)
     if not isinstance(built, Replayable):
-        raise HpcprofError(f"nothing can be replayed: {built}.")
+        reason = "no rank has work on a GPU or calls of MPI" if built == NO_GPU else built
+        raise HpcprofError(f"nothing can be replayed: {reason}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
     slowed = inputs.alone is not None or typical_launch(changer.removals, built.profiler) is not None

@@ -242,6 +242,7 @@ def _idle_chart(contents: Contents) -> Chart | None:
     whole = sum(means.values())
     cause, where = top[0]
     note = f"Idle time of a step, mean over {counted(len(ranks), 'rank')}."
+    note += f" {contents.counted_steps('idle_causes', 'chart')}".rstrip()
     if len(ranks) > 1:
         note += " The tick is the rank with the most."
     if len(top) < len(means):

@@ -202,7 +202,7 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
         explained_steps=0,
         replay_error_pct=None,
     )
-    reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
+    reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
     findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)), noted)
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
@@ -373,7 +373,18 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     prediction, kinds = predict(inputs, changes), inputs.tables["step_kinds"]
     if not len(kinds) or kinds["steps"].iloc[0] != prediction.steps:
         return prediction
-    return replace(prediction, measured_elapsed_ns=int(kinds["elapsed_ns"].iloc[0]))
+    # The replay has no last step without an end, and no time after the last operation of one.
+    median = int(kinds["wall_p50_ns"].iloc[0]) - prediction.measured_p50_ns
+    elapsed = int(kinds["elapsed_ns"].iloc[0]) - prediction.measured_elapsed_ns
+    return replace(
+        prediction,
+        wall_p50_ns=prediction.wall_p50_ns + median,
+        low_ns=prediction.low_ns + median,
+        high_ns=prediction.high_ns + median,
+        measured_p50_ns=prediction.measured_p50_ns + median,
+        elapsed_ns=prediction.elapsed_ns + elapsed,
+        measured_elapsed_ns=prediction.measured_elapsed_ns + elapsed,
+    )
 
 
 def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:

@@ -75,6 +75,11 @@ HOST_WORK = CauseDeclaration(
             "host.",
             jax=True,
         ),
+        PlaceRemedy(
+            ("profilerstep#",),
+            "Mark the parts of the step (torch.profiler.record_function), or record with --stacks, to see "
+            "which one takes the time; then prepare it ahead of the step, or do it less often.",
+        ),
     ),
     candidates=candidates,
     figures=(

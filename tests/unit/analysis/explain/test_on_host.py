@@ -29,8 +29,11 @@ IDLE = np.array(
 ).T
 
 
-def explained(compute: Milliseconds, idle: Milliseconds) -> list[Finding]:
-    """Explain steps in which each rank computes and is idle for so long; arrays have shape (steps, ranks)."""
+def explained(compute: Milliseconds, idle: Milliseconds, counted: int = 1000) -> list[Finding]:
+    """Explain steps in which each rank computes and is idle for so long; arrays have shape (steps, ranks).
+
+    The account of the step counts the first ``counted`` steps.
+    """
     steps, ranks = compute.shape
     own = compute + idle
     account = pd.DataFrame(
@@ -47,12 +50,21 @@ def explained(compute: Milliseconds, idle: Milliseconds) -> list[Finding]:
         {
             "rank": np.arange(ranks),
             "range": "augment",
-            "idle_ns_per_step": (1e6 * np.median(idle, axis=0)).astype(int),
+            "idle_ns_per_step": (1e6 * idle.mean(axis=0)).astype(int),
         }
     )
+    kinds = pd.DataFrame({"idle_ns": [1e6 * idle[:counted].mean()]})
     nothing = pd.DataFrame(columns=["rank", "phase", "name", "p50_ns", "self_host_ns"])
     tables = {"step_account": account, "idle_causes": causes, "phases": nothing, "operators": nothing}
-    return [*explain_on_host({**tables, "skew_summary": nothing, "rank_collectives": nothing})]
+    tables |= {"step_kinds": kinds, "skew_summary": nothing, "rank_collectives": nothing}
+    return [*explain_on_host(tables)]
+
+
+def test_a_pause_that_came_once_is_not_part_of_the_saving_of_each_step() -> None:
+    compute, idle = np.full((20, 1), 50.0), np.full((20, 1), 20.0)
+    idle[-1] = 420.0
+    (all_steps,), (usual_steps,) = explained(compute, idle), explained(compute, idle, counted=19)
+    assert (all_steps.saving_ns, usual_steps.saving_ns) == (40 * 10**6, 20 * 10**6)
 
 
 def test_a_pause_of_one_rank_in_every_step_is_found_where_its_computing_is_uneven() -> None:
