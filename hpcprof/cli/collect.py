@@ -348,7 +348,7 @@ def collect_and_tell(
     from hpcprof.results.collect.collection import collect
     from hpcprof.results.collect.executors.planning import usable_cpus
     from hpcprof.results.collect.host_collect import collect_there
-    from hpcprof.results.collect.run_profiles import readable
+    from hpcprof.results.collect.run_profiles import profiles_of, readable
     from hpcprof.results.collect.stalls import is_unprofiled
     from hpcprof.runs.live_steps import describe_live_steps
     from hpcprof.submit.remote.mirror import bring_profiles, host_of
@@ -363,15 +363,14 @@ def collect_and_tell(
             profiles = counted(len(store.profiles(run.id)), "profile")
             echo(f"{run.id}: {profiles} collected on {host.name}, into {store}", err=aside)
             return not any("skipped: " in sentence for sentence in output)
-    if is_unprofiled(run, store):
+    if is_unprofiled(run, store) and not profiles_of(run):
         collect(run, store, program=program)
-        live_steps = describe_live_steps(run) or "no step times were noted"
         remark = (
-            "only what it has of nodes, memory and files was collected"
-            if store.has_run(run.id)
-            else "there is nothing to collect"
+            "its nodes, memory and files were collected" if store.has_run(run.id) else "nothing to collect"
         )
-        echo(f"{run.id}: not profiled, so {remark}; {live_steps}", err=aside)
+        live_steps = "" if aside else f"; {describe_live_steps(run) or 'no step times were noted'}"
+        advice = "hpcprof run --profiler auto shows where its time goes"
+        echo(f"{run.id}: not profiled ({advice}); {remark}{live_steps}", err=aside)
         return True
     jobs = cpus or usable_cpus()
     with (

@@ -85,7 +85,12 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     shell_complete=complete_targets,
     help="Notify of a regression: a target as for submit --notify. Repeatable.",
 )
-@flag("--force", help="Also compare different programs, numbers of ranks, or runs with themselves.")
+@flag(
+    "--anyway",
+    "--force",
+    "force",
+    help="Also compare different programs, numbers of ranks, or runs with themselves.",
+)
 @click.argument("words", nargs=-1, metavar="[A B | RUN…]", shell_complete=complete_runs)
 def command(
     runs_dir: Path,

@@ -12,6 +12,7 @@ from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
 from hpcprof.results.across.listing import STATES, ListedRun, Selection, list_runs, parse_since
+from hpcprof.runs.directory import no_runs
 from hpcprof.submit.jobs.walltime import format_walltime
 
 _BY_IMPORTANCE = (
@@ -58,7 +59,7 @@ def command(
     elif rows:
         _show(rows)
     elif not skipped:
-        echo("no run matches" if states or sites or tags or since else f"no runs in {runs_dir}")
+        echo("no run matches" if states or sites or tags or since else no_runs(runs_dir))
     exit_naming(skipped)
 
 

@@ -120,8 +120,6 @@ def command(
     if not profiled and exit_code(status) == 0 and is_unprofiled(run, store):
         store.prepare()
         collect_and_tell(run, store, aside=True)
-        remedy = "--profiler nsys, torch or jax, for MPI also eztrace, shows where its time goes"
-        echo(f"hpcprof: {run.id}: it ran without a profiler ({remedy})", err=True)
         profiled = True
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))

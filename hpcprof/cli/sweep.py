@@ -128,7 +128,9 @@ def _wait_for(runs: Sequence[Run]) -> None:
         for states in watch(runs):
             show_states(runs, states)
     except KeyboardInterrupt:
-        echo("\nleft the runs running: hpcprof status and hpcprof cancel take their names", err=True)
+        names = {typed_name(run.path.with_name(sweep_of(run.id) or run.id)) for run in runs}
+        name = names.pop() if len(names) == 1 else "RUN"
+        echo(f"\nleft the runs running: hpcprof status {name}, hpcprof cancel {name}", err=True)
         sys.exit(130)
     if any(map(ended_by_stall, runs)):
         sys.exit(STALL_EXIT_CODE)

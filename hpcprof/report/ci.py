@@ -101,7 +101,7 @@ def _kernel_line(row: Row, names: tuple[str, ...]) -> str:
 
 
 def _change(nanoseconds: int) -> str:
-    sign = "−" if nanoseconds < 0 else "+" if nanoseconds else ""
+    sign = "-" if nanoseconds < 0 else "+" if nanoseconds else ""
     return f"{sign}{format_ns(abs(nanoseconds))}"
 
 

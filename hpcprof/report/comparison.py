@@ -310,7 +310,7 @@ def _signed_value(nanoseconds: int, factor: int) -> str:
     value = nanoseconds / factor
     digits = 0 if abs(value) >= 100 or factor == 1 else 1 if abs(value) >= 10 else 2
     text = f"{abs(value):,.{digits}f}"
-    sign = "−" if value < 0 else "+"
+    sign = "-" if value < 0 else "+"
     return f"{sign}{text}" if any(character in "123456789" for character in text) else "±0"
 
 

@@ -210,9 +210,5 @@ def _bar(
 
 def _row(part: _Part, colour: str) -> SidePart:
     a, b = part.sides
-    sign = "−" if b < a else "+" if b > a else ""
-    return SidePart(colour, part.name, _written_row(a), _written_row(b), f"{sign}{format_ns(abs(b - a))}")
-
-
-def _written_row(ns: int) -> str:
-    return f"−{format_ns(-ns)}" if ns < 0 else format_ns(ns)
+    sign = "-" if b < a else "+" if b > a else ""
+    return SidePart(colour, part.name, format_ns(a), format_ns(b), f"{sign}{format_ns(abs(b - a))}")

@@ -171,7 +171,8 @@ def gather(
         )
     unstarted = launch_failure(run) if status is not None and status.state is JobState.FAILED else ""
     warnings = [*preparation_failures(run), *filter(None, [unstarted]), *results.damaged]
-    if not profiles and (run.manifest is not None or not unprofiled):
+    # The explanation of a run without a profiler says so.
+    if not profiles and not (unprofiled and (run.manifest is None or not run.manifest.job.profiled_ranks)):
         warnings = [*warnings, _missing_profile_reason(run, store)]
     if run.manifest is not None and profiles:
         missing = [r for r in run.profiled_ranks if r not in profiles]

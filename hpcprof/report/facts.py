@@ -22,7 +22,7 @@ from hpcprof.common.units import (
     visible,
 )
 from hpcprof.report.contents import Contents
-from hpcprof.report.explanation import in_short, opening_sentences
+from hpcprof.report.explanation import in_short, opening_sentences, stall_verdict
 from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.across.listing import job_seconds
 from hpcprof.results.store.analysis_table import Row, earlier_version
@@ -59,7 +59,7 @@ def _finding_facts(contents: Contents) -> list[tuple[str, str]]:
         if contents.unexplained:
             return [("findings", f"could not be computed: {visible(contents.unexplained)}")]
         return [("findings", f"{contents.explaining} computes them")] if contents.explaining else []
-    opening = [] if contents.profiles else opening_sentences(contents.explanation)
+    opening = (stall_verdict if contents.profiles else opening_sentences)(contents.explanation)
     lines = [*opening, *in_short(contents.explanation), f"details: {contents.explaining}"]
     return [("" if number else "findings", line) for number, line in enumerate(lines)]
 

@@ -431,6 +431,18 @@ def check_reference(reference: str) -> None:
         )
 
 
+def no_runs(runs: Path) -> str:
+    """Return the sentence about an empty folder of runs, and how to get some."""
+    return f"no runs in {runs} yet: hpcprof run -- COMMAND starts one, hpcprof open PATH shows profiles."
+
+
+def ambiguous(reference: str, ids: Sequence[str]) -> UsageError:
+    """Return the error of a name that several runs match, with the last ones."""
+    more = f" and {len(ids) - _LISTED_RUNS} more" if len(ids) > _LISTED_RUNS else ""
+    listed = ", ".join(ids[-_LISTED_RUNS:])
+    return UsageError(f"run {reference!r} is ambiguous: it matches {listed}{more}.")
+
+
 def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run:
     """Return the run of an id, a name of one id, a path or ``last``; errors also list ``other_names``."""
     check_reference(reference)
@@ -438,7 +450,7 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
     ids = [m.parent.name for m in manifests]
     if reference == "last":
         if not ids:
-            raise UsageError(f"no runs in {runs} yet: submit one with hpcprof submit.")
+            raise UsageError(no_runs(runs))
         return open_run(_newest([manifest.parent for manifest in manifests]))
     if reference in ids:
         return open_run(runs / reference)
@@ -451,15 +463,17 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
             sentence = f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
             raise UsageError(sentence)
         if len(matching) > 1:
-            raise UsageError(f"run {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}.")
+            raise ambiguous(reference, matching)
     path = Path(reference)
     # An empty name, as a quoted variable that is not set, would be the current folder.
     if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
         raise UsageError(f"{path} is a file, not the folder of a run.")
-    if "/" in reference and not path.exists():
-        raise UsageError(f"there is no file or folder {path}.")
+    of_file = path.suffix != "" and not path.suffix[1:].isdecimal()
+    if ("/" in reference or of_file) and not path.exists():
+        elsewhere = "" if "/" in reference else f", and no such run in {runs}"
+        raise UsageError(f"there is no file or folder {path}{elsewhere}.")
     if not (ids or other_names):
         sentence = f"unknown run {reference!r}: there is no such file or folder, and no run in {runs}."
         raise UsageError(sentence)

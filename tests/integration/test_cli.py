@@ -132,7 +132,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["submit", "--template", "missing.j2", "--", "true"], 2, "missing.j2"),
         (["report", "--analysis", "kernel"], 2, "unknown analysis 'kernel'; did you mean 'kernels'"),
         (["report", "--format", "csv"], 2, "choose it with --analysis NAME"),
-        (["report"], 2, "no runs in runs yet: submit one with hpcprof submit"),
+        (["report"], 2, "no runs in runs yet: hpcprof run -- COMMAND starts one"),
         (["report", "nothing"], 2, "unknown run 'nothing'"),
         (["status", "nothing"], 2, "unknown run 'nothing'"),
         (["collect", ""], 2, "unknown run ''"),

@@ -353,7 +353,7 @@ def test_a_run_is_submitted_waited_for_collected_and_reported_by_one_command(
 def test_run_has_the_exit_code_of_its_job(script: str, code: int, hpcprof: Hpcprof) -> None:
     done = hpcprof("run", "--", "sh", "-c", script)
     assert done.returncode == code
-    assert ("it ran without a profiler (--profiler nsys, torch" in done.stderr) == (code == 0)
+    assert ("not profiled (hpcprof run --profiler auto shows" in done.stderr) == (code == 0)
     assert (
         "Resources of the job" in done.stdout or " state completed " in " ".join(done.stdout.split())
     ) == (code == 0)

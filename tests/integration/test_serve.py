@@ -104,7 +104,7 @@ def test_the_list_is_filtered_by_its_address(server: Server, run_id: str) -> Non
     listed = server.json("/api/runs?search=hello")["runs"]
     place = f"/runs/{listed[0]['run']}"
     status, page = server.ask(place)
-    assert (status, "used no profiler" in page, f'href="{place}/live"' in page) == (200, True, True)
+    assert (status, "was not profiled" in page, f'href="{place}/live"' in page) == (200, True, True)
     assert [run["state"] for run in listed] == ["completed"]
     assert listed[0]["command"] == f"echo '{HOSTILE}'"
     status, page = server.ask("/runs?state=imported")

@@ -94,8 +94,7 @@ def test_a_run_without_a_profiler_has_tables_of_its_nodes(
     # Nothing has to be collected first.
     memory = json.loads(hpcprof("report", "--analysis", "host_memory", "--format", "json").stdout)
     assert [row["rank"] for row in memory] == [0, 1]
-    said = "not profiled, so only what it has of nodes, memory and files was collected"
-    assert said in hpcprof("collect").stdout
+    assert "; its nodes, memory and files were collected; no step times" in hpcprof("collect").stdout
     resources = json.loads(hpcprof("report", "--analysis", "job_resources", "--format", "json").stdout)
     assert [row["resource"] for row in resources] == ["cores", "memory (GiB)", "walltime (min)"]
     assert 0 < resources[0]["used_mean"] < 2.0

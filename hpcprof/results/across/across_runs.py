@@ -67,7 +67,7 @@ def compare_sides(
     if not force:
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
-        forced = command_line(store, "compare", "--force", *words)
+        forced = command_line(store, "compare", "--anyway", *words)
         if {run.id for run in runs} == {run.id for run in against}:
             raise UsageError(
                 f"both sides are the same runs, which differ in nothing: {forced} compares them."

@@ -31,6 +31,7 @@ from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
     MANIFEST,
     Run,
+    ambiguous,
     check_reference,
     find_run,
     find_runs,
@@ -105,7 +106,7 @@ def _known_runs(
     if reference == "last":
         last = last_collected(runs_dir, elsewhere)
         if last is None or (submitted and last.time < submission_time(runs_dir / submitted[-1])):
-            return [_last_submitted_run(runs_dir)]
+            return [find_run("last", runs_dir)]
         return [_from_store(last.run_id, stored, store)]
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
@@ -115,22 +116,12 @@ def _known_runs(
     if len(matching) == 1 and matching[0] in elsewhere:
         return [_from_store(matching[0], stored, store)]
     if len(matching) > 1 and not elsewhere.isdisjoint(matching):
-        raise UsageError(f"run {reference!r} is ambiguous: it matches {', '.join(matching)}.")
+        raise ambiguous(reference, matching)
     try:
         return find_runs(reference, runs_dir)
     except UsageError:
         # Not found there either, the error lists the names of both.
         return [find_run(reference, runs_dir, list(stored))]
-
-
-def _last_submitted_run(runs_dir: Path) -> Run:
-    try:
-        return find_run("last", runs_dir)
-    except UsageError:
-        raise UsageError(
-            f"no runs in {runs_dir} yet: submit one with hpcprof submit, or open profiles with "
-            "hpcprof open PATH."
-        ) from None
 
 
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:

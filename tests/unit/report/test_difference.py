@@ -13,7 +13,7 @@ FOUND = Waterfall(
 
 def test_the_sentence_has_one_unit_and_the_largest_parts_first() -> None:
     assert in_a_sentence(FOUND) == (
-        "+477 µs a step: exposed communication +489, idle −102, compute +90.0 (5.300 ms in A, 5.777 ms in B)."
+        "+477 µs a step: exposed communication +489, idle -102, compute +90.0 (5.300 ms in A, 5.777 ms in B)."
     )
 
 
@@ -26,7 +26,7 @@ def test_equal_steps_have_a_sentence_too() -> None:
 
 def test_parts_that_cancel_out_are_told() -> None:
     found = in_a_sentence(Waterfall(2_000, 2_000, {"compute": 500, "idle": -500}))
-    assert found.startswith("±0 ns a step: compute +500, idle −500")
+    assert found.startswith("±0 ns a step: compute +500, idle -500")
 
 
 def test_each_bar_begins_where_the_one_before_it_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +19,13 @@ from hpcprof.runs.directory import (
     SiteRecord,
     adopted_id,
     all_runs,
+    ambiguous,
     create,
     find_run,
     find_runs,
     log_files,
     matching_ids,
+    no_runs,
     save,
     site_keys,
     sweep_of,
@@ -251,3 +254,15 @@ def test_the_last_run_is_named_and_skipped_if_it_is_damaged(
         (tmp_path / damaged / "run.json").write_bytes(b'{"id": "\xff"}')
     assert find_run("last", tmp_path).id == name
     assert all(name in caplog.text for name in ("copied-by-hand", "20261129-162005-train-5e6f"))
+
+
+def test_a_mistyped_file_is_no_run_and_a_long_list_of_runs_is_cut(tmp_path: Path, sweep: Path) -> None:
+    with pytest.raises(UsageError, match=r"^there is no file or folder trace\.nsys-rep, and no such run in "):
+        find_run("trace.nsys-rep", sweep)
+    sentence = str(ambiguous("2026", [f"2026-{number:02}" for number in range(20)]))
+    assert sentence == (
+        "run '2026' is ambiguous: it matches "
+        f"{', '.join(f'2026-{number:02}' for number in range(8, 20))} and 8 more."
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(no_runs(tmp_path))}$"):
+        find_run("last", tmp_path)

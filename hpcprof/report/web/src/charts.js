@@ -32,7 +32,7 @@ export function waterfall(element, data) {
   addChart(element, { title: "Where the difference comes from", note: "", ...data }, drawWaterfall);
 }
 
-const signed = (ns) => `${ns < 0 ? "−" : ns > 0 ? "+" : ""}${duration(Math.abs(ns))}`;
+const signed = (ns) => `${ns < 0 ? "-" : ns > 0 ? "+" : ""}${duration(Math.abs(ns))}`;
 
 function drawWaterfall({ parts, from, to, names = ["A", "B"], title, note }, width) {
   let end = from;

@@ -28,7 +28,7 @@ def test_idle_time_is_divided_by_cause_on_each_side_and_every_cause_has_its_patt
     bars, parts = side_accounts(rows(("compute", 5_000, 5_000), ("idle", 8_000, 9_000)), IDLE)
     assert [(part.name, part.a, part.b, part.difference, part.colour) for part in parts[1:]] == [
         ("idle: host is busy", "4.000 µs", "8.100 µs", "+4.100 µs", "idle idle-0"),
-        ("idle: synchronization", "4.000 µs", "900.0 ns", "−3.100 µs", "idle idle-1"),
+        ("idle: synchronization", "4.000 µs", "900.0 ns", "-3.100 µs", "idle idle-1"),
         ("step", "13.00 µs", "14.00 µs", "+1.000 µs", ""),
     ]
     assert [one.colour for bar in bars for one in bar.slices] == ["compute", "idle idle-0", "idle idle-1"] * 2
@@ -40,7 +40,7 @@ def test_both_bars_have_one_scale_and_a_part_below_zero_is_only_a_figure() -> No
     assert [one.name for one in a.slices] == ["compute"]
     assert [(part.a, part.difference) for part in parts] == [
         ("600.0 ns", "+400.0 ns"),
-        ("−100.0 ns", "+100.0 ns"),
+        ("-100.0 ns", "+100.0 ns"),
         ("500.0 ns", "+500.0 ns"),
     ]
 
