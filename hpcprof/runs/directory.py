@@ -470,8 +470,8 @@ def find_run(reference: str, runs: Path, other_names: Sequence[str] = ()) -> Run
         return open_run(path)
     if path.is_file():
         raise UsageError(f"{path} is a file, not the folder of a run.")
-    of_file = path.suffix != "" and not path.suffix[1:].isdecimal()
-    if ("/" in reference or of_file) and not path.exists():
+    is_file_name = path.suffix != "" and not path.suffix[1:].isdecimal()
+    if ("/" in reference or is_file_name) and not path.exists():
         elsewhere = "" if "/" in reference else f", and no such run in {runs}"
         raise UsageError(f"there is no file or folder {path}{elsewhere}.")
     if not (ids or other_names):

@@ -32,15 +32,13 @@ class AlignedClocks:
     """The clocks of a communicator's n ranks, aligned."""
 
     zero: Ints
-    """Subtracted from each rank's time stamps first; shape (n,)."""
+    """The time stamp that is 0 on the common clock, of each rank; shape (n,)."""
     rate: Floats
-    """By how much each clock then gets ahead per ns; 0 unless the collectives show that it drifts; shape
-    (n,).
-    """
+    """The drift of each clock in ns per ns; 0 unless the collectives show one; shape (n,)."""
     moment: Floats
     offset: Floats
-    """By how much each clock is ahead beyond that (``offset``) at a moment; interpolated between blocks;
-    shape (blocks, n).
+    """The lead of each clock beyond its drift, at the ``moment`` of each block of collectives, both in ns
+    since ``zero``; interpolated between blocks; shape (blocks, n).
     """
     extent: Floats
     """The time from the first collective to the last one, on each rank's clock; shape (n,)."""
@@ -97,14 +95,14 @@ def _align(end: Ints) -> AlignedClocks:
     """Align by ends of shape (m, n), sorted by time."""
     zero = end[0]
     elapsed = (end - zero).astype(float)
-    apart = elapsed - elapsed[:, :1]
-    rate = drift(elapsed, apart)
+    lead = elapsed - elapsed[:, :1]
+    rate = drift(elapsed, lead)
     blocks = max(1, len(end) // _BLOCK)
     moment = _medians(elapsed, blocks)
     unknown = np.zeros(len(zero))
-    offset = _medians(apart - rate * elapsed, blocks)
+    offset = _medians(lead - rate * elapsed, blocks)
     rough = AlignedClocks(zero, rate, moment, offset, elapsed[-1], unknown, len(end))
-    del elapsed, apart
+    del elapsed, lead
     # Now that the clocks agree roughly, the reference is the median rank and no longer the first.
     fine = replace(rough, offset=offset + _medians(_by_parts(end, partial(_from_median, rough)), blocks))
     residual = _by_parts(end, lambda part: np.abs(later_than_others(fine.aligned(part))))
@@ -123,15 +121,15 @@ def _by_parts(end: Ints, function: Callable[[Ints], Floats]) -> Floats:
     return np.concatenate(parts)
 
 
-def drift(elapsed: Floats, apart: Floats) -> Floats:
-    """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance or no drift.
+def drift(elapsed: Floats, lead: Floats) -> Floats:
+    """Return the drift of clocks in ns per ns of their own time; 0 where it may be chance or is too large.
 
     It is the median slope between each moment of the first half and its partner in the second half (Theil and
-    Sen), which outliers do not change. ``elapsed`` has moments in ascending order, and ``apart`` the lead of
+    Sen), which outliers do not change. ``elapsed`` has moments in ascending order, and ``lead`` the lead of
     the clocks at these moments; both are in ns and have shape (m, ...).
     """
     half = len(elapsed) // 2
-    slope = (apart[-half:] - apart[:half]) / np.maximum(elapsed[-half:] - elapsed[:half], 1.0)
+    slope = (lead[-half:] - lead[:half]) / np.maximum(elapsed[-half:] - elapsed[:half], 1.0)
     middle: Floats = np.median(slope, axis=0)
     spread = MAD_TO_DEVIATION * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
     certain = np.abs(middle) > _SIGMAS * spread

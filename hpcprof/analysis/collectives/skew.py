@@ -61,13 +61,13 @@ def arrivals(
         groups.setdefault(calls.ranks.tobytes(), []).append(calls)
     grouped: dict[bytes, list[CollectiveArrivals]] = {}
     for key, group in groups.items():
-        for calls, elsewhere in zip(group, _elsewhere(group), strict=True):
+        for calls, elsewhere in zip(group, _exposed_in_other_groups(group), strict=True):
             if calls.op in WAITING and clock_key(calls) in aligned:
                 grouped.setdefault(key, []).append(_arrival(calls, aligned[clock_key(calls)], elsewhere))
     return grouped
 
 
-def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
+def _exposed_in_other_groups(group: Sequence[MatchedCollectives]) -> list[Floats]:
     """Return how long each rank communicated exposed with others since the last collective of its group.
 
     The group is all collectives of the same ranks. Only collectives with a kernel of their own count; nothing
@@ -146,9 +146,9 @@ def _costs_of_steps(
     usual = np.full(late.shape, np.nan)
     for number_of_kind in range(kind.max(initial=-1) + 1):
         halves = [np.flatnonzero((kind == number_of_kind) & (second == half)) for half in (False, True)]
-        for own_half, other in (halves, halves[::-1]):
-            if len(other):
-                usual[own_half] = np.median(late[other], axis=0)
+        for judged, reference in (halves, halves[::-1]):
+            if len(reference):
+                usual[judged] = np.median(late[reference], axis=0)
     order = np.argsort(number, kind="stable")
     begin = np.searchsorted(number[order], np.arange(len(steps)))
 
@@ -305,7 +305,9 @@ def _latenesses(parts: Sequence[Waiting], exposed: pd.DataFrame) -> dict[int, _L
     """
     lowest = partners({pair for part in parts for pair in part.pairs})
     groups = {group for part in parts for _, group in part.costs}
-    apart = {group for group in groups if not _take_turns(np.frombuffer(group, np.int64).tolist(), lowest)}
+    apart = {
+        group for group in groups if not _exchange_messages(np.frombuffer(group, np.int64).tolist(), lowest)
+    }
     series = {key: costs for part in parts for key, costs in part.costs.items() if key[1] in apart}
     # The order of the parts decides nothing.
     series = dict(sorted(series.items(), key=lambda item: item[0]))
@@ -319,7 +321,7 @@ def _latenesses(parts: Sequence[Waiting], exposed: pd.DataFrame) -> dict[int, _L
     return latest
 
 
-def _take_turns(ranks: Sequence[int], lowest: Mapping[int, int]) -> bool:
+def _exchange_messages(ranks: Sequence[int], lowest: Mapping[int, int]) -> bool:
     """Return whether messages connect any two ranks of a group."""
     connected = [lowest[rank] for rank in ranks if rank in lowest]
     return len(set(connected)) < len(connected)

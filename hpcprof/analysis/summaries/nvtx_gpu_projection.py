@@ -58,11 +58,13 @@ def range_gpu(timeline: Timeline) -> Outcome:
     projection = on_thread(ranges, launches(recorded))
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
     named_rows = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
-    handles = len(own_end) - len(ranges)
-    not_projected = f"{counted(handles, 'range')} of {file} not projected, as in nsys: a handle ends them"
+    ended_by_handle = len(own_end) - len(ranges)
+    not_projected = (
+        f"{counted(ended_by_handle, 'range')} of {file} not projected, as in nsys: a handle ends them"
+    )
     if not len(named_rows):
         return no_rows(
-            not_projected if handles else f"no GPU operation of {file} was launched inside a range"
+            not_projected if ended_by_handle else f"no GPU operation of {file} was launched inside a range"
         )
     names, styles, group = number_names_and_styles(
         timeline, ranges.name[named_rows], ranges.style[named_rows]
@@ -84,7 +86,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
             np.bincount(group, weights=children[named_rows], minlength=len(names)) / projected.count
         ),
     }
-    return Outcome(rows, not_projected if handles and timeline.origin.kind == NSYS.name else "")
+    return Outcome(rows, not_projected if ended_by_handle and timeline.origin.kind == NSYS.name else "")
 
 
 def until_last_range(ranges: Ranges) -> Ranges:

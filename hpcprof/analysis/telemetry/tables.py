@@ -32,7 +32,7 @@ _PROFILED_CLOCK = ("GPC Clock Frequency", "MHz")
 """The clock of a GPU's SMs, as nsys names it, and its unit."""
 
 _MIN_ROW_S = 1.0
-"""The least time of a row about energy, and about what is sampled once a second."""
+"""Minimum seconds of a row about energy or another metric that is sampled once a second."""
 
 _UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
 _CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
@@ -134,7 +134,7 @@ def _losses(nodes: Sequence[NodeTelemetry]) -> str:
 
 
 def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:
-    """Yield each node with the blocks of its ranks; The key None has the metrics that belong to no rank."""
+    """Yield each node with the blocks of its ranks; the key None has the metrics that belong to no rank."""
     for node in run.nodes:
         blocks: dict[int | None, Blocks] = {}
         for rank in sorted(node.ranks):
@@ -374,7 +374,7 @@ def _neighbour_row(
 
 
 def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``io`` of a node; a checkpoint is written where far more is than else."""
+    """Yield the rows of ``io`` of a node; far more written bytes than usual are a checkpoint."""
     for rank in sorted(node.ranks):
         step_blocks, metrics = blocks[rank], node.metrics_of(f"rank{rank}")
         sums: dict[str, list[float]] = {}

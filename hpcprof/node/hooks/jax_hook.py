@@ -65,7 +65,7 @@ class JaxRecorder(Window):
 
     @property
     def _begins_anew(self) -> bool:
-        return self._anew > 0 and not (self._of_steps or self._stands_back)
+        return self._anew > 0 and not (self._of_steps or self._is_disabled)
 
     @property
     def is_busy(self) -> bool:
@@ -137,7 +137,7 @@ class JaxRecorder(Window):
             self._end_steps("the program started the JAX profiler itself")
         elif self._began is not None:
             self._end_window()
-        self._stands_back, self._windows = True, []
+        self._is_disabled, self._windows = True, []
 
     def forked(self) -> None:
         """Record nothing in a process that was forked."""
@@ -156,13 +156,13 @@ class JaxRecorder(Window):
             marked = f"only {self._steps} step{'s' * (self._steps != 1)}" if self._steps else "no step"
             reason = "JAX wrote no profile of its steps" if self._unwritten else f"it marked {marked}"
             say(f"{self._window}, since {reason}.")
-        elif self._stands_back:
+        elif self._is_disabled:
             say("no trace: the program runs the JAX profiler itself.")
         elif not self._claim.exists():
             say("no trace: the program used no device of JAX.")
 
     def _begin(self) -> bool:
-        if self._stands_back or not self._claimed():
+        if self._is_disabled or not self._claimed():
             self._windows = []
             return False
         self._profiler.start(str(self._folder))

@@ -1,4 +1,4 @@
-"""The part of a program that a profiler inside it records, as the recorders of PyTorch and JAX share it."""
+"""The part of a program that a profiler thread it records, as the recorders of PyTorch and JAX share it."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def span_words(first: int, last_done: int, last: int, reason: str) -> tuple[str,
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let one thread at a time in, also if it comes back; give up on an error before the program sees it."""
+    """Run a method in one thread at a time and never within itself; an error stops the recording."""
 
     @functools.wraps(method)
     def safely(self: Window, *arguments: Any) -> None:
-        if self.closed or self.inside == _thread.get_ident():
+        if self.closed or self.thread == _thread.get_ident():
             return
         with self.lock:
             if self.closed:
                 return
-            self.inside = _thread.get_ident()
+            self.thread = _thread.get_ident()
             try:
                 method(self, *arguments)
             except Exception as error:
                 self.give_up(error)
             finally:
-                self.inside = None
+                self.thread = None
 
     return safely
 
@@ -87,9 +87,9 @@ class Window:
         self._ready: float | None = None
         self._windows: list[float] = []
         self._steps = 0
-        self._stands_back = False
+        self._is_disabled = False
         self.lock = _thread.allocate_lock()
-        self.inside: int | None = None
+        self.thread: int | None = None
         self.closed = False
 
     def give_up(self, error: Exception) -> None:
@@ -105,7 +105,7 @@ class Window:
 
     def forked(self) -> None:
         """Let a process that was forked go on: another thread of its parent may have held the lock."""
-        self.lock, self.inside = _thread.allocate_lock(), None
+        self.lock, self.thread = _thread.allocate_lock(), None
 
     def _finish(self, reason: str) -> None:
         """Write what has been recorded, and say what it is and the reason for its end."""

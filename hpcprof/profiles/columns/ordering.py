@@ -17,9 +17,10 @@ def ordered(values: Ints) -> Ints:
 
 
 def as_of(values: Ints, moments: Ints, *columns: Ints) -> list[Ints]:
-    """Return each column's entry that is valid at each moment: the entry after the last value not above it.
+    """Return the entry of each column that is valid at each moment (an as-of join).
 
-    ``values`` ascend. Each column has one more entry than there are values; the first is valid before all.
+    ``values`` are ascending times at which the next entry begins to be valid; the first entry of a column is
+    valid before them all.
     """
     if len(values) < len(moments) and ascends(moments):
         # Counting the moments between two values is faster than locating each moment.

@@ -104,8 +104,8 @@ def _copy_tables(copy: sqlite3.Connection) -> list[str]:
         if base == "StringIds":
             strings.append(table)
         elif _TABLES.fullmatch(base):
-            columns = _make(copy, table)
-            cells = ", ".join(_cell(base, column, columns) for column in columns)
+            columns = _create_table(copy, table)
+            cells = ", ".join(_column_expression(base, column, columns) for column in columns)
             copy.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM source."{table}"')
             for column in columns.keys() & _NAME_IDS:
                 copy.execute(
@@ -115,7 +115,7 @@ def _copy_tables(copy: sqlite3.Connection) -> list[str]:
         elif table not in _PAIR_TABLES:
             left_out.append(table)
     for table in strings:
-        if {"id", "value"} <= _make(copy, table).keys():
+        if {"id", "value"} <= _create_table(copy, table).keys():
             copy.execute(
                 f'INSERT INTO main."{table}" (id, value) SELECT id, cleaned(CAST(value AS BLOB)) '
                 f'FROM source."{table}" WHERE id IN (SELECT id FROM used)'
@@ -123,7 +123,7 @@ def _copy_tables(copy: sqlite3.Connection) -> list[str]:
     return left_out
 
 
-def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
+def _create_table(copy: sqlite3.Connection, table: str) -> dict[str, str]:
     """Create a table with the columns of the original, and return their types by name.
 
     ``table`` and the columns are words, which need no quoting beyond the quotation marks.
@@ -138,7 +138,8 @@ def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
     return columns
 
 
-def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
+def _column_expression(table: str, column: str, columns: Mapping[str, str]) -> str:
+    """Return the SQL expression that copies a column; NULL where its text or blob is left out."""
     text = f'cleaned(CAST("{column}" AS BLOB))'
     number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if table == "NVTX_EVENTS" and column in ("text", "textId"):

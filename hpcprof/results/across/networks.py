@@ -15,7 +15,11 @@ from hpcprof.common.paths import user_config
 
 
 class SiteNetwork(msgspec.Struct, frozen=True):
-    """The network of a site as it was measured; ``error`` is that of the fit, logarithmic."""
+    """The network of a site as it was measured: the segments of each operation.
+
+    ``segments`` are those within a node, ``across`` those between nodes. ``error`` is the standard deviation
+    of the logarithm of measured over fitted times.
+    """
 
     site: str
     run: str

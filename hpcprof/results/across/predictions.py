@@ -33,7 +33,10 @@ _FILE = "predictions.jsonl"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A prediction as it was made, and the step that was measured later; times in ns."""
+    """A prediction as it was made, and the step that was measured later; times in ns.
+
+    ``unchanged`` and ``log2`` are its baselines: the measured step, and the fit a + b log2 p.
+    """
 
     run: str
     measured_ranks: int
@@ -58,8 +61,8 @@ class Kept(msgspec.Struct, frozen=True):
         """True if both baselines are further off; None before the step was measured."""
         if self.actual is None:
             return None
-        off = abs(self.value - self.actual)
-        return off < min(abs(line - self.actual) for line in (self.unchanged, self.log2))
+        error = abs(self.value - self.actual)
+        return error < min(abs(baseline - self.actual) for baseline in (self.unchanged, self.log2))
 
 
 def kept_predictions(runs_dir: Path) -> list[Kept]:
@@ -109,20 +112,19 @@ def check(
     UsageError if no such prediction is for that number of ranks and of the run's program.
     """
     actual, ranks = measured_step(run, store)
-    programs = {row.id: row.program for row in store.runs()}
-    own = programs.get(run.id)
-    others = {name for name, program in programs.items() if own and program and program != own}
+    programs = {row.id: row.program for row in store.runs() if row.program}
+    unrelated = {name for name in programs if programs[name] != programs.get(run.id, programs[name])}
     all_predictions = kept_predictions(runs_dir)
     scored = [
         msgspec.structs.replace(entry, actual=actual, checked_by=run.id)
         if (entry.ranks, run_id or entry.run, scaling or entry.scaling) == (ranks, entry.run, entry.scaling)
-        and entry.run not in {run.id, *others}
+        and entry.run not in {run.id, *unrelated}
         else entry
         for entry in all_predictions
     ]
-    checks = [entry for entry in scored if entry.checked_by == run.id and entry.run not in others]
+    checks = [entry for entry in scored if entry.checked_by == run.id and entry.run not in unrelated]
     if not checks:
-        counts = {entry.ranks for entry in all_predictions if entry.run not in others}
+        counts = {entry.ranks for entry in all_predictions if entry.run not in unrelated}
         predicted = ", ".join(map(str, sorted(counts))) or "none"
         raise UsageError(
             f"no prediction is for the {ranks} ranks of {run.id} and its program; predicted: {predicted}."

@@ -37,11 +37,11 @@ class SweepPoint(msgspec.Struct, frozen=True):
         """The values under `HEADERS`."""
         step = format_ns(self.elapsed_ns) if self.elapsed_ns else "–"
         job = format_ns(1e9 * self.duration_s) if self.duration_s else "–"
-        ratio = f"{self.ratio:.2f} x" if self.ratio else ""
+        ratio = f"{self.ratio:.2f}" if self.ratio else ""
         return self.parameters, step, job, ratio, "best" * self.is_best
 
 
-HEADERS = ("parameters", "elapsed per step", "job", "of the best", "")
+HEADERS = ("parameters", "elapsed per step", "job", "x shortest", "")
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:
@@ -84,10 +84,10 @@ def differing_words(commands: Sequence[Sequence[str]], template: Sequence[str] =
         return [" ".join(words) for words in commands]
     places = [place for place, values in enumerate(zip(*commands, strict=True)) if len({*values}) > 1]
     names = template if commands and len(template) == len(commands[0]) else [""] * len(commands[0])
-    return [" ".join(_name_members(words, place, names[place]) for place in places) for words in commands]
+    return [" ".join(_parameter_text(words, place, names[place]) for place in places) for words in commands]
 
 
-def _name_members(words: Sequence[str], place: int, placeholder: str) -> str:
+def _parameter_text(words: Sequence[str], place: int, placeholder: str) -> str:
     option = words[place - 1] if place else ""
     value = words[place]
     if value.startswith("-") or not option.startswith("-") or "=" in option:

@@ -22,7 +22,7 @@ DIRECTIONS = {"forward": cost_model.FORWARD_PHASES, "backward": cost_model.BACKW
 _VISIBLE_PCT = 10
 # If perfect overlap would save less than this part of a serial step, the result would be noise.
 _RELEVANT_SHARE = 0.05
-# The 95 % interval of the median of n steps reaches this times the square root of n steps to either side.
+# Half width of the 95 % interval of a median, in positions over the square root of the number of values.
 _HALF_WIDTH = 0.98
 
 
@@ -189,16 +189,16 @@ def mode_figures(
     tflops = cost_model.step_flops(parameters, ranks) / p50 / 1e3
     peak = peak_tflops(device, parameters.dtype)
     serial = None if serial_ns is None else summarize(serial_ns).p50_ns
-    hidden_pct, hidden, did, share = None, None, None, None
+    hidden_pct, hidden, overlap_shown, bound_share = None, None, None, None
     if bound is not None and bound.parts_ns:
-        share = median_interval(
+        bound_share = median_interval(
             [100 * b / max(t, 1) for b, t in zip(bound.rounds_ns, latencies, strict=True)]
         )
     if serial_ns is not None and serial is not None and bound is not None:
         hidden = hidden_interval(latencies, serial_ns, bound.p50_ns)
         hidden_pct = None if hidden is None else 100 * (serial - p50) / (serial - bound.p50_ns)
         if overlaps:
-            did = overlapped(hidden, serial=serial, bound=bound.p50_ns, device=device, ranks=ranks)
+            overlap_shown = overlapped(hidden, serial=serial, bound=bound.p50_ns, device=device, ranks=ranks)
     moved = sum(link_bytes(parameters, ranks).values())
     return Figures(
         step=latency,
@@ -213,8 +213,8 @@ def mode_figures(
         hidden_low_pct=hidden[0] if hidden else None,
         hidden_high_pct=hidden[1] if hidden else None,
         marked=summarize(marked_ns) if marked_ns else None,
-        overlapped=did,
-        of_bound_low_pct=share[0] if share else None,
-        of_bound_high_pct=share[1] if share else None,
+        overlapped=overlap_shown,
+        of_bound_low_pct=bound_share[0] if bound_share else None,
+        of_bound_high_pct=bound_share[1] if bound_share else None,
         of_alone_pct=None if alone is None else 100 * alone / p50,
     )

@@ -85,15 +85,15 @@ class Measurement:
             after = self._monitor.read()
         probes = {name: timers.pop(name)[0].read() for name in self._probes}
         times, marked, marks = {}, {}, {}
-        for name, (plain, *apart) in timers.items():
+        for name, (plain, *marked_timers) in timers.items():
             times[name] = plain.read()
-            for with_phases in map(Timer.read, apart):
+            for with_phases in map(Timer.read, marked_timers):
                 times[name] = MeasuredTimes(times[name].step_ns, with_phases.phase_ns)
                 marked[name] = with_phases.step_ns
         for name, step in self._steps.items():
             marks[name] = self._cost_of_marks(step, round(statistics.median(times[name].step_ns)))
-        alone = {name: probe.phase_ns.get(name, probe.step_ns) for name, probe in probes.items()}
-        return Measured(times, marked, self._index, warmed, stable, before, after, marks, alone)
+        probe_times = {name: probe.phase_ns.get(name, probe.step_ns) for name, probe in probes.items()}
+        return Measured(times, marked, self._index, warmed, stable, before, after, marks, probe_times)
 
     def _cost_of_marks(self, step: Step | GraphedStep, step_ns: int) -> float:
         """Return how much longer steps take with marks, in percent: the median over alternating blocks."""

@@ -140,7 +140,7 @@ class Recorder(Window):
     @guarded
     def program_profiles(self) -> None:
         """Make room for a profiler that the program itself starts."""
-        self._stands_back = True
+        self._is_disabled = True
         self._windows.clear()
         if self._of_steps is not None:
             self._end_span("the program started the PyTorch profiler itself")
@@ -178,7 +178,7 @@ class Recorder(Window):
             return
         if self._window_said:
             say(self._window_said.format(steps=self._count_text()))
-        elif self._stands_back:
+        elif self._is_disabled:
             say("no trace: the program runs the PyTorch profiler itself; hpcprof open reads its traces.")
         elif self._no_windows and not self._steps and not self._profile.exists():
             say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
@@ -302,7 +302,7 @@ class Recorder(Window):
 
     def _left_alone(self) -> bool:
         """Return whether the program says itself what is to be profiled."""
-        return self._stands_back or _CAPTURE in sys.modules
+        return self._is_disabled or _CAPTURE in sys.modules
 
     def _is_ready(self) -> bool:
         """Return whether a recording could see the program's GPU work, if it does any."""

@@ -39,6 +39,7 @@ _RANK_OF_FILE = re.compile(r"profiler_info_(\d{1,9})\.json")
 _FIRST_STREAM = 1 << 20
 """The streams of HCCL's groups are numbered from here."""
 _Place = tuple[bytes, bytes, bytes]
+"""The process, thread and start of an event, as written."""
 
 
 def _is_folder(path: Path) -> bool:
@@ -101,6 +102,7 @@ class _Trace:
         """The operations that the queue of tasks has: they are operators."""
         self._groups: set[tuple[bytes, bytes]] = set()
         self._tasks: set[tuple[str, str]] = set()
+        """The tasks of collectives, by stream and number."""
         self._launch: dict[_Place, int] = {}
         """The number of the launching call of each task, and of the call itself."""
         for event in _events(path):
@@ -133,7 +135,7 @@ class _Trace:
                 place, span = _place(event), _span(event)
                 if span:
                     threads[place[:2]].append((*span, bytes(event.id) if arrow else place))
-            elif event.ph == "X" and self._is_part(event):
+            elif event.ph == "X" and self._is_collective_task(event):
                 arguments = parsed_object(bytes(event.args)) or {}
                 self._tasks.add((str(arguments.get("stream id")), str(arguments.get("task id"))))
         for thread in threads.values():
@@ -148,7 +150,7 @@ class _Trace:
                 elif calls and name in ends:
                     self._launch[ends[name]] = self._launch.setdefault(calls[-1][1], len(self._launch))
 
-    def _is_part(self, event: Event) -> bool:
+    def _is_collective_task(self, event: Event) -> bool:
         """Return whether an event is a task of an operation of HCCL."""
         return (
             self._processes.get(bytes(event.pid)) in _COMMUNICATION
@@ -174,7 +176,7 @@ class _Trace:
         if process == _DEVICE:
             yield from self._task(event)
         elif process in _COMMUNICATION:
-            if not self._is_part(event):
+            if not self._is_collective_task(event):
                 yield self._collective(event)
         elif process == _HOST:
             pid = event.pid if self._python is None else msgspec.Raw(self._python)

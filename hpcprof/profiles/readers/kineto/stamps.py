@@ -12,7 +12,7 @@ _INT64 = np.iinfo(np.int64)
 
 _POINT, _COMMA, _DIGITS = ord("."), ord(","), 10
 _MOST_DIGITS = 16
-"""Digits before the point with which a time that begins with at most 8 fits 64 bits in nanoseconds."""
+"""Maximum digits before the point: a time with all of them fits 64 bits in ns if it begins with 0 to 8."""
 
 
 def present(values: Sequence[object]) -> Mask:
@@ -39,15 +39,15 @@ def _have_three_decimals(text: bytes, count: int) -> bool:
 
     Each of the ``count`` times is followed by a comma.
     """
-    letters = np.frombuffer(text, np.uint8)
-    commas = np.flatnonzero(letters == _COMMA)
-    # Digits come after the point and the comma; as unsigned numbers all others are larger.
-    letter_count = np.count_nonzero(letters - np.uint8(ord("0")) >= _DIGITS)
+    characters = np.frombuffer(text, np.uint8)
+    commas = np.flatnonzero(characters == _COMMA)
+    # Digits are 0 to 9 after this subtraction, and all other characters larger, as it wraps around.
+    other_count = np.count_nonzero(characters - np.uint8(ord("0")) >= _DIGITS)
     whole = np.diff(commas, prepend=-1) - len(".000,")
-    if len(commas) != count or letter_count != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
+    if len(commas) != count or other_count != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
         return False
     longest = commas[whole == _MOST_DIGITS] - len(".000") - _MOST_DIGITS
-    return bool(np.all(letters[commas - len(".000")] == _POINT) and np.all(letters[longest] < ord("9")))
+    return bool(np.all(characters[commas - len(".000")] == _POINT) and np.all(characters[longest] < ord("9")))
 
 
 def _nanoseconds_or_none(written: bytes) -> int | None:
