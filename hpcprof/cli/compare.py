@@ -119,7 +119,7 @@ def command(
         if a or bool(b) == bool(words):
             raise UsageError("name the candidates: hpcprof compare --baseline NAME RUN…, without --a.")
     elif (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
-        raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
+        raise UsageError("name both sides: hpcprof compare A B, or with repeats --a A1 --a A2 --b B1 --b B2.")
     targets = _targets(notify)
     from hpcprof.report.ci import artifact_sentence
     from hpcprof.report.comparison import compare_runs, regression_reasons

@@ -208,6 +208,8 @@ def _click_sentence(error: click.ClickException) -> str:
             variable = f"{error.param.envvar}: " if source is ParameterSource.ENVIRONMENT else ""
             return f"{variable}{error.message.rstrip('.')}: give another {error.param.opts[0]}."
     sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
+    if is_missing and error.param and error.param.metavar:  # type: ignore[attr-defined]
+        sentence = f"{sentence.rstrip('.')} {error.param.metavar}"  # type: ignore[attr-defined]
     sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -220,7 +222,7 @@ def _system_sentence(error: OSError) -> str:
         Path.cwd()
     except OSError:
         return "the current directory no longer exists: change to another one."
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{error.filename}: " if error.filename else "the output could not be written: "
     return f"{where}{error.strerror or error}."
 
 

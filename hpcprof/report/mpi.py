@@ -97,7 +97,7 @@ def _costliest(row: Row, whole: str, tree: Sequence[tuple[str, str, int]], leave
     if grade(worst, row[worst]) is Grade.GOOD and row[whole] > _GOOD_PCT:
         return ""
     names = {key: name for key, name, _ in tree}
-    return f"; {names[worst]} costs most ({row[worst]:.1f} %)"
+    return f"; {names[worst]} is lowest ({row[worst]:.1f} %)"
 
 
 _GOOD_PCT = 95

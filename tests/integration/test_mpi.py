@@ -47,7 +47,7 @@ def folder(hpcprof: Hpcprof, tmp_path: Path) -> Path:
 
 def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, folder: Path) -> None:
     report = " ".join(hpcprof("report", RUN).stdout.split())
-    assert "load balance costs most" in report
+    assert "load balance is lowest" in report
     assert "rank 2 between MPI_Isend and MPI_Waitall causes 8" in report
     assert "320 messages, 10.49 MB" in report
     assert "CUDA" not in report

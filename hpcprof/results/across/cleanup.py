@@ -70,7 +70,7 @@ def remove_directory(run: Run) -> None:
         run.path.rmdir()
         _remove_empty_sweep(run)
     except OSError as error:
-        raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None
+        raise HpcprofError(f"cannot remove {run.path}: {error.filename}: {error.strerror}.") from None
 
 
 def _remove_empty_sweep(run: Run) -> None:

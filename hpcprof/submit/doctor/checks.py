@@ -97,7 +97,7 @@ def tmpdir(machine: Inspected) -> CheckResult:
 def dcgm(machine: Inspected) -> CheckResult:
     """Check that NVIDIA's monitoring does not hold the hardware counters, which have one user at a time."""
     if not machine.which("dcgmi"):
-        return absent("dcgmi is not on the PATH, so nothing needs to be paused.")
+        return absent("dcgmi is not on the PATH: no monitoring has to be paused for hardware counters.")
     if not machine.run(["dcgmi", "discovery", "--list"]).ok:
         return ok("Its host engine is not running.")
     return warning(
@@ -191,12 +191,12 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
     if machine.which("nsys"):
         sentences.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
     if machine.which("unitrace"):
-        sentences.append("unitrace records those of the MPI that it was built with")
+        sentences.append("unitrace records programs of the MPI that it was built with")
     if modules := _eztrace_modules(machine):
-        sentences.append(f"EZTrace records those of {' and '.join(modules)} as they are")
+        sentences.append(f"EZTrace records programs of {' and '.join(modules)} as they are, but for Python")
     if machine.which("scorep"):
         preloads = " or, by scorep-preload, as they are" if machine.which("scorep-preload-init") else ""
-        sentences.append(f"Score-P records those that are built with it{preloads}")
+        sentences.append(f"Score-P records programs that are built with it{preloads}")
     if not sentences:
         return absent(
             "None of nsys, unitrace, eztrace and scorep is on the PATH.",

@@ -52,7 +52,7 @@ def test_a_table_of_a_run_without_gpus_has_no_columns_about_them() -> None:
 def test_the_step_is_judged_before_the_run_and_the_worst_factor_is_named() -> None:
     rows = [row("run", "", 99, 98, 97), row("step", "step", 60, 99, 98)]
     assert (
-        useful_time(rows) == "58.2 % of the ranks' time in a step is useful; load balance costs most (60.0 %)"
+        useful_time(rows) == "58.2 % of the ranks' time in a step is useful; load balance is lowest (60.0 %)"
     )
     assert useful_time([row("run", "", 99, 99, 99)]) == "97.0 % of the ranks' time in the run is useful"
 
@@ -68,8 +68,8 @@ def test_programs_with_gpus_have_a_branch_of_hosts_and_one_of_devices() -> None:
     }
     rows = [{**row("step", "step", 90, 100, 90), **devices}]
     assert useful_time(rows) == (
-        "81.0 % of the ranks' time in a step is outside MPI; load balance costs most (90.0 %). "
-        "36.0 % of that of their GPUs computes; orchestration costs most (50.0 %)"
+        "81.0 % of the ranks' time in a step is outside MPI; load balance is lowest (90.0 %). "
+        "36.0 % of that of their GPUs computes; orchestration is lowest (50.0 %)"
     )
     found = efficiencies(contents_of({"pop": table(*rows)}))
     assert found is not None

@@ -202,7 +202,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         checks.mpi_profiling,
         made_up({"eztrace": Answer(0), "eztrace_avail": Answer(0, 'posixio\t"I/O"\nopenmpi\t"MPI"\n')}),
         Status.OK,
-        "EZTrace records those of Open MPI as they are",
+        "EZTrace records programs of Open MPI as they are, but for Python",
     ),
     ("unitrace for MPI", checks.mpi_profiling, made_up({"unitrace": Answer(0)}), Status.OK, "unitrace"),
     (
@@ -300,7 +300,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
     ),
     ("a full TMPDIR", checks.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
     ("a TMPDIR", checks.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
-    ("no DCGM", checks.dcgm, made_up(), Status.ABSENT, "nothing needs to be paused"),
+    ("no DCGM", checks.dcgm, made_up(), Status.ABSENT, "no monitoring has to be paused"),
     ("DCGM that rests", checks.dcgm, made_up({"dcgmi": Answer(1)}), Status.OK, "not running"),
     ("DCGM that runs", checks.dcgm, made_up({"dcgmi": Answer(0)}), Status.WARNING, "may hold"),
     (
