@@ -195,6 +195,10 @@ def operations(
     message = ~np.isin(described_events.kind, _OF_COLLECTIVES)
     comms, place = communicators(archive, rank)
     number = _translate_ranks(described_events.communicator, place, len(comms) - 1)
+    if all(comm.size in (1, len(archive.world)) for comm in comms[:-1]):
+        # The communicator that a collective does not name is that of all ranks where there is no other.
+        world = next((row for row, comm in enumerate(comms) if comm.name == WORLD), len(comms) - 1)
+        number[~message & (number == len(comms) - 1)] = world
     size, rank_in = (np.array([getattr(c, name) for c in comms])[number] for name in ("size", "rank"))
     names = np.array([strings.add(comm.name) for comm in comms], np.int64)
     within = np.where(described_events.peer < _NO_RANKS, described_events.peer, NO_PEER)

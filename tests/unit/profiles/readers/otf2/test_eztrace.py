@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,13 @@ from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.tables import mpi_tables
+from hpcprof.profiles.readers.communicators import WORLD
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
+from hpcprof.profiles.readers.otf2.archive import UNDEFINED
+from hpcprof.profiles.readers.otf2.events import MpiEvents, MpiKind
+from hpcprof.profiles.readers.otf2.mpi import CalledEvents, operations
+from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import NO_BYTES, Timeline
 from tests.unit.analysis.mpi.programs import run_lists
 
@@ -138,3 +144,26 @@ def test_messages_of_all_ranks_match_and_the_late_rank_is_blamed(chain: list[Tim
     efficiency = tables["pop"].rows.set_index("scope").loc["run"]
     # The program measured 47.766, 45.749, 106.154 and 48.839 ms of computing.
     assert efficiency["load_balance_pct"] == pytest.approx(100 * 248.508 / 4 / 106.154, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("members", "found"), [([0, 1, 2], (["MPI_COMM_WORLD"], [3])), ([0, 1], ([None], [-1]))]
+)
+def test_a_collective_without_a_communicator_has_that_of_all_ranks_if_there_is_no_other(
+    members: list[int], found: tuple[list[str | None], list[int]]
+) -> None:
+    strings = StringTable()
+    kinds = [MpiKind.CALL_BEGIN_COLLECTIVE, MpiKind.WAIT]
+    columns = dict.fromkeys(MpiEvents.__match_args__, np.full(2, UNDEFINED)) | {
+        **{"kind": np.array(kinds), "position": np.array([1, 3]), "time": np.array([10, 30])},
+        **{"tag": np.full(2, strings.add("AlltoAll")), "request": np.zeros(2, np.int64)},
+    }
+    times = {"start": np.array([10, 20]), "end": np.array([11, 30]), "thread": np.zeros(2, np.int64)}
+    groups = {0: (WORLD, [[0, 1, 2]]), 1: ("a", [members]), 2: ("self", None)}
+    archive = SimpleNamespace(communicators=lambda: groups, world=[0, 1, 2], of_eztrace=True)
+    events = CalledEvents(**columns, **times)
+    read, lost = operations(events, archive, 1, 0, strings)  # type: ignore[arg-type]
+    names = strings.array()
+    assert [names[name] if name >= 0 else None for name in read.communicator.tolist()] == found[0]
+    assert read.ranks.tolist() == found[1]
+    assert [loss.detail for loss in lost] == ["communicator"] * (found[0] == [None])
