@@ -23,6 +23,7 @@ def kernel_counters(timeline: Timeline) -> Outcome:
     np.minimum.at(least, row, table.value)
     np.maximum.at(most, row, table.value)
     names, counters = groups.T
+    sizes = sorted(_KIBIBYTES & {*timeline.names(counters)})
     return Outcome(
         {
             "name": object_array(timeline.names(names)),
@@ -32,10 +33,13 @@ def kernel_counters(timeline: Timeline) -> Outcome:
             "mean": total / launches,
             "min": least,
             "max": most,
-        }
+        },
+        f"in units of 1024 bytes: {', '.join(sizes)}" if sizes else "",
     )
 
 
+_KIBIBYTES = {"FETCH_SIZE", "WRITE_SIZE"}
+"""Counters of rocprofv3 in units of 1024 bytes."""
 _OF_PEAK = "pct_of_peak_sustained_elapsed"
 # Each value by the names of its metric, the usual one first: sections, versions and chips differ.
 _PERCENT = {

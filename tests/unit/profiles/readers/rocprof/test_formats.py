@@ -227,11 +227,13 @@ def test_a_counter_that_each_pass_of_a_replayed_kernel_has_counts_once(tmp_path:
     kernels = made.write_tables(tmp_path)
     counters = tmp_path / "rank0_counter_collection.csv"
     head, *rows = counters.read_text().splitlines()
-    later = [row.replace("SQ_WAVES", "GRBM_COUNT") for row in rows]
+    later = [row.replace("SQ_WAVES", "FETCH_SIZE") for row in rows]
     counters.write_text("\n".join((head, *rows, *later, *rows)) + "\n")
     for path in (kernels, counters):
-        table = kernel_counters(read(path)).rows
-        assert {*table["counter"]} == {"SQ_WAVES", "GRBM_COUNT"}
+        outcome = kernel_counters(read(path))
+        table = outcome.rows
+        assert outcome.reason == "in units of 1024 bytes: FETCH_SIZE"
+        assert {*table["counter"]} == {"SQ_WAVES", "FETCH_SIZE"}
         assert {*table["count"]} == {made.STEPS} and {*table["total"]} == {3.5 * made.STEPS}
         kernels.unlink(missing_ok=True)
 
