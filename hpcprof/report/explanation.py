@@ -46,7 +46,7 @@ _MOSTLY_COMPUTE = 80.0
 _OUTSIDE_PLACES = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
 
-_LAUNCHED_WORK = "the launched work"
+_JUDGED_WORK = "the judged work"
 _AS_RECORDED = (
     "These times are as recorded, with the profiler's share; explain prices causes without it "
     "(explain --as-recorded: with it)."
@@ -219,7 +219,7 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
 
 
 def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
-    """Return the time of a step or, where none was found, of all launched work."""
+    """Return the time of a step or, where none was found, of all that is judged."""
     if step.source == CAPTURE:
         return f"{steps[0].upper()}{steps[1:]}. It takes {format_ns(time_ns)}."
     return f"A step takes {format_ns(time_ns)} ({steps})."
@@ -228,7 +228,7 @@ def _measured_step(step: StepSummary, time_ns: int, steps: str) -> str:
 def _measured_steps_text(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
-        return "no step was found, so the whole capture is one: collect --step-range NAME chooses another"
+        return "no step was found, so all judged work is one: collect --step-range NAME chooses another"
     noted = " that the program noted" if step.source == HOOK and not step.explained_steps else ""
     where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
@@ -282,7 +282,7 @@ def _nothing(explanation: Explanation) -> str:
         if reason == NO_GPU:
             return f"Nothing was found that surely shortens a step; {visible(reason)}."
         return f"No cause could be judged: {visible(reason)}."
-    whole = _LAUNCHED_WORK if explanation.step.source == CAPTURE else "a step"
+    whole = _JUDGED_WORK if explanation.step.source == CAPTURE else "a step"
     nothing = f"Nothing was found that would shorten {whole} by {LEAST_ESTIMATE_PCT:.0f} % or more."
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
@@ -391,7 +391,7 @@ def saved(finding: Finding, explanation: Explanation | None = None) -> str:
     if finding.saving_ns is None:
         return "memory, not time" if is_a(finding.cause, Trait.MEMORY) else "cost unknown"
     whole = explanation is not None and explanation.step.source == CAPTURE
-    text = f"{format_ns(finding.saving_ns)} of {_LAUNCHED_WORK if whole else 'each step'}"
+    text = f"{format_ns(finding.saving_ns)} of {_JUDGED_WORK if whole else 'each step'}"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"
     if finding.saving_low_ns is not None and finding.saving_high_ns is not None:

@@ -22,7 +22,7 @@ from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.explain.whole_run import RECURRING
 from hpcprof.analysis.steps.run_step import StepSeries
-from hpcprof.common.units import counted, format_ns
+from hpcprof.common.units import counted, format_ns, shortened
 
 _FIRST_STEP = 5
 """The first step of a default capture."""
@@ -173,7 +173,7 @@ def without_profiler_cost(
     certain, doubts = [], []
     for item in judged:
         interval, cause = item.interval, item.candidate.cause.name
-        place = f" in {item.candidate.where}" if item.candidate.where else ""
+        place = f" in {shortened(item.candidate.where)}" if item.candidate.where else ""
         seems = f"it seems to cost {format_ns(item.saving)} of a step{place}"
         if item.saving - interval.by_profiler < bar <= item.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"

@@ -218,11 +218,11 @@ def rest_of_capture(breakdown: pd.DataFrame, covered_ns: float, steps: bool = Tr
     """Yield how much of the time on the GPU the steps leave out, if it is much.
 
     ``breakdown`` is the table of that name, and ``covered_ns`` the time of all steps together or, without
-    ``steps``, of the launched work.
+    ``steps``, of the judged work.
     """
     span = float(breakdown["span_ns"].astype(float).max()) if len(breakdown) else 0.0
     if covered_ns < _MAX_COVERED_SHARE * span:
-        subject = "steps cover" if steps else "launched work covers"
+        subject = "steps cover" if steps else "judged work covers"
         yield NotJudged(
             REST,
             f"the {subject} {format_ns(covered_ns)} of the {format_ns(span)} from the first operation of the "

@@ -29,6 +29,7 @@ from hpcprof.analysis.steps.step_detection import (
 )
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
+from hpcprof.common.units import shortened
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import ApiCalls, Ints, MpiCalls, Ranges, StepRange, Timeline, concatenate
 
@@ -261,11 +262,12 @@ def no_steps(timeline: Timeline) -> str:
         reason += ", nor do its calls of MPI repeat a sequence in this way"
     if not names:
         return reason
+    reason += f"; {', '.join(map(shortened, names[:_MAX_NAMED_RANGES]))} may be the step"
+    if shortened(names[0]) != names[0]:
+        return reason
     # Readers of the store add the run and the database to the command.
-    return (
-        f"{reason}; {', '.join(names[:_MAX_NAMED_RANGES])} may be the step: hpcprof collect --step-range "
-        f"{shlex.quote(names[0])} takes {'it' if len(names) == 1 else 'the first'}"
-    )
+    takes = "it" if len(names) == 1 else "the first"
+    return f"{reason}: hpcprof collect --step-range {shlex.quote(names[0])} takes {takes}"
 
 
 def is_empty(timeline: Timeline) -> bool:

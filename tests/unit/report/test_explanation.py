@@ -303,13 +303,13 @@ def test_ranks_are_named_where_they_are_not_all() -> None:
 
 def test_a_capture_without_steps_has_savings_of_the_capture() -> None:
     whole = explained(finding(13, 11), step=replace(STEP, source="capture"))
-    assert "13.00 ms of the launched work, 13.0 %" in in_short(whole)[0]
-    assert any("saving      13.00 ms of the launched work" in line for line in text(whole))
+    assert "13.00 ms of the judged work, 13.0 %" in in_short(whole)[0]
+    assert any("saving      13.00 ms of the judged work" in line for line in text(whole))
     kernel = replace(whole.step, kernel=MainKernel("add", 100.0, "", measurable=False))
-    rest = NotJudged(REST, "the launched work covers 2 of 10 ms")
+    rest = NotJudged(REST, "the judged work covers 2 of 10 ms")
     nothing, covered = in_short(replace(explained(step=kernel), not_judged=(rest,)))
-    assert nothing.endswith("shorten the launched work by 3 % or more. add takes 100 % of it.")
-    assert covered == "The launched work covers 2 of 10 ms."
+    assert nothing.endswith("shorten the judged work by 3 % or more. add takes 100 % of it.")
+    assert covered == "The judged work covers 2 of 10 ms."
 
 
 def test_long_names_are_shortened_in_places_and_remedies() -> None:

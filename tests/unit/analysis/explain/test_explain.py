@@ -836,9 +836,7 @@ def test_a_capture_without_a_period_is_one_step_and_is_explained() -> None:
     assert (first.cause, first.where) == (Cause.HOST_WORK, "capture")
     # From the first launch on; the pause before it is not in the capture.
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.01)
-    assert (
-        write_explanation(found).conclusion[0].startswith("No step was found, so the whole capture is one:")
-    )
+    assert write_explanation(found).conclusion[0].startswith("No step was found, so all judged work is one:")
     assert [source(12, marked=one).step.source for one in (False, True)] == ["kernels", "range"]
 
 
