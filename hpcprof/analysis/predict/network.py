@@ -5,7 +5,8 @@
 2. Both parameters are fitted to measured times by non-negative least squares of relative errors.
 3. With many sizes, a protocol or an algorithm may change at break points, up to two by Schwarz's criterion;
    each segment has parameters of its own. Groups within a node and across nodes are fitted apart.
-4. With one size, the start values of the literature divide the time, and the interval is wide.
+4. With one size, the usual ranges of both parameters and the other operations of the run divide the time, and
+   the interval is wide (Bayes).
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.timeline import Floats
 
 TREE, RING = "tree", "ring"
-_USUAL_LATENCY_NS = (1_000.0, 20_000.0)
-"""Range of the latency of a hop: of NCCL's low-latency protocol in a node, and of TCP between nodes."""
+_USUAL_PARAMETERS = np.log([4_500.0, 0.05])
+"""Logarithms of the usual latency of a hop in ns, and of the usual ns per byte."""
+_USUAL_SPREAD = np.array([0.9, 1.4])
+"""Their standard deviations: 90 % are 1 µs (NCCL's LL in a node) to 20 µs (TCP), 2 to 200 GB/s (NVLink)."""
+_OTHER_SPREAD = 0.5
+"""Standard deviation of the logarithms of latency and bandwidth between operations on the same network."""
+_SHARES = 1 / (1 + np.exp(-np.linspace(-12, 12, 961)))
+"""Shares of the latency in the time of communication."""
 _RING_SHARE = 0.25
 """Probability that an operation runs on a ring, before its times at several numbers of ranks are known."""
 _LEAST_ERROR = 0.01
 """Minimum logarithmic error of a time by an algorithm, when two algorithms are compared."""
-_SMALL_BYTES = 64
-"""Maximum bytes of a buffer whose time is all latency."""
 _FEWEST_SIZES = 4
 """Minimum number of sizes in a segment between break points."""
 _MOST_BREAKS = 2
@@ -140,39 +145,65 @@ def operation_of(name: str, kind: str) -> str:
 def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float = 0.5) -> Network:
     """Return the network that explains the communication of a run.
 
-    An operation runs on a ring if the probability of that exceeds ``ring``. Operations with one size do not
-    separate latency from bandwidth; their latency is that of the other operations, else the start value, but
-    no more than their own time. ``latency`` is the quantile of that value in its usual range. Both arguments
-    are 0 to 1; drawn uniformly, they give networks that the samples leave open.
+    An operation runs on a ring if the probability of that exceeds ``ring``. ``latency`` is the quantile of
+    its latency among those that explain the samples: one size does not separate latency from bandwidth, so
+    the usual ranges of both, and what other operations of the run take, weigh the possible ones. Both
+    arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open.
     """
-    low, high = _USUAL_LATENCY_NS
-    segments, source = {}, "run"
-    unclear: list[tuple[str, list[Sample], str]] = []
-    for op in sorted({sample.op for sample in samples}):
-        rows = [sample for sample in samples if sample.op == op]
-        fits = {name: _segment(op, rows, name) for name in (TREE, RING)}
-        errors = [loss + len(rows) * _LEAST_ERROR**2 for _, loss in fits.values()]
-        evidence = len(rows) / 2 * np.log(errors[0] / errors[1]) + np.log(_RING_SHARE / (1 - _RING_SHARE))
-        algorithm = RING if 1 / (1 + np.exp(-np.clip(evidence, -50, 50))) > ring else TREE
-        columns = _columns(op, rows, algorithm)
-        sizes = columns[:, 1] / columns[:, 0]
-        if sizes.max() < 1.5 * sizes.min():
-            unclear.append((op, rows, algorithm))
-        else:
-            segments[op] = [fits[algorithm][0]]
-    measured = [item.latency for (item,) in segments.values()]
-    for op, rows, algorithm in unclear:
-        typical, ranks = float(np.median([row.own_ns for row in rows])), rows[0].ranks
-        steps = hops(op, ranks, algorithm)
-        latency_ns = typical / steps
-        if not (op == "Barrier" or 0 < max(row.bytes for row in rows) <= _SMALL_BYTES):
-            source = source if measured else "literature"
-            start = float(np.median(measured)) if measured else (low * high) ** 0.5
-            latency_ns = min(start * (high / low) ** (latency - 0.5), latency_ns)
-        size = max(float(np.median([row.bytes for row in rows])), 1.0)
-        per_byte = (typical - latency_ns * steps) / (size * volume(op, ranks))
-        segments[op] = [Segment(_ANY_SIZE, latency_ns, per_byte, algorithm)]
+    rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
+    alone = {op: _explanations(op, rows[op], _USUAL_PARAMETERS, _USUAL_SPREAD**2) for op in rows}
+    moments = {op: _moments(fits) for op, fits in alone.items()}
+    segments, source = {}, "literature"
+    for op in rows:
+        # Operations share a network, with somewhat different latencies and bandwidths.
+        other_moments = [moments[other] for other in rows if other != op]
+        priors = [
+            (_USUAL_PARAMETERS, _USUAL_SPREAD**2),
+            *((mean, square + _OTHER_SPREAD**2) for mean, square in other_moments),
+        ]
+        weight = np.array([1 / square for _, square in priors])
+        mean = (weight * [middle for middle, _ in priors]).sum(axis=0) / weight.sum(axis=0)
+        fits = _explanations(op, rows[op], mean, 1 / weight.sum(axis=0)) if other_moments else alone[op]
+        chances = fits[..., 2].sum(axis=1)
+        at = int(chances[1] > ring)
+        place = int(np.searchsorted(fits[at, :, 2].cumsum(), latency * chances[at]))
+        hop, per_byte = np.exp(fits[at, min(place, fits.shape[1] - 1), :2]).tolist()
+        segments[op] = [Segment(_ANY_SIZE, hop, per_byte, (TREE, RING)[at])]
+        source = "run" if _moments(fits)[1][0] < _OTHER_SPREAD**2 else source
     return Network(segments, source)
+
+
+def _explanations(op: str, rows: Sequence[Sample], mean: Floats, variance: Floats) -> Floats:
+    """Return the logarithms of latency and ns per byte, and their probability, by tree and ring.
+
+    Shape (2, shares of the latency, 3). ``mean`` and ``variance`` are of the logarithms before the samples
+    are known; an operation of unknown bytes does not tell its bandwidth.
+    """
+    times: dict[tuple[int, float], list[float]] = {}
+    for row in rows:
+        times.setdefault((row.ranks, row.bytes), []).append(max(row.own_ns, 1.0))
+    cases = [Sample(op, size, ranks, float(np.median(lengths))) for (ranks, size), lengths in times.items()]
+    sized = op == "Barrier" or any(case.bytes > 0 for case in cases)
+    table = np.empty((2, len(_SHARES), 3))
+    for at, (algorithm, chance) in enumerate(((TREE, 1 - _RING_SHARE), (RING, _RING_SHARE))):
+        columns = _columns(op, cases, algorithm)
+        typical = np.exp(np.log(columns).mean(axis=0))
+        unscaled = np.array([_SHARES, 1 - _SHARES]) / typical[:, None]
+        missed = np.log([case.own_ns for case in cases])[:, None] - np.log(columns @ unscaled)
+        parameters = np.log(unscaled) + missed.mean(axis=0)
+        squares = ((parameters.T - mean) ** 2 / variance)[:, : 1 + sized].sum(axis=1)
+        errors = missed.var(axis=0) + _LEAST_ERROR**2
+        table[at, :, :2] = parameters.T
+        table[at, :, 2] = np.log(chance) - squares / 2 - len(cases) / 2 * np.log(errors)
+    table[..., 2] = np.exp(table[..., 2] - table[..., 2].max())
+    table[..., 2] /= table[..., 2].sum()
+    return table
+
+
+def _moments(fits: Floats) -> tuple[Floats, Floats]:
+    weight = fits[..., 2:]
+    mean = (weight * fits[..., :2]).sum(axis=(0, 1))
+    return mean, (weight * (fits[..., :2] - mean) ** 2).sum(axis=(0, 1))
 
 
 def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:

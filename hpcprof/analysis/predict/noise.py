@@ -8,6 +8,7 @@
    where the operations of a step are correlated, whole steps of a unit. The largest ones are drawn from a
    generalized Pareto distribution (Pickands, Balkema and de Haan), so that the largest of many can exceed
    what was measured.
+4. Rare pauses of single units are no part of that noise: they keep their lengths, whatever a rank computes.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ _SIGNIFICANT = 2.5
 """Minimum ratio of a correlation to its standard error."""
 _PRIOR_VALUES = 10
 """Number of values that an exponential tail is worth, beside those measured."""
+_FEWEST_STEPS = 8
+"""Minimum number of steps in which a pause can be told."""
+_PAUSE_GAP, _LEAST_PAUSE, _RARE = 4.0, 0.01, 0.2
+"""Minimum excess of a pause over the median, in the largest one of an ordinary time (a heavy tail has no such
+gap), and in mean steps; maximum number of pauses in a step of a unit.
+"""
+_LEAST_QUARTILE = 1e-4
+"""Minimum distance of the third quartile from the median, in mean steps, in which times are compared."""
+_PAUSE_SPREAD = 0.5
+"""Standard deviation of the logarithm of a pause's length, if one was measured."""
 _LEAST_CHI = 0.1
 """Minimum of a drawn chi-square over its degrees of freedom, which bounds the interval of one unit."""
 
@@ -42,6 +53,8 @@ class Noise:
     """Shape (operations,)."""
     rest: Floats
     """Differences from the mean in ns, in steps that were drawn; shape (operations, draws)."""
+    pauses: Floats
+    """Rare pauses of one unit in ns, in the same steps; shape (operations, draws)."""
     measured: float
     within: float
     """Variance of the units' mean steps, and the part that the residuals explain, over the squared mean step.
@@ -75,9 +88,10 @@ class Noise:
         exponent = self.measured / self.within * (1 - 1 / ratio) - np.log(ratio)
         return float(1 / (1 + np.exp(-np.clip(freedom / 2 * exponent, -50, 50))))
 
-    def times(self) -> Floats:
-        """Return mean and rest, not below 0; shape (operations, draws)."""
-        return np.maximum(self.mean[:, None] + self.rest, 0.0)
+    def times(self, factor: Floats | float = 1.0) -> Floats:
+        """Return pauses, and ``factor`` times mean and rest, not below 0; shape (operations, draws)."""
+        times: Floats = factor * np.maximum(self.mean[:, None] + self.rest, 0.0) + self.pauses
+        return times
 
 
 def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: bool = False) -> Noise:
@@ -86,6 +100,9 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
     Operations of the same number in ``names``, shape (operations,), have the same noise in relation to their
     means. With ``doubt``, the shape of the tail is drawn from those that explain the measured values.
     """
+    mean = np.nanmean(work, axis=(1, 2))
+    paused = _pauses(np.where(np.isnan(work), mean[:, None, None], work))
+    work = work - paused
     mean = np.nanmean(work, axis=(1, 2))
     filled = np.where(np.isnan(work), mean[:, None, None], work)
     _, units, steps = filled.shape
@@ -108,9 +125,43 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
         measured = float(total.mean(axis=1).var(ddof=1)) / whole**2
         if measured > 2 * within:
             residuals = residuals - residuals.mean(axis=2, keepdims=True)
-    return Noise(
-        mean, _draw_differences(mean, residuals, names, generator, doubt), measured, within, units, steps
-    )
+    differences = _draw_differences(mean, residuals, names, generator, doubt)
+    return Noise(mean, differences, _draw_pauses(paused, generator, doubt), measured, within, units, steps)
+
+
+def _pauses(work: Floats) -> Floats:
+    """Return by how much times exceed the median of their unit where that is a rare pause, else 0.
+
+    A pause that half of the units have in one step is common to them.
+    """
+    if work.shape[2] < _FEWEST_STEPS or not work.size:
+        return np.zeros_like(work)
+    excess = work - np.median(work, axis=2, keepdims=True)
+    step = work.mean(axis=(1, 2)).sum()
+    usual = np.quantile(excess, 0.75, axis=(1, 2), keepdims=True)
+    relative = excess / np.maximum(usual, _LEAST_QUARTILE * step)
+    ordered = np.sort(relative, axis=None)[-int(_RARE * excess[0].size) - 1 :]
+    gaps = np.flatnonzero(ordered[1:] >= _PAUSE_GAP * np.maximum(ordered[:-1], 1.0))
+    if not gaps.size:
+        return np.zeros_like(work)
+    pause = (relative >= ordered[gaps[0] + 1]) & (excess >= _LEAST_PAUSE * step)
+    pause &= pause.sum(axis=1, keepdims=True) <= max(work.shape[1] / 2, 1)
+    return np.where(pause, excess, 0.0)
+
+
+def _draw_pauses(paused: Floats, generator: np.random.Generator, doubt: bool) -> Floats:
+    """Return drawn pauses, shape (operations, draws): smoothed measured lengths at their rate."""
+    drawn = np.zeros((len(paused), _POOL))
+    for row, times in zip(drawn, paused.reshape(len(paused), -1), strict=True):
+        lengths = times[times > 0]
+        if len(lengths):
+            spread = _PAUSE_SPREAD * len(lengths) ** -0.2
+            factor = np.exp(spread * generator.standard_normal(_POOL) - spread**2 / 2)
+            if doubt:
+                factor *= np.exp(_PAUSE_SPREAD / len(lengths) ** 0.5 * generator.standard_normal())
+            strikes = generator.random(_POOL) < len(lengths) / len(times)
+            row[strikes] = (factor * generator.choice(lengths, _POOL))[strikes]
+    return drawn
 
 
 def _draw_differences(
@@ -157,9 +208,6 @@ def _with_tail(values: Floats, drawn: Floats, place: Floats, error: float) -> Fl
     count = int(np.sqrt(len(values)))
     if count < _FEWEST_TAIL:
         return drawn
-    while count >= _FEWEST_TAIL and _shape(ordered[-count:] - ordered[-count - 1]) > _LARGEST_SHAPE:
-        # Rare pauses among small noise are no tail of it: theirs begins higher.
-        count //= 2
     threshold = ordered[-count - 1]
     excess = ordered[-count:] - threshold
     if excess.mean() <= 0:

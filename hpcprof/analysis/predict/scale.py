@@ -22,10 +22,11 @@ from hpcprof.analysis.explain.changes import Change
 from hpcprof.analysis.predict.network import Network, Sample, fit_run_network, medians, operation_of
 from hpcprof.analysis.predict.noise import Noise, noise_of
 from hpcprof.analysis.predict.operation_graph import COMMUNICATION, MESSAGES, in_order
-from hpcprof.analysis.predict.units import Joint, Span, Unit, unit_of
+from hpcprof.analysis.predict.units import Joint, Span, Unit, ancestors, unit_of
 from hpcprof.common.errors import UsageError
 from hpcprof.common.notebook import InNotebooks
 from hpcprof.common.patterns import matches
+from hpcprof.common.units import counted
 from hpcprof.profiles.timeline import Floats
 
 Scaling = Literal["weak", "strong"]
@@ -41,6 +42,9 @@ _MODEL_ERROR = 0.006
 _MIN_KNEE_PCT = 2.0
 """Minimum height of the knee over the chord of the curve of efficiency, in percentage points."""
 _SMALL_BYTES = 64
+_LEAST_GRADIENTS = 1 << 16
+"""Minimum bytes of a collective whose result the end of a step works on."""
+_MOST_DIMENSIONS = 3
 
 NOT_MODELLED = (
     "contention between kernels and communication on more ranks",
@@ -113,8 +117,12 @@ class _Model:
     own: Floats
     """Mean own time of the units in ns; shape (operations, steps)."""
     network: Network
-    compute: float = 1.0
-    """Factor of the work of a rank."""
+    compute: Floats | float = 1.0
+    """Factor of the work of a rank; shape (operations, 1)."""
+    dimensions: int = 0
+    """Dimensions of the grid whose neighbours exchange messages."""
+    crowding: float = 1.0
+    """Factor of the time of these messages, where ranks have more neighbours than measured."""
     between: float | None = None
     """Standard deviation of the differences between units, as a share; None for the measured one."""
 
@@ -164,6 +172,7 @@ class Predictor:
         self._talks = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
         self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
         self._names = pd.factorize(self.unit.keys["name"])[0]
+        self._replicated, self._sharded = self._updates()
         self._base = self._model(np.random.default_rng(0), self.unit)
 
     def _model(
@@ -180,7 +189,32 @@ class Predictor:
             noise_of(self._work(unit), self._names, generator, doubt),
             np.nanmean(unit.own, axis=1),
             self._network(unit, ring, latency),
+            dimensions=len(self._distances),
         )
+
+    def _updates(self) -> tuple[list[int], list[int]]:
+        """Return the computing after all communication that works on all-reduced or on scattered gradients.
+
+        The first takes the same time on any number of ranks, the second as long as a shard is large.
+        """
+        unit = self.unit
+        needed = ancestors(unit.before, np.flatnonzero(self._talks).tolist())
+        reduced = {
+            key
+            for joint in unit.joints
+            for key in joint.keys
+            if joint.span is Span.ALL
+            and self._talks[key]
+            and unit.keys["bytes"].iloc[key] >= _LEAST_GRADIENTS
+        }
+        replicated, sharded = [], []
+        for key in set(range(len(unit.keys))) - needed - {*np.flatnonzero(self._talks).tolist()}:
+            ops = {self._ops[row] for row in ancestors(unit.before, [key]) & reduced}
+            if "ReduceScatter" in ops:
+                sharded.append(key)
+            elif "AllReduce" in ops:
+                replicated.append(key)
+        return replicated, sharded
 
     def _work(self, unit: Unit) -> Floats:
         """Return the delay and the computing of each operation, shape (operations, units, steps)."""
@@ -208,7 +242,7 @@ class Predictor:
         """
         self._check(ranks)
         generator = np.random.default_rng(1)
-        base, model = self._base, replace(self._base, compute=self._factor(ranks, scaling))
+        base, model = self._base, replace(self._base, compute=self._factors(ranks, scaling))
         parts = self._parts(model, ranks, scaling)
         recorded = (
             self._model(np.random.default_rng(0), self._unchanged)
@@ -224,13 +258,14 @@ class Predictor:
         # The k-th of n draws holds k / (n + 1) of their distribution below it.
         low, high = np.quantile(draws, (0.05, 0.95), method="weibull")
         before = {name: part * scale for name, part in self._parts(base, self.ranks, scaling).items()}
-        margin = 1.645 * _MODEL_ERROR * value
+        margin = 1.645 * _MODEL_ERROR
         # Times that do not follow the size make the step longer, and never shorter.
         middle = value if self._fixed and scaling == "strong" else float(np.median(draws))
+        below, above = 1 - low / max(value, middle), high / min(value, middle) - 1
         step = Interval(
             round(value),
-            round(max(value - np.hypot(max(middle - low, 0.0), margin), 0.0)),
-            round(value + np.hypot(max(high - middle, 0.0), margin)),
+            round(value * max(1 - np.hypot(below, margin), 0.0)),
+            round(value * (1 + np.hypot(above, margin))),
         )
         account = _round_parts({name: part * scale for name, part in parts.items()}, step.value)
         grown = {name: account[name] - before[name] for name in account}
@@ -254,6 +289,7 @@ class Predictor:
             replay_error_pct=round(100 * (exact / self.measured - 1), 2),
             not_modelled=(
                 *NOT_MODELLED,
+                f"pauses rarer than one in {counted(self.unit.own[0].size, 'step')} of a rank",
                 *([_ONE_REPLICA_NOTE] if self.unit.units == 1 else []),
                 *([_FEW_STEPS_NOTE] if self.unit.own.shape[2] < 3 else []),
                 *([_SHORT_KERNELS_NOTE] if scaling == "strong" else []),
@@ -284,6 +320,13 @@ class Predictor:
         """Return the factor of computing, if a share of it does not follow the size of a rank."""
         return 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
 
+    def _factors(self, ranks: int, scaling: Scaling, fixed: float = 0.0, alike: float = 0.0) -> Floats:
+        """Return the factors of computing; updates follow the size of a rank by the share ``alike``."""
+        factor = np.full((len(self._ops), 1), self._factor(ranks, scaling, fixed))
+        for keys, own in ((self._replicated, 1.0), (self._sharded, self.ranks / ranks)):
+            factor[keys] += (1 - alike) * (own - factor[keys])
+        return factor
+
     def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
         points = {self.ranks: self.measured}
         points |= {one.ranks * one.units: float(one.step_ns.mean()) for one in self._others}
@@ -305,22 +348,43 @@ class Predictor:
         between = model.work.between(generator)
         fixed = float(generator.uniform(0, self._fixed)) if self._fixed and scaling == "strong" else 0.0
         mean = max(1 + between * float(generator.standard_normal()) / np.sqrt(unit.units), 0.0)
+        dimensions, crowding = self._drawn_grid(generator, ranks)
         other = replace(
             model,
             between=between,
-            compute=mean * self._factor(ranks, scaling, fixed),
+            compute=mean * self._factors(ranks, scaling, fixed, float(generator.random())),
+            dimensions=dimensions,
+            crowding=crowding,
             network=model.network.drawn(generator),
         )
         seed = int(generator.integers(1 << 30))
         replayed = self._replay(other, ranks, scaling, seed=seed, quick=True, single=True)
         return replayed / reference
 
+    def _drawn_grid(self, generator: np.random.Generator, ranks: int) -> tuple[int, float]:
+        """Return dimensions of the grid of neighbours, and the factor of their messages.
+
+        Two ranks in each measured direction do not show further dimensions, nor the neighbours on both sides,
+        whose messages take turns or not.
+        """
+        least = dimensions = len(self._distances)
+        if least and ranks > self.ranks:
+            if self.unit.units == 2**least < 2**_MOST_DIMENSIONS:
+                dimensions = int(generator.integers(least, _MOST_DIMENSIONS + 1))
+            places = [
+                tuple(self.unit.before[joint.keys[0]].tolist())
+                for joint in self.unit.joints
+                if joint.span is Span.NEIGHBOUR
+            ]
+            measured = max(places.count(place) for place in places)
+            return dimensions, float(generator.uniform(1, max(2 * dimensions / measured, 1)))
+        return dimensions, 1.0
+
     def _parts(self, model: _Model, ranks: int, scaling: Scaling) -> dict[str, float]:
         """Return the parts of the step in ns: without noise, without communication, without delays."""
         step_ns = self._replay(model, ranks, scaling)
-        without_noise = replace(
-            model, work=replace(model.work, rest=np.zeros((len(model.work.mean), 1))), between=0.0
-        )
+        none = np.zeros((len(model.work.mean), 1))
+        without_noise = replace(model, work=replace(model.work, rest=none, pauses=none), between=0.0)
         noiseless_ns = self._replay(without_noise, ranks, scaling, quick=True)
         without_communication_ns = self._replay(without_noise, ranks, scaling, quick=True, silent=True)
         lag = np.nanmean(self.unit.lag, axis=(1, 2))
@@ -339,7 +403,9 @@ class Predictor:
     def _durations(self, model: _Model, ranks: int, scaling: Scaling) -> Floats:
         """Return the factor of each operation's own time of communication."""
         factor = np.ones(len(self.unit.keys))
-        surface = self._surface(ranks) if scaling == "strong" else 1.0
+        dimensions = max(model.dimensions, 1)
+        # Neighbours exchange a surface of the volume, which strong scaling divides.
+        surface = (self.ranks / ranks) ** (1 - 1 / dimensions) if scaling == "strong" else 1.0
         for joint in self.unit.joints:
             for key in joint.keys:
                 if not self._talks[key]:
@@ -353,17 +419,13 @@ class Predictor:
                     after = size * self.ranks / ranks
                 before = model.network.time(op, size, joint.ranks)
                 factor[key] = model.network.time(op, after, members) / before if before > 0 else 1.0
+                factor[key] *= model.crowding if joint.span is Span.NEIGHBOUR else 1.0
         return factor
 
     @cached_property
     def _distances(self) -> list[int]:
         """The distances of neighbours among the measured units, ascending."""
         return sorted({abs(one.offset) for one in self.unit.joints if one.span is Span.NEIGHBOUR})
-
-    def _surface(self, ranks: int) -> float:
-        """Return the factor of what neighbours exchange, if the whole size stays: a surface of the volume."""
-        dimensions = max(len(self._distances), 1)
-        return float((self.ranks / ranks) ** ((dimensions - 1) / dimensions))
 
     def _members(self, joint: Joint, ranks: int) -> int:
         if joint.span is Span.ALL:
@@ -394,7 +456,7 @@ class Predictor:
         steps = 2 * _REPLAYED_STEPS if self._distances else _REPLAYED_STEPS
         factor = np.zeros(len(model.unit.keys)) if silent else self._durations(model, ranks, scaling)
         own = model.own * factor[:, None]
-        times = model.work.times() * model.compute
+        times = model.work.times(model.compute)
         between = model.work.between() if model.between is None else model.between
         warm_up = _WARM_UP_STEPS
         if recorded:

@@ -11,7 +11,7 @@
 4. A message between units comes from a neighbour.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -135,7 +135,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         for item in _joints(graph, unit, place, fullest, keep)
         # Clones of a rank that sends and receives in turns would wait for each other in a circle.
         if item.span is not Span.NEIGHBOUR
-        or not any(_ancestors(before, key) & {*item.keys} for key in item.keys)
+        or not any(ancestors(before, [key]) & {*item.keys} for key in item.keys)
     ]
     return Unit(
         keys=keys.iloc[template][[*_KEY, "kind", "bytes"]].reset_index(drop=True),
@@ -149,10 +149,10 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     )
 
 
-def _ancestors(before: Sequence[Ints], operation: int) -> set[int]:
-    """Return the operations that one waits for, directly or not."""
+def ancestors(before: Sequence[Ints], operations: Collection[int]) -> set[int]:
+    """Return what some operations wait for, directly or not."""
     waits: set[int] = set()
-    new = {operation}
+    new = {*operations}
     while new:
         new = {row for waiting in new for row in before[waiting].tolist()} - waits
         waits |= new

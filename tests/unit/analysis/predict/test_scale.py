@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -117,10 +118,21 @@ def test_rare_pauses_are_no_tail_of_the_ordinary_noise() -> None:
     generator = np.random.default_rng(2)
     work = 1e6 * (1 + 0.01 * generator.standard_normal((1, 4, 100)))
     work.reshape(-1)[[7, 133, 260, 381]] += 5e6
-    drawn = noise_of(work, np.zeros(1, np.int64), generator).rest
-    assert np.mean(drawn > 1e6) == pytest.approx(0.01, rel=0.5)
-    # One tail for both has pauses of half the length.
-    assert drawn[drawn > 1e6].mean() > 3e6
+    noise = noise_of(work, np.zeros(1, np.int64), generator)
+    long = noise.pauses[noise.pauses > 0]
+    assert (noise.pauses > 0).mean() == pytest.approx(0.01, rel=0.5)
+    assert long.mean() == pytest.approx(5e6, rel=0.2)
+    assert noise.rest.max() < 1e5
+    # On half as much work a pause is as long.
+    assert noise.times(0.5)[noise.pauses > 0].mean() == pytest.approx(0.5e6 + long.mean(), rel=0.02)
+
+
+@pytest.mark.parametrize("where", [(slice(None), slice(None), 50), (0, slice(1, 2), slice(None))])
+def test_what_all_units_or_one_always_take_is_no_rare_pause(where: tuple[int | slice, ...]) -> None:
+    generator = np.random.default_rng(2)
+    work = 1e6 * (1 + 0.01 * generator.standard_normal((1, 16, 100)))
+    work[where] += 5e6
+    assert not noise_of(work, np.zeros(1, np.int64), generator).pauses.any()
 
 
 def test_strong_scaling_divides_the_work_and_not_the_communication() -> None:
@@ -172,7 +184,7 @@ def test_one_rank_alone_does_not_communicate() -> None:
 def test_the_network_follows_from_sizes_and_several_runs() -> None:
     rows = [Sample("AllReduce", size, 4, transfer(size, 4)) for size in (8.0, 1e5, 1e7)]
     network = fit_run_network(rows)
-    assert network.time("AllReduce", 1e6, 64) == pytest.approx(transfer(1e6, 64))
+    assert network.time("AllReduce", 1e6, 64) == pytest.approx(transfer(1e6, 64), rel=0.01)
     one_size = fit_run_network(rows[-1:])
     assert (one_size.source, network.source) == ("literature", "run")
     assert one_size.time("AllReduce", 1e7, 4) == pytest.approx(transfer(1e7, 4))
@@ -181,7 +193,7 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
     for latency in (0.1, 0.9):
         few = fit_run_network([Sample("AllReduce", 8.0, 4, 1e4)], latency=latency)
         # Eight bytes take no time beyond the latency, and the latency of a hop is no large share of 10 MB.
-        assert few.time("AllReduce", 8.0, 16) == pytest.approx(2e4)
+        assert few.time("AllReduce", 8.0, 16) == pytest.approx(2e4, rel=1e-3)
         large = fit_run_network(rows[-1:], latency=latency)
         assert large.time("AllReduce", 1e7, 64) == pytest.approx(transfer(1e7, 64), rel=0.1)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
@@ -195,7 +207,7 @@ def test_two_numbers_of_ranks_tell_a_ring_from_a_tree() -> None:
     ]
     for chance in (0.1, 0.5, 0.9):
         network = fit_run_network(rows, chance)
-        assert network.time("AllReduce", 1e4, 64) == pytest.approx(ring.time("AllReduce", 1e4, 64))
+        assert network.time("AllReduce", 1e4, 64) == pytest.approx(ring.time("AllReduce", 1e4, 64), rel=0.01)
     # One number of ranks does not tell: a quarter of the networks that are drawn have rings.
     alone = [fit_run_network(rows[1::2], chance).segments["AllReduce"][0].algorithm for chance in (0.2, 0.5)]
     assert alone == [RING, "tree"]
@@ -263,7 +275,7 @@ def test_changes_scale_what_was_measured() -> None:
 
 def timeline(events: dict[int, list[tuple[str, float, float, int]]]) -> pd.DataFrame:
     """Return the operations of ranks: name, begin and end in ms, and peer, in the first of 10 equal steps."""
-    kinds = {"Send": "send", "Recv": "recv", "AllReduce": "collective"}
+    kinds = {"Send": "send", "Recv": "recv", "AllReduce": "collective", "ReduceScatter": "collective"}
     rows = [
         (rank, step, name, kinds.get(name, "compute"), begin, end - begin, peer)
         for step in range(10)
@@ -379,6 +391,36 @@ def test_delays_count_from_what_the_replay_waits_for() -> None:
         {rank: [*reduced, ("compute", *last, -1)] for rank, last in enumerate(((12, 30), (25, 36)))}
     )
     assert Predictor(table).predict(2).replay_error_pct == 0
+
+
+@pytest.mark.parametrize(
+    ("collective", "scaling", "size", "update"),
+    [
+        ("AllReduce", "strong", 1 << 20, 1.0),
+        ("AllReduce", "strong", 1000, 1 / 8),
+        ("ReduceScatter", "strong", 1 << 20, 1 / 8),
+        ("ReduceScatter", "weak", 1 << 20, 1 / 8),
+    ],
+)
+def test_an_update_follows_its_gradients(
+    collective: str, scaling: Literal["weak", "strong"], size: int, update: float
+) -> None:
+    step = [("backward", 0.0, 16.0, -1), (collective, 16.0, 16.1, -1), ("adam", 16.1, 24.1, -1)]
+    found = Predictor(timeline(dict.fromkeys((0, 1), step)).assign(bytes=size)).predict(16, scaling)
+    backward = 16 / 8 if scaling == "strong" else 16
+    assert found.account["compute_ns"] == pytest.approx(1e6 * (backward + 8 * update), rel=1e-3)
+    # What the operation works on is a guess: the interval has the other factor, too.
+    other = {(1.0, "strong"): 1 / 8, (1 / 8, "weak"): 1.0}.get((update, scaling), update)
+    for factor in (update, other):
+        assert found.step.low <= found.step.value + 8e6 * 0.8 * (factor - update) <= found.step.high
+
+
+def test_two_neighbours_leave_the_number_of_neighbours_open() -> None:
+    two, ring = (
+        Predictor(exchanges({rank: [(rank + side) % ranks for side in sides] for rank in range(ranks)}))
+        for ranks, sides in ((2, (1,)), (4, (1, -1)))
+    )
+    assert two.predict(64).step.high > 32e6 > 26e6 > ring.predict(64).step.high
 
 
 def test_a_curve_tells_what_dominates_it() -> None:
