@@ -218,4 +218,4 @@ def show_comparison(compared: Comparison, store: Store) -> None:
     out = console()
     out.print(compared.explanation(store, out.width), crop=False)
     out.print(f"\n{compared.analysis.title}", style="bold")
-    write_analysis("table", compared.analysis, compared.table)
+    write_analysis("table", *compared.metrics_to_show())

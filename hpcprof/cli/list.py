@@ -44,7 +44,7 @@ def command(
     """List the runs, oldest first.
 
     Profiles that were collected from other folders follow: they are imported, or missing if the folder is
-    gone. The step is the elapsed time per step of the profiles, else of the steps that the program noted.
+    gone. The step is the elapsed time per step of the profiles, else of those that the program noted (noted).
     Columns that do not fit the terminal are left out; --format csv and json have all, the median step too,
     with times in seconds and nanoseconds (_s, _ns).
     """
@@ -75,7 +75,12 @@ def _show(rows: Sequence[ListedRun]) -> None:
         "duration": [
             None if row.duration_s is None else format_walltime(round(row.duration_s)) for row in rows
         ],
-        "step": [None if row.step_ns is None else format_ns(row.step_ns) for row in rows],
+        "step": [
+            None
+            if row.step_ns is None
+            else format_ns(row.step_ns) + " noted" * (row.step_source == "program")
+            for row in rows
+        ],
         "collected": [row.collected.value for row in rows],
         "tags": [" ".join(row.tags) for row in rows],
         **({"reason": [row.reason for row in rows]} if any(row.reason for row in rows) else {}),

@@ -61,6 +61,8 @@ def command(
     if schema == (sql is not None):
         raise UsageError("give either the SQL or --schema.")
     if events:
+        if sql and runs and " " in runs[-1] and " " not in sql:
+            sql, runs = runs[-1], (sql, *runs[:-1])
         _ask_events(open_store(db, runs_dir), runs_dir, form, sql, memory, runs)
         return
     if runs or memory:

@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from hpcprof.cli.conventions import Group, echo, examples
 from hpcprof.cli.options import FILE, flag, repeatable, runs_dir_option, store_options, with_default
@@ -92,6 +93,9 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
+    named = context.get_parameter_source("runs_dir") is ParameterSource.COMMANDLINE
+    if named and not (accept or runs_dir.is_dir()):
+        raise UsageError(f"--runs-dir {runs_dir}: there is no such folder.")
     if proxy and unix:
         raise UsageError("--proxy and --unix: whoever opens the socket is the proxy; give one of them.")
     if (user_header is None and proxy) or (user_header and not (accept and (proxy or unix))):

@@ -153,6 +153,23 @@ class Comparison(InNotebooks):
             yield Text("\nWhat else differs", style="bold")
             yield from (Text(visible(f"   {fact.name}: {fact.said('A', 'B')}")) for fact in self.differing)
 
+    def metrics_to_show(self) -> tuple[Analysis, AnalysisTable]:
+        """Return the metrics without what the rest of the text says: facts that differ, and no statistics."""
+        reasons = dict(self.table.reasons)
+        for fact in self.differing:
+            sentence = f"{fact.name} differs: {fact.said('a', 'b')}"
+            reasons = {
+                rank: text.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")
+                for rank, text in reasons.items()
+            }
+        table = replace(self.table, reasons={rank: text for rank, text in reasons.items() if text})
+        if not table.rows or not table.rows[0]["verdict"].endswith(NO_STATISTICS):
+            return self.analysis, table
+        columns = tuple(
+            column for column in self.analysis.columns if column.name in ("metric", "a", "b", "ratio")
+        )
+        return replace(self.analysis, columns=columns, main_columns=()), table
+
     def _whole(self, name: str) -> bool:
         """Return whether the figures of an analysis are of whole captures, since not all have steps."""
         return WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, "")

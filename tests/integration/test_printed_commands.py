@@ -69,7 +69,7 @@ def test_what_compare_proposes_is_a_command(collected: str, hpcprof: Hpcprof, tm
     assert hpcprof("collect", collected, "--program", "b", *ELSEWHERE).returncode == 0
     done = hpcprof("compare", collected, "other run", *ELSEWHERE)
     assert "the runs have different programs (a, b): " in done.stderr or "(b, a): " in done.stderr
-    assert hpcprof(*printed(done.stderr, "compare --force")).returncode == 0
+    assert hpcprof(*printed(done.stderr, "compare --anyway")).returncode == 0
 
 
 def test_what_was_collected_by_an_earlier_version_is_collected_again_by_a_report(

@@ -247,14 +247,14 @@ def test_baselines_are_listed_and_removed_and_wrong_names_are_one_sentence(
 
 def test_what_the_runs_differ_in_is_said(hpcprof: Hpcprof, tmp_path: Path) -> None:
     a, b = measured(tmp_path / "a", 1000), measured(tmp_path / "b", 1000, length=512)
-    assert "parameter sequence_length differs: 256 in a, 512 in b" in hpcprof("compare", a, b).stdout
+    assert "parameter sequence_length: 256 in A, 512 in B" in hpcprof("compare", a, b).stdout
 
 
 def test_different_numbers_of_ranks_are_compared_with_force(hpcprof: Hpcprof, tmp_path: Path) -> None:
     a, b = measured(tmp_path / "a", 1000), measured(tmp_path / "b", 1000, ranks=2)
     done = hpcprof("compare", a, b)
     assert done.returncode == 2
-    assert "different numbers of ranks (1, 2): hpcprof compare --force --a " in done.stderr
+    assert "different numbers of ranks (1, 2): hpcprof compare --anyway --a " in done.stderr
     assert hpcprof("compare", a, b, "--force").returncode == 0
 
 

@@ -261,7 +261,8 @@ def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) 
 
 def _recorded_time(run: Run, store: Store) -> datetime | None:
     profiles = store.profiles(run.id).values() if store.exists() else ()
-    starts = [profile.start_utc_ns for profile in profiles if profile.start_utc_ns is not None]
+    # The clock of PyTorch's traces begins up to three months before they do.
+    starts = [row.start_utc_ns for row in profiles if row.start_utc_ns is not None and row.kind != "torch"]
     return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
 
 

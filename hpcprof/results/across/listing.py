@@ -43,7 +43,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     ``duration_s`` is the time from the start of job.sh to its end, or until now. ``step_ns`` is the elapsed
     time per step and ``step_p50_ns`` the median step: of the profiles in the results database, else of the
-    steps that the ranks have noted.
+    steps that the program noted, as ``step_source`` says (``profiles`` or ``program``).
     """
 
     run: str
@@ -60,6 +60,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float | None = None
     step_ns: float | None = None
     step_p50_ns: float | None = None
+    step_source: str | None = None
     collected: Coverage = Coverage.NOT_PROFILED
     tags: list[str] = []
     path: str = ""
@@ -180,6 +181,7 @@ def _submitted_row(run: Run, status: JobStatus, row: StoredRun | None, tags: lis
         duration_s=None if status.state in (JobState.QUEUED, JobState.UNKNOWN) else job_seconds(run, until),
         step_ns=step_ns,
         step_p50_ns=step_p50_ns,
+        step_source=None if step_ns is None else "program" if noted else "profiles",
         collected=_coverage(len(run.profiled_ranks), row.profiles if row else 0),
         tags=tags,
         path=str(run.path),
@@ -198,6 +200,7 @@ def _collected_row(row: StoredRun, runs_dir: Path) -> ListedRun:
         started=datetime.fromtimestamp(start / 1e9, timezone.utc) if start else None,
         step_ns=row.step_ns,
         step_p50_ns=row.step_p50_ns,
+        step_source=None if row.step_ns is None else "profiles",
         collected=Coverage.YES,
         tags=read_tags(Run(row.id, Path(row.path)), runs_dir),
         path=row.path,

@@ -37,11 +37,11 @@ class SweepPoint(msgspec.Struct, frozen=True):
         """The values under `HEADERS`."""
         step = format_ns(self.elapsed_ns) if self.elapsed_ns else "–"
         job = format_ns(1e9 * self.duration_s) if self.duration_s else "–"
-        ratio = f"{self.ratio:.2f}" if self.ratio else ""
+        ratio = f"{self.ratio:.2f} x" if self.ratio else ""
         return self.parameters, step, job, ratio, "best" * self.is_best
 
 
-HEADERS = ("parameters", "elapsed per step", "job", "x shortest", "")
+HEADERS = ("parameters", "elapsed per step", "job", "of the best", "")
 
 
 def sweep_points(runs: Sequence[Run], store: Store) -> list[SweepPoint]:

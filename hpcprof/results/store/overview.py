@@ -17,7 +17,7 @@ _QUERY = """\
 SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
     (SELECT count(*) FROM profiles WHERE profiles.run_id = runs.id),
     (SELECT min(kind) FROM profiles WHERE profiles.run_id = runs.id),
-    (SELECT min(start_utc_ns) FROM profiles WHERE profiles.run_id = runs.id),
+    (SELECT min(start_utc_ns) FROM profiles WHERE profiles.run_id = runs.id AND kind <> 'torch'),
     {elapsed},
     (SELECT min(p50_ns) FROM analysis_steps_summary WHERE analysis_steps_summary.run_id = runs.id)
 FROM runs ORDER BY runs.id"""

@@ -7,8 +7,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hpcprof.cli.main import _click_sentence, main
+import hpcprof.cli.query
+from hpcprof.cli.main import _click_sentence, _system_sentence, main
+from hpcprof.cli.serve import command as serve
 from hpcprof.cli.sites import command as sites
+from hpcprof.cli.sweep import command as sweep
+from hpcprof.common.errors import UsageError
 
 
 def test_python_starts_again_in_utf8_mode_where_the_locale_has_another_encoding(
@@ -47,3 +51,23 @@ def test_a_default_or_a_variable_is_not_blamed_on_the_option() -> None:
 def test_the_help_of_a_group_has_whole_sentences() -> None:
     words = " ".join(CliRunner().invoke(sites, ["--help"], terminal_width=60).output.split())
     assert "Check a site, by its file or name; exit 2 and name the first mistake if it is wrong." in words
+
+
+def test_a_full_disk_and_a_missing_option_are_named() -> None:
+    assert _system_sentence(OSError(28, "No space left")) == "the output could not be written: No space left."
+    with pytest.raises(click.MissingParameter) as raised:
+        sweep.main(["--", "true"], standalone_mode=False)
+    assert "'--parameter' KEY=VALUE" in _click_sentence(raised.value)
+
+
+def test_a_named_folder_that_is_not_there_is_not_served() -> None:
+    with pytest.raises(UsageError, match=r"--runs-dir nowhere: there is no such folder"):
+        serve.main(["--runs-dir", "nowhere"], standalone_mode=False)
+
+
+def test_a_query_of_events_takes_the_run_before_or_after_the_sql(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(hpcprof.cli.query, "_ask_events", lambda *words: asked.append(words[-3::2]))
+    for words in (("select 1", "RUN"), ("RUN", "select 1")):
+        hpcprof.cli.query.command.main(["--events", *words], standalone_mode=False)
+    assert asked == [("select 1", ("RUN",))] * 2

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from hpcprof.analysis.comparison.compare import steps_compared
+from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.across.across_runs import DIFFERENCES
@@ -78,3 +79,15 @@ def test_a_regression_with_other_clocks_says_that_first(tmp_path: Path) -> None:
     assert out.getvalue().split("\n")[1] == said
     assert slower.conclusion() == f"{said} Regression: metric0_ns."
     assert (same.other_clocks(), same.conclusion()) == ("", "")
+
+
+def test_the_metrics_repeat_neither_a_fact_that_differs_nor_that_there_are_no_statistics() -> None:
+    few = compared("one run each: no statistics")
+    fact = Difference("arguments", ("a; b",), ("c",))
+    reason = "clocks; arguments differs: a; b in a, c in b; some steps take longer"
+    few = replace(few, differing=[fact], table=replace(few.table, reasons={-1: reason}))
+    analysis, table = few.metrics_to_show()
+    assert analysis.shown_columns == ("metric", "a", "b", "ratio")
+    assert table.reasons == {-1: "clocks; some steps take longer"}
+    analysis, table = compared("equivalent").metrics_to_show()
+    assert "verdict" in analysis.shown_columns

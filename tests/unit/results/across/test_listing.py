@@ -95,6 +95,10 @@ def test_collected_profiles_of_no_run_are_imported_or_missing(make_run: MakeRun,
     assert [row.run for row in list_runs(runs, None, Selection(states=["missing"]))] == [
         *("gone-1", "a-later-one")
     ]
+    # The clock of PyTorch's traces begins up to three months before they do.
+    with closing(sqlite3.connect(runs / "hpcprof.db")) as database, database:
+        database.execute("UPDATE profiles SET kind = 'torch'")
+    assert {row.started for row in list_runs(runs)} == {None}
 
 
 def test_the_step_is_the_elapsed_time_of_all_steps_beside_the_median_also_from_stores_without_kinds(
@@ -109,7 +113,7 @@ def test_the_step_is_the_elapsed_time_of_all_steps_beside_the_median_also_from_s
         database.execute(rows.format("step_kinds", "kind, elapsed_ns", "1, 1, 100"))
         database.execute(rows.format("steps_summary", "p50_ns", "0, 73"))
     (row,) = list_runs(runs)
-    assert (row.step_ns, row.step_p50_ns) == (119, 73)
+    assert (row.step_ns, row.step_p50_ns, row.step_source) == (119, 73, "profiles")
     with closing(sqlite3.connect(runs / "hpcprof.db")) as database, database:
         database.execute("DROP TABLE analysis_step_kinds")
     (row,) = list_runs(runs)
@@ -126,7 +130,7 @@ def test_steps_that_a_program_noted_stay_when_its_node_was_collected(
     noted = StepTime(119, 73, 9)
     monkeypatch.setattr("hpcprof.results.across.listing.noted_step_time", lambda run: noted)
     (row,) = list_runs(tmp_path)
-    assert (row.step_ns, row.step_p50_ns) == (119, 73)
+    assert (row.step_ns, row.step_p50_ns, row.step_source) == (119, 73, "program")
 
 
 def test_runs_are_chosen_by_state_site_tag_and_time(make_run: MakeRun, tmp_path: Path) -> None:
