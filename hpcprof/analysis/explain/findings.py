@@ -16,7 +16,7 @@ from hpcprof.analysis.account.places import NONE, is_inside, without_numbers
 from hpcprof.analysis.explain.cause import Candidate, Cause, Trait, cause_of
 from hpcprof.analysis.explain.edge_kinds import EdgeKind
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
-from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty
+from hpcprof.analysis.explain.intervals import ESTIMATED_SHARE, MODEL_SHARE, Interval, Uncertainty
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
@@ -93,8 +93,9 @@ class Search:
         measured, replayed = recorded.walls(recorded.graph.observed), recorded.walls(recorded.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """The distance of the unchanged replay's median from the measured one, in ns."""
+        least, has_gpu = LEAST_PCT / 100 * self.wall, not replay.graph.is_of_host
         self._uncertainty = Uncertainty(
-            replay, self._mean, self.error, LEAST_PCT / 100 * self.wall, call_cost_ns, slower, faster
+            replay, self._mean, self.error, least, call_cost_ns, slower, faster, other_host=has_gpu
         )
 
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
@@ -312,7 +313,8 @@ class Search:
             saving = min(judged.saving, self._mean(times) - self._mean(remove(times)))
             by_step = judged.by_step * (saving / judged.saving) if judged.saving else judged.by_step
             judged = replace(judged, saving=saving, by_step=by_step)
-        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step)
+        share = ESTIMATED_SHARE if judged.candidate.has(Trait.ESTIMATED) else MODEL_SHARE
+        interval = self._uncertainty.of_saving(times, remove, judged.saving, judged.by_step, share)
         return replace(judged, interval=interval)
 
     def _numbers(self, times: Times, changed: Times, chosen: Mask) -> tuple[int, ...]:

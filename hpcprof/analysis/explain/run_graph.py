@@ -1,7 +1,5 @@
 """The graph of a run: the activities of its ranks, joined by their collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial

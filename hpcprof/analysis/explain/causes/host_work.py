@@ -12,6 +12,9 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 from hpcprof.analysis.explain.causes.blocking_copy import copies_in
 from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
 
+_MOSTLY = 0.75
+"""Minimum share of copies in the time of pauses and copies for a cause that is named by the copies."""
+
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the long pauses and calls of each place, and those together with its copies."""
@@ -37,9 +40,12 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
 
 
 def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Candidate:
-    """Return pauses and copies as one cause, such as a range that copies from the GPU and writes a file."""
+    """Return pauses and copies as one cause, such as a range that copies from the GPU and writes a file.
+
+    It is that of the copies only if these take most of the time: their remedy leaves the pauses.
+    """
     only = pauses.only if pauses.only == copies.only else NONE
-    larger = max(pauses, copies, key=lambda candidate: candidate.own_ns)
+    larger = copies if copies.own_ns > _MOSTLY * (copies.own_ns + pauses.own_ns) else pauses
     return replace(
         larger,
         cause=HOST_WORK if larger is pauses and only == NONE else larger.cause,

@@ -21,6 +21,7 @@ from tests.unit.analysis.explain.programs import (
     Launch,
     Once,
     Place,
+    Wait,
     inputs_of,
     simulate,
 )
@@ -84,6 +85,27 @@ def test_an_interval_contains_the_saving_without_the_profiler() -> None:
         )
         assert found.low <= low <= profiled <= found.high
         assert (found.by_profiler > 0) == (cost > 0)
+
+
+def test_an_interval_contains_the_saving_on_another_host() -> None:
+    def program(sleep: int) -> list[Instruction]:
+        return [Place("data", (Host(sleep),)), Place("forward", (Launch(5 * MS), Wait()))]
+
+    findings = explain_run(inputs_of(simulate([program(3 * MS)], 6)))[0].shown()
+    (first,) = (item for item in findings if (item.cause, item.where) == ("host_work", "data"))
+    assert first.saving_low_ns and first.saving_high_ns
+    # The GPU hides nothing of what the host does in 3 ms here.
+    for cost in (3 * MS / 1.3, 3 * MS * 1.3):
+        assert first.saving_low_ns <= cost <= first.saving_high_ns
+
+
+def test_an_interval_of_work_on_the_gpu_is_narrow_whatever_the_host() -> None:
+    reduction = Launch(MS, collective=True)
+    ranks: list[list[Instruction]] = [[Launch(work * MS), reduction] for work in (10, 15)]
+    (first, *_) = explain_run(inputs_of(simulate(ranks, 12)))[0].shown()
+    assert first.saving_ns and first.saving_low_ns and first.saving_high_ns
+    assert first.cause == "late_rank_gpu"
+    assert first.saving_high_ns - first.saving_low_ns < 0.25 * first.saving_ns
 
 
 def test_few_steps_that_differ_are_too_few_and_more_are_recommended() -> None:

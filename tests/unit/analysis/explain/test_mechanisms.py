@@ -312,3 +312,21 @@ def test_a_rank_whose_experts_have_more_tokens_is_one_cause_and_balance_is_its_p
     assert first.saving_ns == pytest.approx(LAYERS * MS, rel=0.1)
     balanced = explained(rank(2 * MS), rank(2 * MS), steps=8).shown()
     assert Cause.EXPERT_IMBALANCE not in {one.cause for one in balanced}
+
+
+@pytest.mark.parametrize("copy_first", [True, False])
+def test_work_and_a_copy_as_long_before_a_collective_are_the_late_host_in_either_order(
+    copy_first: bool,
+) -> None:
+    blocking = Launch(5 * MS, name="[CUDA memcpy Host-to-Device]", category=Category.MEM, blocks=True)
+    work = Host(5 * MS)
+    late = Place("data", (blocking, work) if copy_first else (work, blocking))
+
+    def program(rank: int) -> list[Instruction]:
+        step: list[Instruction] = [Launch(8 * MS), Launch(MS, collective=True), Wait()]
+        return [late, *step] if rank == 1 else step
+
+    (first, *_) = explained(*map(program, range(4)), steps=12).shown()
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "data", (1,))
+    assert first.saving_ns == pytest.approx(10 * MS, rel=0.02)
+    assert Cause.BLOCKING_COPY in {item.cause for item in first.alternatives}
