@@ -69,7 +69,7 @@ def command(
     address = hub_to_push_to(hub)
     typed_request, request = request, merged(request)
     if here:
-        from hpcprof.submit.allocation import within_allocation
+        from hpcprof.submit.jobs.merge import within_allocation
 
         site, request = within_allocation(request)
     else:

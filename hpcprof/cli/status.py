@@ -18,8 +18,7 @@ from hpcprof.results.collect.jobs import find_jobs
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import describe_live_steps
-from hpcprof.runs.old_pythons import describe_old_pythons
-from hpcprof.runs.staging import describe_staging
+from hpcprof.runs.preparation import describe_old_pythons, describe_staging
 from hpcprof.submit.notify import failed_notices
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.schedulers.base import JobState, JobStatus

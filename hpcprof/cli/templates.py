@@ -10,7 +10,7 @@ from hpcprof.cli.options import EXISTING_FILE, FOLDER, with_default
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
-from hpcprof.submit.rendering.array_script import ARRAY_TEMPLATE, check_array_template
+from hpcprof.submit.rendering.job_scripts import ARRAY_TEMPLATE, check_array_template
 from hpcprof.submit.rendering.template_checks import check_template
 from hpcprof.submit.rendering.templates import template_files
 

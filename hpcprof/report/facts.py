@@ -27,8 +27,7 @@ from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.across.listing import job_seconds
 from hpcprof.results.store.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.runs.old_pythons import describe_old_pythons
-from hpcprof.runs.staging import describe_staging
+from hpcprof.runs.preparation import describe_old_pythons, describe_staging
 from hpcprof.workloads.schema import RankResult, Training, summarize
 
 _OPERATIONS = 2

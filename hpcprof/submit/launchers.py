@@ -151,10 +151,6 @@ def _pals(site: Site, job: Job) -> list[str]:
     ]
 
 
-def _mpich(site: Site, job: Job) -> list[str]:
-    return ["mpiexec", *site.launcher.arguments, "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
-
-
 def _openmpi(site: Site, job: Job) -> list[str]:
     # By default Open MPI binds each of up to two ranks to a single core.
     elements = f":pe={job.cpus_per_rank}" if job.cpus_per_rank else ""
@@ -209,11 +205,6 @@ def _flux(site: Site, job: Job) -> list[str]:
         *("-o", "exit-timeout=none"),
         *([] if job.profiled_ranks else ["-o", "exit-on-error"]),
     ]
-
-
-def _ibrun(site: Site, job: Job) -> list[str]:
-    """Start ranks by TACC's ibrun, which takes all from the job (guide to Vista, 2026-08-12)."""
-    return ["ibrun", *site.launcher.arguments]
 
 
 def _jsrun(site: Site, job: Job) -> list[str]:
@@ -331,7 +322,10 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         on_each_node="flux run --nodes={nodes} --ntasks={nodes} --exclusive",
         ends_other_ranks=True,
     ),
-    LauncherName.IBRUN: LauncherDescription(_ibrun, rank_variables=_IBRUN),
+    # TACC's ibrun takes all from the job (guide to Vista, 2026-08-12).
+    LauncherName.IBRUN: LauncherDescription(
+        lambda site, job: ["ibrun", *site.launcher.arguments], rank_variables=_IBRUN
+    ),
     LauncherName.JSRUN: LauncherDescription(
         _jsrun,
         rank_variables=_JSRUN,
@@ -340,7 +334,14 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     ),
     LauncherName.PALS: LauncherDescription(_pals, on_each_node="mpiexec -n {nodes} --ppn 1 --cpu-bind none"),
     LauncherName.MPICH: LauncherDescription(
-        _mpich,
+        lambda site, job: [
+            "mpiexec",
+            *site.launcher.arguments,
+            "-n",
+            str(job.ranks),
+            "-ppn",
+            str(job.ranks_per_node),
+        ],
         rank_variables=("pmi", *_MPI),  # variables of the submitting shell may come to other nodes
         on_each_node="mpiexec -n {nodes} -ppn 1",
         mpi_operator_name="MPICH",

@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.node.stage_environment import NOTES, main, pack, unpack
 from hpcprof.runs.directory import Run
-from hpcprof.runs.staging import describe_staging
+from hpcprof.runs.preparation import describe_staging
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job

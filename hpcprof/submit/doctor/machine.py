@@ -1,9 +1,14 @@
-"""The machine, the argument of a check, and the finding, its result; tests make up machines."""
+"""The machine, the argument of a check, and the finding, its result; tests make up machines.
+
+A trial is a small job at the site, for checks that this machine cannot make.
+"""
 
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -11,8 +16,13 @@ from pathlib import Path
 
 import msgspec
 
+from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
+from hpcprof.runs.directory import Run
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.launchers import find_mpiexec
+from hpcprof.submit.schedulers.base import JobStatus
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
@@ -122,3 +132,35 @@ class Inspected(msgspec.Struct, frozen=True):
     def starts_ranks(self) -> bool:
         """True if checks may start ranks here."""
         return self.probe or self.in_job or self.scheduler.runs_here
+
+
+QUEUE_SECONDS = 120
+"""The most seconds that the job waits for a node."""
+MINUTES = 5
+"""Its time limit, which ends it if hpcprof is killed."""
+
+
+class NotGranted(HpcprofError):
+    """The scheduler gave no node; the message is the end of a sentence."""
+
+
+@contextmanager
+def trial_job(
+    machine: Inspected, program: Sequence[str], ranks: int, option: str
+) -> Iterator[tuple[Run, JobStatus]]:
+    """Run a program as a job for ``option``; yield run and status, or raise `NotGranted` if it is late."""
+    # Submitting needs modules that no other check needs.
+    from hpcprof.submit.submission import submit
+    from hpcprof.submit.waiting import cancel_and_wait, poll_until
+
+    folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=nearest_folder(machine.runs)))
+    try:
+        spec = JobSpec(tuple(program), ranks_per_node=ranks, walltime=f"{MINUTES}m")
+        run = submit(machine.site, make_job(machine.site, spec), folder, ["hpcprof", "doctor", option])
+        status = poll_until(run, QUEUE_SECONDS)
+        if not status.state.ended:
+            cancel_and_wait([run])
+            raise NotGranted(f"the job is {status} after {QUEUE_SECONDS} s.")
+        yield run, status
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -11,8 +11,19 @@ from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import NO_WORKING_FOLDER
-from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, absent, broken, ok, warning
-from hpcprof.submit.doctor.trial import MINUTES, QUEUE_SECONDS, NotGranted, trial_job
+from hpcprof.submit.doctor.machine import (
+    MINUTES,
+    QUEUE_SECONDS,
+    Answer,
+    CheckResult,
+    Inspected,
+    NotGranted,
+    absent,
+    broken,
+    ok,
+    trial_job,
+    warning,
+)
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import CheckResult, Inspected, absent, broken, ok, warning
-from hpcprof.submit.doctor.trial import trial_job
+from hpcprof.submit.doctor.machine import CheckResult, Inspected, absent, broken, ok, trial_job, warning
 
 # A program of a job is no child of the process that looks at it.
 _SCRIPT = r"""

@@ -335,7 +335,9 @@ def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
     if queue.chunks and chunks not in queue.chunks:
         suffix = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
         return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{suffix}"
-    longest, reason = _longest_walltime(job, queue)
+    size = min((nodes for nodes in queue.walltime_by_nodes if job.nodes <= nodes), default=None)
+    longest = queue.walltime_by_nodes[size] if size else queue.max_walltime
+    reason = f" for up to {size} nodes" if size else ""
     if longest and job.walltime > parse_walltime(longest):
         return f"at most {longest}{reason}, not {format_walltime(job.walltime)}"
     if queue.max_node_time and job.nodes * job.walltime > parse_walltime(queue.max_node_time):
@@ -353,12 +355,6 @@ def _option_limits(job: Job, site: Site) -> Iterator[tuple[str, str, Queue]]:
     for key, option in site.options.items():
         if limits := option.limits.get(value := job.options.get(key, "")):
             yield key, value, limits
-
-
-def _longest_walltime(job: Job, queue: Queue) -> tuple[str, str]:
-    """Return the longest walltime for a job of this size, and up to which size it applies."""
-    size = min((nodes for nodes in queue.walltime_by_nodes if job.nodes <= nodes), default=None)
-    return (queue.walltime_by_nodes[size], f" for up to {size} nodes") if size else (queue.max_walltime, "")
 
 
 def check_resources(job: Job, site: Site, options: Mapping[str, str]) -> None:

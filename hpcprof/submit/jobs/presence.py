@@ -91,7 +91,8 @@ def profiler_at(
     _, path = _search_path(site)
     present = next((candidate for candidate, tool in tools.items() if shutil.which(tool, path=path)), None)
     if present != NSYS.name:
-        built_in = _imported_profiler(program)
+        modules = imported_modules(program, ".")
+        built_in = "jax" if modules & JAX_MODULES else "torch" if "torch" in modules else ""
         if built_in in other_names:
             return built_in
     if present not in (None, NSYS.name) and _lacks_mpi(program, path):
@@ -109,12 +110,6 @@ def profiler_at(
             *("profiler", "site"),
         )
     return present
-
-
-def _imported_profiler(program: Sequence[str]) -> str:
-    """Return the profiler of the framework that a script imports; empty if it imports none."""
-    modules = imported_modules(program, ".")
-    return "jax" if modules & JAX_MODULES else "torch" if "torch" in modules else ""
 
 
 def _lacks_mpi(program: Sequence[str], path: str) -> bool:

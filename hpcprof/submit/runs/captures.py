@@ -75,7 +75,10 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     if missing:
         sentence = f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
         raise UsageError(sentence)
-    earlier = _open_request(run)
+    try:
+        earlier = read_request(run.path / "state" / REQUEST)
+    except ValueError as error:
+        raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
     if earlier is not None and not _have_ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
         last = max(lines[-1].step for lines in live.values())
         if last < earlier.first + earlier.steps:
@@ -132,13 +135,6 @@ def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
     last = max((lines[-1] for lines in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))
     return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall
-
-
-def _open_request(run: Run) -> Request | None:
-    try:
-        return read_request(run.path / "state" / REQUEST)
-    except ValueError as error:
-        raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
 
 
 def _have_ended(answers: Mapping[int, CaptureAnswer], ranks: list[int]) -> bool:

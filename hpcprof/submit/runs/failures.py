@@ -202,14 +202,14 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         ),
     ]
     if job_cause is not None and job_cause.name not in _LOST_NODE_PATTERNS:
-        explained = [_with_cause(failure, job_cause) for failure in explained]
+        # An exception of the rank tells more than an abort.
+        explained = [
+            failure
+            if failure.rank != job_cause.rank or (failure.exception and job_cause.name in _ABORTS)
+            else replace(failure, cause=job_cause)
+            for failure in explained
+        ]
     return _culprit_first(run, [*explained, *_failed_workers(run, explained)], lost)
-
-
-def _with_cause(failure: RankFailure, cause: FailureCause) -> RankFailure:
-    """Return a failure with the cause that job.sh names, unless its exception tells more than an abort."""
-    tells_more = failure.exception and cause.name in _ABORTS
-    return failure if failure.rank != cause.rank or tells_more else replace(failure, cause=cause)
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:

@@ -259,7 +259,10 @@ _TERMINATIONS: dict[str, tuple[JobState, str]] = {
 def _record(job: Mapping[str, Any]) -> Record:
     word = str(job.get("STAT", ""))
     if word == "EXIT":
-        return _failed_record(job)
+        reason = str(job.get("EXIT_REASON") or "")
+        code = int(text) if (text := str(job.get("EXIT_CODE") or "")).isdigit() else None
+        state, words = _TERMINATIONS.get(reason.partition(":")[0].strip(), (JobState.FAILED, ""))
+        return Record(state, words, code, preempted=reason.startswith("TERM_PREEMPT"))
     if word not in _STATES:
         return Record(JobState.UNKNOWN, f"LSF calls its state {word}")
     state = _STATES[word]
@@ -280,10 +283,3 @@ def _age(submitted: str, now: datetime) -> float | None:
         for year in ([match["year"]] if match["year"] else [now.year, now.year - 1])
     )
     return next((age for age in ages if age is not None and age > -_CLOCK_SECONDS), None)
-
-
-def _failed_record(job: Mapping[str, Any]) -> Record:
-    reason = str(job.get("EXIT_REASON") or "")
-    code = int(text) if (text := str(job.get("EXIT_CODE") or "")).isdigit() else None
-    state, words = _TERMINATIONS.get(reason.partition(":")[0].strip(), (JobState.FAILED, ""))
-    return Record(state, words, code, preempted=reason.startswith("TERM_PREEMPT"))

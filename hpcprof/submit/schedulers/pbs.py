@@ -689,13 +689,9 @@ def parse_pbsnodes(text: str) -> Node:
         resources = entry.get("resources_available", {})
         gpus = parse_count(resources.get("ngpus")) or None
         nodes.append(Node(cores=parse_count(resources.get("ncpus")), gpus=gpus))
-        memory.append(_mebibytes(str(resources.get("mem", ""))))
+        size = re.fullmatch(r"(\d+)([kmgt]?)b", str(resources.get("mem", "")))
+        memory.append(int(size[1]) * 1024 ** " kmgt".index(size[2] or " ") // 1024**2 if size else 0)
     return most_common_node(nodes, memory)
-
-
-def _mebibytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([kmgt]?)b", text)
-    return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") // 1024**2 if match else 0
 
 
 def _json_object(text: str, key: str) -> dict[str, dict[str, Any]]:

@@ -180,7 +180,10 @@ def _without_record(run: Run) -> JobStatus:
     if not started and not run.job_id:
         return status_of_submission(run)
     if not records(run, "finished"):
-        return _without_trace(run)
+        state, age = _last_sign(run)
+        if age < UNRECORDED_SECONDS:
+            return JobStatus(state, "the scheduler does not list it; its record is awaited for a minute")
+        return unknown_result("the scheduler no longer lists it")
     if _still_awaited(run, None):
         state = JobState.RUNNING if started else _last_sign(run)[0]
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
@@ -191,14 +194,6 @@ def _without_record(run: Run) -> JobStatus:
     how = "left no finished file" if started or not records(run, "started") else "never started"
     reason = f"ended without a record: the scheduler does not list it, and it {how}"
     return JobStatus(JobState.FAILED, reason, provisional=True)
-
-
-def _without_trace(run: Run) -> JobStatus:
-    """Return the status of a job that the scheduler does not list and whose script records no end."""
-    state, age = _last_sign(run)
-    if age < UNRECORDED_SECONDS:
-        return JobStatus(state, "the scheduler does not list it; its record is awaited for a minute")
-    return unknown_result("the scheduler no longer lists it")
 
 
 def unknown_result(reason_text: str) -> JobStatus:

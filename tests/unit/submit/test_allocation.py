@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.allocation import within_allocation
 from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.merge import within_allocation
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.schedulers.registry import find_scheduler
 

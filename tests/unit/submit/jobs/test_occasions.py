@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.occasions import parse_capture_when
+from hpcprof.submit.jobs.job import parse_capture_when
 
 
 @pytest.mark.parametrize(("text", "percent"), [("slow", 20), ("slow:5", 5), ("slow:250", 250), ("off", 0)])

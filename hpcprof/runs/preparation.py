@@ -1,9 +1,9 @@
-"""Staging of an environment on the nodes of a job: its times and errors, from the notes of the run."""
+"""Preparation of the ranks, from their notes: the staging of an environment, and Pythons that are too old."""
 
 import msgspec
 
 from hpcprof.common.decode import from_json, read_file
-from hpcprof.common.units import counted, format_bytes, format_ns
+from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.node.stage_environment import FAILED, NOTES, PACKED
 from hpcprof.runs.directory import Run
 
@@ -32,3 +32,12 @@ def describe_staging(run: Run) -> str:
         slowest = max(note.seconds for note in notes.values())
         staged += f", unpacked on {counted(len(notes), 'node')} in at most {format_ns(slowest * 1e9)}"
     return staged
+
+
+def describe_old_pythons(run: Run) -> str:
+    """Return the ranks that ran under a Python before 3.8, and its version; empty without one."""
+    notes = {rank: version[:20] for rank, version in run.rank_notes("python").items() if version}
+    if not notes:
+        return ""
+    versions = " and ".join(sorted(set(notes.values())))
+    return f"{versions} on {named_ranks(list(notes))}: steps and exceptions are noted from Python 3.8 on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcprof.runs.directory import Run
-from hpcprof.runs.old_pythons import describe_old_pythons
+from hpcprof.runs.preparation import describe_old_pythons
 
 
 def test_ranks_under_an_old_python_are_named_and_damaged_notes_are_not(tmp_path: Path) -> None:
