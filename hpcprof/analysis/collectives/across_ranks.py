@@ -168,7 +168,7 @@ def medians_of(rows: Columns, keys: Sequence[str], bandwidths: Sequence[str]) ->
     values = {name: rows[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
     grouped = pd.DataFrame(values | {"begin": rows["begin"]}, copy=False).groupby(kind)
     middle = grouped[[*values]].median()
-    median = {name: _unknown_values(middle[name]) for name in middle}
+    median = {name: [None if pd.isna(value) else value for value in middle[name].tolist()] for name in middle}
     return {
         **{name: rows[name][first] for name in keys},
         "count": count,
@@ -178,10 +178,6 @@ def medians_of(rows: Columns, keys: Sequence[str], bandwidths: Sequence[str]) ->
         "total_ns": count * middle["latency_ns"].to_numpy(),
         "begin": grouped["begin"].min().to_numpy(),
     }
-
-
-def _unknown_values(column: pd.Series[Any]) -> list[Any]:
-    return [None if pd.isna(value) else value for value in column.tolist()]
 
 
 def _integers_or_none(values: list[Any]) -> NDArray[np.object_]:

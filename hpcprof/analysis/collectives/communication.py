@@ -91,15 +91,11 @@ def communication(
         return Communication([], [], [], [], [], pd.DataFrame(), "")
     profiled = profiled or len(ranks)
     whole_world = worlds == {profiled}
-    recorded_worlds = [world for world in worlds if not np.isnan(world)]
+    world = max((world for world in worlds if not np.isnan(world)), default=0)
     return Communication(
         sorted(ranks),
         *match_recorded(parts, whole_world),
         *match_pairs(pd.concat(exchanged, ignore_index=True), whole_world),
         pd.concat(exposed, ignore_index=True),
-        _missing_reason(max(recorded_worlds, default=0), profiled),
+        f"{world - profiled:.0f} of {world:.0f} ranks have no profile" if profiled < world else "",
     )
-
-
-def _missing_reason(world: float, profiled: int) -> str:
-    return f"{world - profiled:.0f} of {world:.0f} ranks have no profile" if profiled < world else ""

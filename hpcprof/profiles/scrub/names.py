@@ -51,7 +51,9 @@ class Names:
         """Return a name that may be shared."""
         if text not in self._known:
             plain = masked(text.replace("\0", ""), lambda secret: self.numbered("secret", secret))
-            self._known[text] = self._private.sub(self._placeholder, plain)
+            self._known[text] = self._private.sub(
+                lambda match: self.numbered(self._kinds.get(match[0], "path"), match[0]), plain
+            )
         if "<secret " in self._known[text]:
             self.with_secrets.add(text)
         return self._known[text]
@@ -64,9 +66,6 @@ class Names:
         """Return ``<kind N>`` for a text, the same for the same text."""
         numbers = self._numbers.setdefault(kind, {})
         return f"<{kind} {numbers.setdefault(text, len(numbers) + 1)}>"
-
-    def _placeholder(self, match: re.Match[str]) -> str:
-        return self.numbered(self._kinds.get(match[0], "path"), match[0])
 
 
 _HOSTS = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "PBS_O_HOST")

@@ -251,7 +251,7 @@ def _run_of_named(folder: Path, files: tuple[Path, ...]) -> Run:
 
 def _tell_no_rank(files: Sequence[Path]) -> bool:
     """Return whether neither profiles nor their names tell ranks apart, such as those of runs in turn."""
-    return len(files) > 1 and all(_rank(file) is None for file in files) and not ranks_by_name(files)
+    return len(files) > 1 and not ranks_by_name(files) and all(_rank(file) is None for file in files)
 
 
 def _recording(folder: Path, number: int, files: Sequence[Path]) -> Run:
