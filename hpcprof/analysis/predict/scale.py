@@ -146,7 +146,8 @@ class Predictor:
     times: ``kernel:REGEX*0.5`` by name, ``comm*0`` and ``bandwidth*2``. ``site`` is the measured network of
     the site, in place of the network fitted to the run's communication. ``computing`` maps the size of a rank
     to its computing time, both as shares of the measured ones: where the host limits a GPU, half the size
-    takes more than half the time.
+    takes more than half the time. ``steps_ns`` are the steps of these runs without the profiler, by default
+    those of the tables.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Predictor:
         changes: Sequence[Change] = (),
         site: Network | None = None,
         computing: Callable[[float], float] = float,
+        steps_ns: Sequence[float] = (),
     ) -> None:
         self.unit, *self._others = (
             _changed_unit(unit_of(one, keep), changes) for one in (table, *other_tables)
@@ -167,7 +169,9 @@ class Predictor:
         self._fixed = 0.0 if computing is float else _MAX_FIXED_SHARE
         self._per_node = ranks_per_node or self.unit.ranks * self.unit.units
         self.ranks = self.unit.ranks * self.unit.units
-        self.measured = float(self.unit.step_ns.mean())
+        units = (self.unit, *self._others)
+        self._steps_ns = steps_ns or [float(one.step_ns.mean()) for one in units]
+        self.measured = self._steps_ns[0]
         self._unchanged = unit_of(table, keep) if changes else self.unit
         self._talks = self.unit.keys["kind"].isin(COMMUNICATION).to_numpy()
         self._ops = [operation_of(*one) for one in self.unit.keys[["name", "kind"]].itertuples(index=False)]
@@ -286,7 +290,7 @@ class Predictor:
             network=base.network.source,
             measured_ranks=self.ranks,
             measured_ns=round(self.measured),
-            replay_error_pct=round(100 * (exact / self.measured - 1), 2),
+            replay_error_pct=round(100 * (exact / float(self.unit.step_ns.mean()) - 1), 2),
             not_modelled=(
                 *NOT_MODELLED,
                 f"pauses rarer than one in {counted(self.unit.own[0].size, 'step')} of a rank",
@@ -328,8 +332,8 @@ class Predictor:
         return factor
 
     def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
-        points = {self.ranks: self.measured}
-        points |= {one.ranks * one.units: float(one.step_ns.mean()) for one in self._others}
+        units = (self.unit, *self._others)
+        points = {one.ranks * one.units: step for one, step in zip(units, self._steps_ns, strict=True)}
         points.setdefault(1, before["compute_ns"] + before["other_ns"])
         (first, low), (second, high) = (sorted(points.items()) * 2)[-2:]
         slope = (high - low) / np.log2(second / first) if second != first else 0.0

@@ -196,8 +196,9 @@ def predict_runs(
     site = site or (manifest.site.name if manifest else None)
     network = network_of_site(site) if site else None
     computing = _computing_factor(runs[0], store) if scaling == "strong" else float
+    steps_ns = [measured_step(run, store)[0] for run in runs]
     predictor = Predictor(
-        tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network, computing
+        tables[0], tables[1:], keep_size, per_node, parse_changes(changes), network, computing, steps_ns
     )
     return [predictor.predict(number, scaling, nodes) for number in ranks]
 

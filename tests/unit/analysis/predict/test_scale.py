@@ -384,6 +384,16 @@ def test_the_recorded_ranks_are_replayed_with_their_own_times() -> None:
     assert found.step.value == pytest.approx(found.measured_ns, rel=1e-6)
 
 
+def test_predictions_and_scores_are_of_the_step_without_the_profiler() -> None:
+    table = program(4)[0]
+    profiled, alone = Predictor(table).predict(16), Predictor(table, steps_ns=[3e7]).predict(16)
+    assert alone.measured_ns == 30_000_000
+    ratio = alone.measured_ns / profiled.measured_ns
+    assert alone.step.value == pytest.approx(ratio * profiled.step.value, rel=1e-6)
+    assert alone.baselines["log2"] == pytest.approx(ratio * profiled.baselines["log2"], rel=1e-6)
+    assert alone.replay_error_pct == profiled.replay_error_pct
+
+
 def test_delays_count_from_what_the_replay_waits_for() -> None:
     # On rank 0 the last operation does not wait for the collective, on rank 1 it does.
     reduced = [("compute", 0.0, 10.0, -1), ("AllReduce", 10.0, 20.0, -1)]
