@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -43,6 +44,7 @@ _ROUNDS = 10
 _USUAL_ERROR = 0.2
 """Logarithmic error of a measured time beyond which it counts less."""
 _ALL_TO_ALL_OPERATIONS = ("AlltoAll", "AlltoAllV")
+_ABBREVIATIONS = {"a2a": "AlltoAll", "transpose": "AlltoAll", "ag": "AllGather", "rs": "ReduceScatter"}
 _TWO_PHASE_OPERATIONS = ("AllReduce",)
 _MESSAGES = ("Send", "Recv", "SendRecv")
 
@@ -139,7 +141,10 @@ def operation_of(name: str, kind: str) -> str:
     """Return the operation of a row of a table of operations."""
     if kind in ("send", "recv"):
         return "Send"
-    return operation(name) or "AllReduce"
+    words = re.findall("[a-z0-9]+", name.lower())
+    return operation(name) or next(
+        (_ABBREVIATIONS[word] for word in words if word in _ABBREVIATIONS), "AllReduce"
+    )
 
 
 def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float = 0.5) -> Network:
@@ -151,19 +156,15 @@ def fit_run_network(samples: Sequence[Sample], ring: float = 0.5, latency: float
     arguments are 0 to 1; drawn uniformly, they give networks that the samples leave open.
     """
     rows = {op: [item for item in samples if item.op == op] for op in sorted({item.op for item in samples})}
-    alone = {op: _explanations(op, rows[op], _USUAL_PARAMETERS, _USUAL_SPREAD**2) for op in rows}
-    moments = {op: _moments(fits) for op, fits in alone.items()}
+    usual = (_USUAL_PARAMETERS, _USUAL_SPREAD**2)
+    moments = {op: _moments(_explanations(op, rows[op], *usual)) for op in rows}
     segments, source = {}, "literature"
     for op in rows:
         # Operations share a network, with somewhat different latencies and bandwidths.
-        other_moments = [moments[other] for other in rows if other != op]
-        priors = [
-            (_USUAL_PARAMETERS, _USUAL_SPREAD**2),
-            *((mean, square + _OTHER_SPREAD**2) for mean, square in other_moments),
-        ]
-        weight = np.array([1 / square for _, square in priors])
-        mean = (weight * [middle for middle, _ in priors]).sum(axis=0) / weight.sum(axis=0)
-        fits = _explanations(op, rows[op], mean, 1 / weight.sum(axis=0)) if other_moments else alone[op]
+        priors = [(mean, square + _OTHER_SPREAD**2) for at, (mean, square) in moments.items() if at != op]
+        means, squares = (np.array(side) for side in zip(usual, *priors, strict=True))
+        variance = 1 / (1 / squares).sum(axis=0)
+        fits = _explanations(op, rows[op], variance * (means / squares).sum(axis=0), variance)
         chances = fits[..., 2].sum(axis=1)
         at = int(chances[1] > ring)
         place = int(np.searchsorted(fits[at, :, 2].cumsum(), latency * chances[at]))
@@ -218,7 +219,7 @@ def fit_segments(samples: Sequence[Sample]) -> tuple[list[Segment], float]:
     @cache
     def fit(first: int, last: int) -> tuple[Segment, float]:
         rows = [sample for sample in samples if sizes[first] <= sample.bytes <= sizes[last - 1]]
-        return min((_segment(op, rows, name, _ROUNDS) for name in (TREE, RING)), key=lambda pair: pair[1])
+        return min((_segment(op, rows, name) for name in (TREE, RING)), key=lambda pair: pair[1])
 
     best: tuple[float, list[Segment], float] = (np.inf, [], 0.0)
     for count in range(_MOST_BREAKS + 1):
@@ -242,10 +243,10 @@ def _columns(op: str, rows: Sequence[Sample], algorithm: str) -> Floats:
     )
 
 
-def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -> tuple[Segment, float]:
+def _segment(op: str, rows: Sequence[Sample], algorithm: str) -> tuple[Segment, float]:
     """Return one segment that explains some samples, and the sum of Huber's loss of its logarithmic errors.
 
-    Further ``rounds`` weight the samples anew, so that errors count by their logarithm and outliers less.
+    Rounds weight the samples anew, so that errors count by their logarithm and outliers less.
     """
     from scipy.optimize import nnls
 
@@ -254,7 +255,7 @@ def _segment(op: str, rows: Sequence[Sample], algorithm: str, rounds: int = 1) -
     weight, missed = 1 / maximum, np.zeros(len(maximum))
     norm = columns.max(axis=0)
     parameters = norm
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         parameters = nnls(columns / norm * weight[:, None], maximum * weight)[0] / norm
         time = np.maximum(columns @ parameters, 1.0)
         missed = np.log(maximum / time)

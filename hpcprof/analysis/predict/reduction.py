@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, pairwise
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -181,36 +182,24 @@ def with_all_to_alls(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    messages = {"Send": "send", "Recv": "recv"}
-    operations: pd.DataFrame = pd.DataFrame(
-        {
-            "name": rows["op"].astype(str),
-            "kind": [messages.get(op, "collective") for op in rows["op"]],
-            "start_ns": rows["start_ns"].astype(np.int64),
-            "duration_ns": (rows["end_ns"] - rows["start_ns"]).astype(np.int64),
-            "group": np.where(rows["op"].isin(POINT_TO_POINT), "", rows["comm_id"].fillna("").astype(str)),
-            "peer": rows["peer"].astype(np.int64),
-            "bytes": rows["bytes"].fillna(-1).astype(np.int64),
-        }
-    )
-    return operations
+    groups = np.where(rows["op"].isin(POINT_TO_POINT), "", rows["comm_id"].fillna("").astype(str))
+    sizes = rows["bytes"].fillna(-1)
+    return _rows(rows["op"], rows["start_ns"], rows["end_ns"] - rows["start_ns"], groups, rows["peer"], sizes)
 
 
 def _of_mpi(timeline: Timeline) -> pd.DataFrame:
     table = timeline.mpi_operations
     names = np.array(timeline.names(table.operation), object)
-    peer = np.where(table.peer == NO_PEER, table.comm_peer, table.peer)
-    kind = np.array([{"Send": "send", "Recv": "recv"}.get(name, "collective") for name in names], object)
+    peers = np.where(table.peer == NO_PEER, table.comm_peer, table.peer)
     communicators = np.array([text or "" for text in timeline.names(table.communicator)], object)
-    operations: pd.DataFrame = pd.DataFrame(
-        {
-            "name": names,
-            "kind": kind,
-            "start_ns": table.start,
-            "duration_ns": table.end - table.start,
-            "group": np.where(kind == "collective", communicators, ""),
-            "peer": peer,
-            "bytes": table.bytes,
-        }
-    )
-    return operations
+    groups = np.where(np.isin(names, ("Send", "Recv")), "", communicators)
+    return _rows(names, table.start, table.end - table.start, groups, peers, table.bytes)
+
+
+def _rows(names: Any, *columns: Any) -> pd.DataFrame:
+    """Return rows of communication: names, begins, durations, groups, peers and bytes."""
+    kinds = [{"Send": "send", "Recv": "recv"}.get(name, "collective") for name in names]
+    values = (np.asarray(names, object), kinds, *map(np.asarray, columns))
+    table: pd.DataFrame = pd.DataFrame(dict(zip(_COLUMNS[2:], values, strict=True)))
+    table = table.astype(dict.fromkeys(("start_ns", "duration_ns", "peer", "bytes"), np.int64))
+    return table

@@ -12,7 +12,15 @@ import pytest
 from msgspec import structs
 
 from hpcprof.analysis.explain.changes import parse_changes
-from hpcprof.analysis.predict.network import RING, Sample, Segment, fit_run_network, hops, volume
+from hpcprof.analysis.predict.network import (
+    RING,
+    Sample,
+    Segment,
+    fit_run_network,
+    hops,
+    operation_of,
+    volume,
+)
 from hpcprof.analysis.predict.noise import noise_of
 from hpcprof.analysis.predict.scale import Predictor, curve_notes
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -198,6 +206,21 @@ def test_the_network_follows_from_sizes_and_several_runs() -> None:
         assert large.time("AllReduce", 1e7, 64) == pytest.approx(transfer(1e7, 64), rel=0.1)
     assert [hops("AllReduce", 8, RING), hops("AllReduce", 8, "tree")] == [14, 6]
     assert volume("AllGather", 4) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        ("a2a-row", "AlltoAll"),
+        ("Transpose_2", "AlltoAll"),
+        ("ag.layer0", "AllGather"),
+        ("grad-rs", "ReduceScatter"),
+        ("all-to-all", "AlltoAll"),
+        ("params-sync", "AllReduce"),
+    ],
+)
+def test_names_of_collectives_tell_their_operation(name: str, operation: str) -> None:
+    assert operation_of(name, "collective") == operation
 
 
 def test_two_numbers_of_ranks_tell_a_ring_from_a_tree() -> None:
