@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from hpcprof.common.errors import HpcprofError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hpcprof.results.store.store import Store
     from hpcprof.submit.sites.model import Site
 
 Offer = Callable[[click.Context, str], Iterable[str]]
@@ -53,18 +55,32 @@ def among(words: tuple[str, ...]) -> Completer:
     return _completer(lambda context, incomplete: words)
 
 
+def _module_offer(module: str, *names: str) -> Offer:
+    """Return an offer of the words in variables or functions of a module, which is imported on request."""
+
+    def offer(context: click.Context, incomplete: str) -> Iterable[str]:
+        values = (getattr(import_module(module), name) for name in names)
+        return [word for value in values for word in (value() if callable(value) else value)]
+
+    return offer
+
+
+_sites = _module_offer("hpcprof.submit.sites.files", "site_files")
+
+
+def _store(context: click.Context) -> Store:
+    from hpcprof.results.store.store import open_store
+    from hpcprof.runs.directory import runs_directory
+
+    return open_store(context.params.get("db"), runs_directory(context.params.get("runs_dir")))
+
+
 def _site(context: click.Context) -> Site:
     from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.jobs.merge import merged, site_of
 
     site, site_file, job_file = map(context.params.get, ("site", "site_file", "job_file"))
     return site_of(merged(JobSpec(site=site, site_file=site_file, job_file=job_file)))
-
-
-def _sites(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.sites.files import site_files
-
-    return sorted(site_files())
 
 
 def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
@@ -93,12 +109,6 @@ def _site_options(context: click.Context, incomplete: str) -> Iterable[str]:
     return [f"{key}={before}{colon}{word}" for word in valid if word not in before.split(":")]
 
 
-def _workloads(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.workloads.catalogue import WORKLOADS
-
-    return list(WORKLOADS)
-
-
 def _profilers(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.jobs.checks import AUTO, profilers_at
 
@@ -111,18 +121,6 @@ def _profiler_options(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.profilers.base import NONE
 
     return [f"{key}=" for key in find_profiler(context.params.get("profiler") or NONE.name).settings]
-
-
-def _analyses(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-
-    return sorted({*ANALYSES, *ACROSS_RUNS})
-
-
-def _gates(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.analysis.explain.cause import cause_names
-
-    return cause_names()
 
 
 def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
@@ -138,40 +136,20 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
     sweeps = (sweep for run in ids if (sweep := sweep_of(run)))
     yield from dict.fromkeys((*ids, *sweeps))
     if any(parameter.name == "db" for parameter in context.command.params):
-        from hpcprof.results.store.store import open_store
-
-        store = open_store(context.params.get("db"), folder)
+        store = _store(context)
         yield from (row.id for row in (store.runs() if store.exists() else ()) if row.id not in ids)
 
 
 def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.results.across.named_baselines import named_baselines
-    from hpcprof.results.store.store import open_store
-    from hpcprof.runs.directory import runs_directory
 
-    folder = runs_directory(context.params.get("runs_dir"))
-    return [baseline.name for baseline in named_baselines(open_store(context.params.get("db"), folder))]
+    return [baseline.name for baseline in named_baselines(_store(context))]
 
 
 def _programs(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.results.store.store import open_store
-    from hpcprof.runs.directory import runs_directory
-
-    store = open_store(context.params.get("db"), runs_directory(context.params.get("runs_dir")))
+    store = _store(context)
     rows = store.runs() if store.exists() else []
     return sorted({name for row in rows if (name := row.program or row.workload)})
-
-
-def _metrics(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.results.across.history import METRICS
-
-    return METRICS
-
-
-def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.rendering.templates import template_files
-
-    return template_files()
 
 
 def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
@@ -188,12 +166,6 @@ def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
             continue
         yield from (f"sites.{name}.{key}" for key in SITE_KEYS)
         yield from (f"sites.{name}.options.{key}" for key in load_site(name).options)
-
-
-def _targets(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.runs.config import named_targets
-
-    return named_targets()
 
 
 def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
@@ -228,17 +200,19 @@ complete_sites = _completer(_sites)
 complete_hosts = _completer(_hosts)
 complete_queues = _completer(_queues)
 complete_site_options = _completer(_site_options)
-complete_workloads = _completer(_workloads)
+complete_workloads = _completer(_module_offer("hpcprof.workloads.catalogue", "WORKLOADS"))
 complete_profilers = _completer(_profilers)
 complete_profiler_options = _completer(_profiler_options)
-complete_analyses = _completer(_analyses)
-complete_gates = _completer(_gates)
+complete_analyses = _completer(
+    _module_offer("hpcprof.analysis.framework.registry", "ANALYSES", "ACROSS_RUNS")
+)
+complete_gates = _completer(_module_offer("hpcprof.analysis.explain.cause", "cause_names"))
 complete_runs = _completer(_runs, "dir")
 complete_baselines = _completer(_baselines)
 complete_programs = _completer(_programs)
-complete_metrics = _completer(_metrics)
-complete_templates = _completer(_templates)
-complete_targets = _completer(_targets)
+complete_metrics = _completer(_module_offer("hpcprof.results.across.history", "METRICS"))
+complete_templates = _completer(_module_offer("hpcprof.submit.rendering.templates", "template_files"))
+complete_targets = _completer(_module_offer("hpcprof.runs.config", "named_targets"))
 complete_config_keys = _completer(_config_keys)
 complete_config_values = _completer(_config_values)
 complete_files = _completer(lambda context, incomplete: (), "file")

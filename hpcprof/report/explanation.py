@@ -26,7 +26,7 @@ from hpcprof.analysis.explain.explanation import (
     Source,
     StepSummary,
 )
-from hpcprof.analysis.stalls.evidence import Stall, describe
+from hpcprof.analysis.stalls.evidence import describe
 from hpcprof.common.units import counted, format_ns, listed, named_ranks, shortened, visible
 
 _LABELS = 12
@@ -148,9 +148,12 @@ def opening_sentences(explanation: Explanation) -> list[str]:
 
 def stall_verdict(explanation: Explanation) -> list[str]:
     """Return why the run stood still, if it did."""
-    if explanation.stall is None:
+    stall = explanation.stall
+    if stall is None:
         return []
-    return [f"The run stood still{_since_text(explanation.stall)}. {describe(explanation.stall)}"]
+    since = f" from {stall.since} on" if stall.since else ""
+    step = "" if stall.last_step is None else f" after step {stall.last_step}"
+    return [f"The run stood still{since}{step}. {describe(stall)}"]
 
 
 def _slower(explanation: Explanation) -> list[str]:
@@ -164,11 +167,6 @@ def _slower(explanation: Explanation) -> list[str]:
         f"Since step {trend.since:,}, steps take {trend.percent:.0f} % longer ({format_ns(trend.after_ns)} "
         f"instead of {format_ns(trend.before_ns)}){because}."
     ]
-
-
-def _since_text(stall: Stall) -> str:
-    step = "" if stall.last_step is None else f" after step {stall.last_step}"
-    return f" from {stall.since} on{step}" if stall.since else step
 
 
 def _of_steps(explanation: Explanation) -> list[str]:

@@ -110,9 +110,7 @@ def kept_table(predictions: Sequence[Kept]) -> Table:
     """Return kept predictions with their scores."""
     table = Table(box=None, pad_edge=False)
     for name in KEPT_COLUMNS:
-        table.add_column(
-            name, justify="left" if name == "Run" else "right", overflow="fold", no_wrap=name == "Run"
-        )
+        table.add_column(name, justify="left" if name == "Run" else "right", overflow="fold")
     for prediction in predictions:
         table.add_row(*kept_cells(prediction))
     return table

@@ -71,7 +71,7 @@ def pages_of(
             Route("/metrics", metrics),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_MIN_COMPRESSED_BYTES, compresslevel=1)],
-        exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
+        exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _explain},
         lifespan=few_threads,
     )
     app.state.editable = False
@@ -113,6 +113,8 @@ def _learn_types() -> None:
 
 
 def _explain(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HpcprofError):
+        return answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
     statuses = ((UnknownRun, 404), (UsageError, 400), (AskAgain, 429), (StoreError, 503))
     status = next((status for kind, status in statuses if isinstance(error, kind)), 404)
     return answer(request, str(error), status)
@@ -122,10 +124,6 @@ def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "page not found.", 405: "method not allowed."}
     return answer(request, sentences.get(error.status_code, f"{error.detail}"), error.status_code)
-
-
-def _fail(request: Request, error: Exception) -> Response:
-    return answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
 
 
 def answer(request: Request, sentence: str, status: int) -> Response:

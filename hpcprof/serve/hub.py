@@ -104,7 +104,9 @@ class Project:
         self.store.prepare()
         self.uploads = Uploads(folder, self.store)
         self.pages = pages_of(folder, db, all_stored=True, turns=turns)
-        self.pages.add_exception_handler(StoreError, _no_database)
+        self.pages.add_exception_handler(
+            StoreError, lambda request, error: answer(request, _without_place(error), 503)
+        )
         self.pages.state.unsaid = str(folder)
 
     def changed(self) -> None:
@@ -254,7 +256,7 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
             Route(f"{_STATIC}{{name}}", static_file),
             Mount("/", hub.pages),
         ],
-        exception_handlers={HpcprofError: _unavailable, HTTPException: _error_response},
+        exception_handlers={HpcprofError: _error_response, HTTPException: _error_response},
         lifespan=few_threads,
     )
     return _HubGuard(app, access, lambda scope: hub.identify(scope, proxy))
@@ -292,18 +294,11 @@ class _HubGuard(Guard):
         return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _requested_page(scope)})}", 303)
 
 
-def _unavailable(request: Request, error: Exception) -> Response:
-    """Answer where the disk or the database cannot be used; whoever pushes tries again."""
-    return as_json({"error": _without_place(error)}, 503)
-
-
 def _error_response(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return as_json({"error": error.detail}, error.status_code)
-
-
-def _no_database(request: Request, error: Exception) -> Response:
-    return answer(request, _without_place(error), 503)
+    """Answer a push; where the disk or the database cannot be used, it is tried again."""
+    if isinstance(error, HTTPException):
+        return as_json({"error": error.detail}, error.status_code)
+    return as_json({"error": _without_place(error)}, 503)
 
 
 def _without_place(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """The HTML pages: the list of runs, a run, a table of it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -294,13 +294,12 @@ def sql_page(request: Request) -> Response:
             ("Tables of events, which need runs", _columns_by_table(event_query.schema())),
         ),
         sql=request.query_params.get("sql", ""),
-        runs="\n".join(_named_runs(request.query_params.getlist("runs"), {run.run for run in runs})),
+        runs="\n".join(
+            name
+            for text in request.query_params.getlist("runs")
+            for name in ([text] if text in {run.run for run in runs} else text.split())
+        ),
     )
-
-
-def _named_runs(texts: Sequence[str], run_ids: Set[str]) -> Iterator[str]:
-    for text in texts:
-        yield from [text] if text in run_ids else text.split()
 
 
 def _columns_by_table(schema: query.QueryResult) -> dict[str, list[str]]:

@@ -363,7 +363,7 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
 def compare_times(wall: int, gpu_span: int | None) -> str:
     """Return a sentence on a median step whose wall time and GPU span differ; empty if they hardly do."""
     if gpu_span is None:
-        return "no step has work on the GPU: steps are measured on the host"
+        return "steps have no span on the GPU, so they are measured on the host"
     if abs(wall - gpu_span) <= wall * GPU_SPAN_PCT / 100:
         return ""
     return (

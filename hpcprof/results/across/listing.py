@@ -18,7 +18,7 @@ from hpcprof.common.masking import masked, masked_command
 from hpcprof.common.paths import time_written
 from hpcprof.results.collect.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
-from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
+from hpcprof.runs.directory import MANIFEST, Run, all_runs
 from hpcprof.runs.live_steps import noted_step_time
 from hpcprof.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -113,8 +113,10 @@ def list_runs(
     chosen: dict[str, tuple[Run, list[str]]] = {}
     for run in runs:
         with left_out_if_damaged(run.id, skipped):
-            tags = read_tags(run, runs_dir)
-            if run.manifest and _chosen(selection, run.manifest, tags):
+            tags, manifest = read_tags(run, runs_dir), run.manifest
+            if manifest and selection.includes(
+                manifest.job.site, tags, datetime.fromisoformat(manifest.created)
+            ):
                 chosen[run.id] = run, tags
     statuses = poll([run for run, _ in chosen.values()], LISTING_SECONDS)
     listed = []
@@ -153,10 +155,6 @@ def parse_age(text: str) -> timedelta | None:
     if text[:-1].isdigit() and text[-1:] in units and len(text) < 8:
         return timedelta(**{units[text[-1]]: int(text[:-1])})
     return None
-
-
-def _chosen(selection: Selection, manifest: Manifest, tags: list[str]) -> bool:
-    return selection.includes(manifest.job.site, tags, datetime.fromisoformat(manifest.created))
 
 
 def _submitted_row(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:

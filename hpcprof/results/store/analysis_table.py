@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.steps.step_set import StepSet
+from hpcprof.common import __version__
 
 if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that to follow a job
     import pandas as pd
@@ -97,5 +98,5 @@ def earlier_version(profiles: Iterable[ProfileRow]) -> str:
     earlier = [profile for profile in profiles if profile.analysis_version != ANALYSIS_VERSION]
     if not earlier:
         return ""
-    versions = sorted({profile.made_by for profile in earlier if profile.made_by})
+    versions = sorted({profile.made_by or "" for profile in earlier} - {"", __version__})
     return f"hpcprof {' and '.join(versions)}" if versions else "an earlier version of hpcprof"

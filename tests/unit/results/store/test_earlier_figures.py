@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcprof.common import __version__
 from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 
@@ -14,4 +15,5 @@ def test_the_versions_that_computed_other_figures_are_named() -> None:
     current = profile(ANALYSIS_VERSION, "9.9")
     assert earlier_version([]) == earlier_version([current]) == ""
     assert earlier_version([current, profile(0, "0.2.0"), profile(3, "0.1.1")]) == "hpcprof 0.1.1 and 0.2.0"
-    assert earlier_version([current, profile(0, None)]) == "an earlier version of hpcprof"
+    for unknown in (None, __version__):  # the same number, between two releases
+        assert earlier_version([current, profile(0, unknown)]) == "an earlier version of hpcprof"
