@@ -31,12 +31,17 @@ def lost_launches(timeline: Timeline) -> Ints:
     Calls while a stream is captured into a graph launch nothing, and those at the end of the capture may have
     operations that ended after it. A call inside another one, or around it, counts with it.
     """
+    lost, paired = _unrecorded_launches(timeline)
+    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
+
+
+def _unrecorded_launches(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the calls that launched something of which no operation is recorded, and those with one."""
     lost, paired = _without_operation(timeline)
     if not len(lost) or (timeline.operation_count and not len(paired)):
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int64), paired
     lost = lost[~_nested_calls(timeline, lost, paired)]
-    lost = lost[~_calls_in_capture(timeline, lost)]
-    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) and len(paired) else lost
+    return lost[~_calls_in_capture(timeline, lost)], paired
 
 
 def captured_launches(timeline: Timeline) -> int:
@@ -106,7 +111,10 @@ def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
 
 @computed_once
 def steps_with_lost_launches(timeline: Timeline) -> Mask:
-    """Return which steps have launch calls without an operation in the profile, shape (steps,)."""
-    ranges, lost = steps_of(timeline).ranges, lost_launches(timeline)
+    """Return which steps have launch calls without an operation in the profile, shape (steps,).
+
+    Those at the end of the capture are no loss, but make the step as unknown.
+    """
+    ranges, (lost, _) = steps_of(timeline).ranges, _unrecorded_launches(timeline)
     moments = np.sort(timeline.calls.start[lost])
     return np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(moments, ranges.start)

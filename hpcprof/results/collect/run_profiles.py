@@ -99,18 +99,11 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             by_folder.setdefault(file.parent, []).append(file)
     runs = []
     if len(by_folder) == 1:
-        beside = {
-            folder: [file for other_files in beside.values() for file in other_files] for folder in by_folder
-        }
-    for folder, other_files in beside.items():
+        beside = {folder: [file for files in beside.values() for file in files] for folder in by_folder}
+    for folder, alone in beside.items():
         if folder not in by_folder:
-            name = (
-                f"{folder.name}-{other_files[0].name.partition('.')[0]}"
-                if len(other_files) == 1
-                else folder.name
-            )
-            key = adopted_id(name, folder, *sorted(file.name for file in other_files))
-            runs.append(Run(key, folder, files=(), beside=tuple(sorted(other_files))))
+            run = _run_of_named(folder, tuple(sorted(alone)))
+            runs.append(replace(run, files=(), beside=run.files))
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
@@ -218,7 +211,7 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
     if not _share_ranks(by_kind.values()):
         recordings = _recordings(sorted(files))
         if len(recordings) > 1:
-            return [_recording(folder, number, files) for number, files in enumerate(recordings, 1)]
+            return [_run_of_named(folder, (*group,), str(at)) for at, group in enumerate(recordings, 1)]
         if _tell_no_rank(files):
             return [_run_of_named(folder, (file,)) for file in sorted(files)]
         alone = tuple(sorted(files)) if len(files) > len(native) else None
@@ -243,20 +236,16 @@ _MAX_APART_S = 60
 _DIGITS = re.compile(r"\d+")
 
 
-def _run_of_named(folder: Path, files: tuple[Path, ...]) -> Run:
-    """Return the run of some files of a folder; that of a single one has its name."""
-    name = f"{folder.name}-{files[0].name.partition('.')[0]}" if len(files) == 1 else folder.name
+def _run_of_named(folder: Path, files: tuple[Path, ...], word: str = "") -> Run:
+    """Return the run of some files of a folder, named by a word, or by the file if it is alone."""
+    word = word or (files[0].name.partition(".")[0] if len(files) == 1 else "")
+    name = f"{folder.name}-{word}" if word else folder.name
     return Run(adopted_id(name, folder, *(file.name for file in files)), folder, files=files)
 
 
 def _tell_no_rank(files: Sequence[Path]) -> bool:
     """Return whether neither profiles nor their names tell ranks apart, such as those of runs in turn."""
     return len(files) > 1 and not ranks_by_name(files) and all(_rank(file) is None for file in files)
-
-
-def _recording(folder: Path, number: int, files: Sequence[Path]) -> Run:
-    names = [file.name for file in files]
-    return Run(adopted_id(f"{folder.name}-{number}", folder, *names), folder, files=tuple(files))
 
 
 def _recordings(files: Sequence[Path]) -> list[list[Path]]:

@@ -64,6 +64,7 @@ def test_launches_into_a_graph_and_at_the_end_of_a_capture_lack_nothing() -> Non
     assert not len(lost_launches(program()))
     # The GPU had been idle for long when these two were launched.
     assert lost_launches(program((5, 6, 7))).tolist() == [5, 6]
+    assert np.flatnonzero(steps_with_lost_launches(program((5, 6, 7)))).tolist() == [5, 6, 7]
 
 
 def test_a_graph_without_nodes_is_lost_and_a_callback_is_not() -> None:
