@@ -250,7 +250,7 @@ def update_run(
 
 
 def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
-    """Store the analyses of the nodes and the memory of a run without profiles, if anything is known."""
+    """Store what is known of a run without profiles; a foreign folder may have dumps that are judged there."""
     from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.results.collect.over_ranks import mapped_beside_profiles
 
@@ -261,7 +261,6 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         note_collected(run, store.runs_dir or runs_directory())
         return
     values = mapped_beside_profiles(run)
-    # A folder of dumps of PyTorch, which are judged where they are, was opened too.
     if run.manifest is not None and not any(values.values()):
         return
     store.describe_run(row)

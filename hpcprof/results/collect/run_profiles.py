@@ -7,7 +7,7 @@ Files that are named alone are a run of their own, unless they are all that the 
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +233,7 @@ _SECONDS = (31 * 12 * 86_400, 31 * 86_400, 86_400, 3_600, 60, 1)
 _MAX_APART_S = 60
 """Maximum time between the moments of folders of one job, in seconds."""
 
+_ENGINE = re.compile(r"(?<![a-z])dp[-_]?\d+", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
 
@@ -252,15 +253,11 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
     """Divide the profiles of a folder by recording, if its processes were recorded several times.
 
     Names of one process differ only in a time stamp or the counter of a step. A server may also record each
-    rank once for each kind of its work, in files whose names differ in a word, unless that names a host.
+    rank once for each kind of its work, in files whose names differ in a word, unless that names a host. One
+    with data parallelism may run engines with ranks of their own, which the names number (dp0, dp1).
     """
-    by_process: dict[str, list[Path]] = {}
-    by_word: dict[str, list[Path]] = {}
-    for file in files:
-        by_process.setdefault(_MOMENT.sub("#", file.name), []).append(file)
-        by_word.setdefault(_DIGITS.sub("#", file.name), []).append(file)
     by_rank: dict[tuple[str, int | None], list[Path]] = {}
-    for name, recordings in by_process.items():
+    for name, recordings in _grouped(files, lambda name: _MOMENT.sub("#", name)).items():
         for file in sorted(recordings, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
             by_rank.setdefault((name, _rank(file) if len(recordings) > 1 else None), []).append(file)
     most = max(map(len, by_rank.values()), default=0)
@@ -268,13 +265,22 @@ def _recordings(files: Sequence[Path]) -> list[list[Path]]:
         return [
             [recordings[at] for recordings in by_rank.values() if at < len(recordings)] for at in range(most)
         ]
-    groups = [*by_word.values()]
-    if len(groups) > 1 and not named_by_host(files):
+    for key in (lambda name: _DIGITS.sub("#", name), lambda name: "".join(_ENGINE.findall(name))):
+        groups = [*_grouped(files, key).values()]
+        if len(groups) < 2 or named_by_host(files):
+            continue
         ranked = [group for group in groups if _rank(group[0]) is not None] or groups
         if len({*map(len, ranked)}) == 1 and _share_ranks(ranked):
             helpers = [file for group in groups if group not in ranked for file in group]
             return [ranked[0] + helpers, *ranked[1:]]
     return [[*files]] if files else []
+
+
+def _grouped(files: Sequence[Path], key: Callable[[str], str]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(key(file.name), []).append(file)
+    return groups
 
 
 def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:

@@ -18,13 +18,15 @@ _OF_KINETO = re.compile(
 )
 # Merged traces are looked at as far as this for the processes in them.
 _MAX_MERGED_BYTES = 4 << 20
-_PID = rb'"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)'
+_PID = rb'"pid"\s*:\s*"?(\d{1,9}\b|(?:\[|(?i:rank))[^"]*)'
 _CALL = rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
 _LAUNCH = re.compile(_CALL + rb'\w*"[^{}]*?' + _PID)
 # Slow, as every event has a pid: looked for where no launch has the order of Kineto.
 _PID_FIRST = re.compile(_PID + rb"[^{}]*?" + _CALL)
-_LABELLED_PROCESS = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
-"""A process as SGLang labels it where it merges traces: ``[TP01-DP00] 4711``."""
+_LABELLED_PROCESS = re.compile(
+    rb'"?(?:\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] |(?i:rank)[ _-]?(\d{1,5})\D*)(\d{1,9})?"?'
+)
+"""A process as tools label it where they merge traces: ``[TP01-DP00] 4711`` of SGLang, ``rank1: 4711``."""
 _LABEL = re.compile(rb"([A-Z]+)(\d{1,9})")
 _DISTRIBUTED_INFO = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
@@ -61,10 +63,10 @@ def labelled_process(written: bytes) -> int | None:
     match = _LABELLED_PROCESS.fullmatch(written)
     if match is None:
         return None
-    number = 0
-    for _, place in sorted(_LABEL.findall(match[1])):
+    number = int(match[2] or 0)
+    for _, place in sorted(_LABEL.findall(match[1] or b"")):
         number = number * 1000 + int(place)
-    return int(number * 10**6 + int(match[2]) % 10**6)
+    return int(number * 10**6 + int(match[3] or 0) % 10**6)
 
 
 def is_trace(path: Path) -> bool:

@@ -58,6 +58,15 @@ def test_a_server_that_records_two_kinds_of_work_is_two_runs(tmp_path: Path) -> 
     assert [len(files) for files in names(tmp_path)] == [3, 2]
 
 
+def test_engines_with_ranks_of_their_own_are_a_run_each(tmp_path: Path) -> None:
+    """As vLLM names its traces with data parallelism."""
+    for engine in (0, 1):
+        for rank in (0, 1):
+            name = f"dp{engine}_pp0_tp{rank}_dcp0_ep{2 * engine + rank}_rank{rank}"
+            trace(tmp_path, f"{name}.17000000{engine}{rank}.pt.trace.json", rank)
+    assert [{name[:3] for name in run} for run in names(tmp_path)] == [{"dp0"}, {"dp1"}]
+
+
 def test_folders_of_single_ranks_are_one_run(tmp_path: Path) -> None:
     """Rebuilt from AMD-AGI/Magpie#77: a server makes a folder for each rank."""
     for told, form in ((False, "rank_{}"), (True, "dp{}_tp0")):

@@ -432,17 +432,22 @@ def test_names_of_copies_tell_the_memory_of_the_host() -> None:
     assert host_memory_of_name("Memset (0 -> Device)") == HostMemory.NONE
 
 
-def test_processes_that_sglang_labels_are_ranks_in_the_order_of_their_labels(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "labels", [("[TP00-DP01] ", "[TP01-DP00] "), ("rank1: ", "rank0: "), ("Rank 1 GPU ", "Rank 0 GPU ")]
+)
+def test_processes_with_labels_are_ranks_in_the_order_of_their_labels(
+    labels: tuple[str, str], tmp_path: Path
+) -> None:
     """Rebuilt from sgl-project/sglang#11413, whose merged traces have texts as pids."""
 
     def process(label: str, pid: int) -> list[dict[str, Any]]:
-        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": f"[{label}] {pid}"}
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": f"{label}{pid}"}
         return [
             {**call, "tid": pid, "ts": 1 + pid, "dur": 1, "args": {"correlation": 9}},
-            {**KERNEL, "pid": f"[{label}] 0", "ts": 10 + pid},
+            {**KERNEL, "pid": f"{label}0", "ts": 10 + pid},
         ]
 
-    path = write(tmp_path / "merged.json", *process("TP00-DP01", 7), *process("TP01-DP00", 900))
+    path = write(tmp_path / "merged.json", *process(labels[0], 7), *process(labels[1], 900))
     several = several_ranks(path)
     assert several is not None
     (first,), (second,) = several.processes
