@@ -250,7 +250,7 @@ def update_run(
 
 
 def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
-    """Store what is known of a run without profiles; a foreign folder may have dumps that are judged there."""
+    """Store what is known of a run without profiles; a foreign folder may have dumps judged there."""
     from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.results.collect.over_ranks import mapped_beside_profiles
 
