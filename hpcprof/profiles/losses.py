@@ -270,10 +270,7 @@ _SINGULAR_VERBS = {
     **{"has": "has", "are": "is", "were": "was", "belong": "belongs", "start": "starts", "run": "runs"},
     **{"launches": "launch", "they_count": "it counts", "their": "its"},
 }
-_PLURAL_VERBS = {
-    **{"has": "have", "are": "are", "were": "were", "belong": "belong", "start": "start", "run": "run"},
-    **{"launches": "launches", "they_count": "they count", "their": "their"},
-}
+_PLURAL_VERBS = {verb: verb for verb in _SINGULAR_VERBS} | {"has": "have"}
 _SENTENCES = {
     LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
     LossKind.FIELD: "{amount} {has} no readable {detail}",

@@ -167,16 +167,20 @@ def _without_far_zeros(timeline: Timeline, plausible_rows: dict[str, Mask]) -> d
 def _on_threads(timeline: Timeline) -> Timeline:
     """Leave out host events that last beyond the capture over later ones of their name on their thread."""
     starts = [int(table.start.max()) for name in _TABLES if len(table := getattr(timeline, name))]
-    masks = {name: np.ones(len(getattr(timeline, name)), bool) for name in _THREAD_TABLES}
-    for name, mask in masks.items():
+    last, masks = max(starts, default=0), {}
+    for name in _THREAD_TABLES:
         table = getattr(timeline, name)
-        length, inside = table.end - table.start, table.end <= (last := max(starts, default=0))
-        for row in np.flatnonzero(~inside & (length > _CLOCK_TOLERANCE_NS)).tolist():
-            same_name = inside & (table.name == table.name[row]) & (table.thread == table.thread[row])
-            same_name &= table.process == table.process[row]
-            later = same_name & (table.start > table.start[row])
-            if later.any() and np.count_nonzero(same_name) >= _FEWEST_OTHERS:
-                mask[row] = table.end[row] <= last + _OUTLIER * length[same_name].max()
+        inside, masks[name] = table.end <= last, np.ones(len(table), bool)
+        closed = table.closed == 1 if name == "ranges" else True
+        beyond = np.flatnonzero(~inside & closed)
+        for _, group in rows_by_key(table.process[beyond], table.thread[beyond], table.name[beyond]):
+            rows, first = beyond[group], table.take(beyond[group[:1]])
+            same = inside & (table.name == first.name) & (table.thread == first.thread)
+            same &= table.process == first.process
+            if np.count_nonzero(same) >= _FEWEST_OTHERS:
+                latest, longest = table.start[same].max(), (table.end[same] - table.start[same]).max()
+                masks[name][rows] = table.start[rows] >= latest
+                masks[name][rows] |= table.end[rows] <= last + _OUTLIER * longest
     return _without_masked(timeline, masks, LossKind.OVERRUN)
 
 

@@ -40,23 +40,18 @@ def _launch_losses(timeline: Timeline) -> list[Loss]:
 
     The driver moves pages of unified memory by itself, without a call.
     """
-    sizes = (len(timeline.kernels), len(timeline.memops), len(timeline.graphs))
-    migrated = named(timeline, timeline.memops.name, MIGRATION.search)
-    launched = np.concatenate((np.zeros(sizes[0], bool), migrated, np.zeros(sizes[2], bool)))
     linked = launch_pairs(timeline)[0]
-    launched[linked] = True
-    parts = zip(
-        (Subject.KERNEL, Subject.MEMORY, Subject.GRAPH),
-        np.split(launched, np.cumsum(sizes)[:-1]),
-        strict=True,
-    )
-    counts = ((subject, len(part) - int(np.count_nonzero(part)), len(part)) for subject, part in parts)
+    lost = np.ones(timeline.operation_count, bool)
+    lost[linked] = False
+    parts = np.split(lost, np.cumsum([len(timeline.kernels), len(timeline.memops)]))
+    parts[1] &= ~named(timeline, timeline.memops.name, MIGRATION.search)
+    counts = zip((Subject.KERNEL, Subject.MEMORY, Subject.GRAPH), parts, strict=True)
     kind = LossKind.LAUNCH
     if not len(timeline.calls):
         kind = LossKind.UNTRACED
     elif not len(linked) and len(launch_rows(timeline)):
         kind = LossKind.UNLINKED
-    return [Loss(kind, subject, lost, total) for subject, lost, total in counts if lost]
+    return [Loss(kind, subject, int(part.sum()), len(part)) for subject, part in counts if part.any()]
 
 
 def _execution_losses(timeline: Timeline) -> list[Loss]:

@@ -215,6 +215,7 @@ def test_an_event_of_the_host_that_outlives_the_capture_while_its_thread_went_on
         return kinds(with_possible_times(timeline([], [*steps, (9 * MS, 9_900 * US, "step"), *lasting])))
 
     assert kinds_with((3 * MS, 5_003 * MS, "step")) == [("overrun", 1, 10)]
+    assert kinds_with((3 * MS, 5_003 * MS, "step"), (3_100 * US, 6_003 * MS, "step")) == [("overrun", 2, 11)]
     # These end as the capture does, have no later ones beside them, or are alone.
     assert not kinds_with((3 * MS, 9_900 * US, "step"))
     assert not kinds_with((9_100 * US, 5_003 * MS, "step"))
