@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -60,10 +60,6 @@ class Listed:
     def __len__(self) -> int:
         """Return the number of rows, also where they are left out."""
         return int(sum(self.summary.get("count", ())))
-
-    def without_rows(self) -> Listed:
-        """Return the medians and what is missing."""
-        return replace(self, rows={})
 
 
 def list_collectives(communication: Communication) -> Listed:

@@ -20,6 +20,7 @@ from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.readers.operations import TABLE_STEP
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
@@ -90,6 +91,7 @@ _MAX_UNEQUAL = 1.25
 ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
 
 KNOWN: tuple[KnownRange, ...] = (
+    KnownRange("the table", re.compile(rf"{TABLE_STEP} [\dN]+")),
     ITERATION_RANGE,
     KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
     # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
@@ -136,7 +138,7 @@ _SOURCES = (
     *dict.fromkeys(kind.source for kind in KNOWN),
     *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, SINGLE, LAUNCHES),
 )
-_ALWAYS = KNOWN[:2]
+_ALWAYS = KNOWN[:3]
 """A single range with these names is a step; others have to repeat."""
 
 
@@ -329,15 +331,12 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         if source == AUTOMATIC and is_part:
             source = REPEATS
         lengths = (ranges.end - ranges.start, end[part] - start[part])
-        if source in (AUTOMATIC, REPEATS) and all(map(_is_uneven, lengths)):
+        # A few instances that take nearly all the time are no usual step.
+        uneven = (len(each) * np.median(each) <= _MIN_USUAL_SHARE * each.sum() for each in lengths)
+        if source in (AUTOMATIC, REPEATS) and all(uneven):
             source = ""
         candidates.append(StepCandidate(name, source, len(row), covered))
     return candidates
-
-
-def _is_uneven(lengths: Ints) -> bool:
-    """Return whether a few instances take nearly all the time, so that the usual one is no step."""
-    return bool(len(lengths) * np.median(lengths) <= _MIN_USUAL_SHARE * lengths.sum())
 
 
 def _share_launched_inside(timeline: Timeline, ranges: Ranges) -> float:

@@ -270,7 +270,8 @@ def _compute(
         name: AnalysisTable.from_outcome(in_declared_columns(outcome, ANALYSES[name]))
         for name, outcome in outcomes.items()
     }
-    tables |= _late_ranks(explanation, store.table(run.id, "skew_summary"), store.table(run.id, "skew"))
+    late_ranks = store.table(run.id, "skew_summary"), store.table(run.id, "skew")
+    tables |= _late_ranks(explanation, *late_ranks, replayed=len(slowdowns) > 0)
     text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return explanation, store.put_analyses(run.id, WHOLE_RUN, tables, sha256, text)
@@ -278,16 +279,26 @@ def _compute(
         return explanation, True
 
 
-def _late_ranks(whole: Explanation, summary: AnalysisTable, skew: AnalysisTable) -> dict[str, AnalysisTable]:
-    """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings."""
+def _late_ranks(
+    whole: Explanation, summary: AnalysisTable, skew: AnalysisTable, *, replayed: bool = False
+) -> dict[str, AnalysisTable]:
+    """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings.
+
+    Where every rank was ``replayed``, those without a finding come last because others hand them their work.
+    """
     costs = {
         rank: late.saving_ns
         for late in reversed(whole.shown())
         if is_a(late.cause, Trait.DELAYS_OTHERS) and len(late.ranks) < whole.step.ranks
         for rank in late.ranks
     }
+    even = {"lateness_p50_ns": 0, "lateness_low_ns": 0, "lateness_high_ns": 0}
     rows = [
-        with_cost({**row, "elapsed_ns": whole.step.elapsed_ns or row["elapsed_ns"]}, costs.get(row["rank"]))
+        with_cost(
+            {**row, "elapsed_ns": whole.step.elapsed_ns or row["elapsed_ns"]}
+            | (even if replayed and row["rank"] not in costs else {}),
+            costs.get(row["rank"]),
+        )
         for row in summary.rows
     ]
     names = summary.columns

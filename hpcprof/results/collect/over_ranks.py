@@ -455,7 +455,7 @@ def _match(task: MatchTask) -> _Matched:
     values = {name: import_by_name(name)(matched) for name in _maps(Part.COMMUNICATORS)}
     for name in {analysis.map for analysis in _OVER_RANKS if analysis.policy is Policy.LAZY}:
         if _has_many_rows([values[name]]):
-            values[name] = values[name].without_rows()
+            values[name] = replace(values[name], rows={})
     return _Matched(file, matched.aligned, values)
 
 

@@ -2,6 +2,9 @@
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader
 
+TABLE_STEP = "table step"
+"""The name of the range of a step of a table, before its number."""
+
 _OWN_SUFFIXES = (".operations.parquet", ".operations.csv")
 _SHARED_SUFFIXES = (".parquet", ".csv")
 

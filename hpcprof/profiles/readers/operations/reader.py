@@ -12,7 +12,7 @@ import pandas as pd
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.losses import LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
-from hpcprof.profiles.readers.operations import OPERATIONS
+from hpcprof.profiles.readers.operations import OPERATIONS, TABLE_STEP
 from hpcprof.profiles.readers.operations.table import UNKNOWN, read_table
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -28,7 +28,6 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 
-_STEP = "iteration"
 _MESSAGES = {"send": "Send", "recv": "Recv"}
 _HOST = ("host", "wait")
 
@@ -103,7 +102,7 @@ def _ranges(rows: pd.DataFrame, strings: StringTable) -> Ranges:
         start_ns=("start_ns", "min"), end_ns=("end_ns", "max")
     )
     steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
-    steps["name"] = [f"{_STEP} {step}" for step in steps["step"]]
+    steps["name"] = [f"{TABLE_STEP} {step}" for step in steps["step"]]
     whole = pd.concat([steps, rows[rows["kind"].isin(_HOST)]], ignore_index=True)
     return Ranges(**_spans(whole), name=_names(whole, strings))
 

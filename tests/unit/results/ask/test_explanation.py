@@ -26,6 +26,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
 from hpcprof.results.ask.explanation import (
+    _late_ranks,
     explain,
     explain_for_report,
     explain_inputs,
@@ -379,3 +380,14 @@ def test_shares_of_noted_steps_are_of_the_step_that_the_explanation_names(make_r
         assert (drift.share_pct == pytest.approx(share, abs=0.001)) == (not told)
     reason = "findings are of the last 2,000 steps, which take 23.22 ms each"
     assert found.not_judged[1].reason == reason
+
+
+@pytest.mark.parametrize(("replayed", "verdict"), [(False, "straggler"), (True, "even")])
+def test_a_rank_of_a_replayed_table_is_late_only_by_a_finding(replayed: bool, verdict: str) -> None:
+    late = {"lateness_p50_ns": 9, "lateness_low_ns": 8, "lateness_high_ns": 10, "elapsed_ns": 100}
+    summary = AnalysisTable(
+        {name: [value] for name, value in {"rank": 2, **late}.items()} | {"verdict": ["?"]}
+    )
+    skew = AnalysisTable({"rank": [2], "verdict": ["?"]})
+    found = _late_ranks(explained(), summary, skew, replayed=replayed)
+    assert found["skew"].columns["verdict"] == [verdict]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.steps.step_detection import step_candidates
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of, several_ranks
@@ -49,6 +50,8 @@ def test_a_table_is_a_profile_of_its_ranks(tmp_path: Path, name: str) -> None:
     assert timeline.names(timeline.host_collectives.operation) == ["Recv"]
     assert timeline.host_collectives.peer.tolist() == [0]
     assert [timeline.ranges.start.tolist(), timeline.ranges.end.tolist()] == [[2], [17]]
+    # The step is that of the table, also if there is only one.
+    assert [(step.name, step.instances) for step in step_candidates(timeline)][:1] == [("table step 1", 1)]
 
 
 def test_steps_whose_times_count_from_their_beginning_follow_each_other(tmp_path: Path) -> None:
