@@ -43,6 +43,12 @@ class StepFunction(msgspec.Struct, frozen=True):
         (values,) = as_of(self.time, moment, np.append(NONE, self.value))
         return values
 
+    def or_else(self, other: "StepFunction") -> "StepFunction":
+        """Return the function with the values of another one where it has none."""
+        time = np.sort(np.concatenate((self.time, other.time)))
+        value = self.at(time)
+        return StepFunction(time, np.where(value == NONE, other.at(time), value))
+
     def changes_inside(self, start: Ints, end: Ints) -> Ints:
         """Return the moments inside disjoint intervals, sorted by start, at which the value changes."""
         time = self.time[
@@ -155,17 +161,15 @@ class Places(msgspec.Struct, frozen=True):
     threads: dict[Thread, StepFunction]
     marking: StepFunction
 
-    def of(self, thread: Thread) -> tuple[StepFunction, StepFunction]:
-        """Return where a thread is by its own ranges, and where it is outside them."""
-        return self.threads.get(thread, _NOWHERE), self.marking
+    def of(self, thread: Thread) -> StepFunction:
+        """Return where a thread is."""
+        return self.threads.get(thread, _NOWHERE).or_else(self.marking)
 
     def at(self, timeline: Timeline, process: Ints, thread: Ints, moment: Ints) -> Ints:
         """Return where each thread is at a moment of its own, shape (n,)."""
         result = np.empty(len(moment), np.int64)
         for (first, other), rows in rows_by_key(process, thread):
-            activity, marking = self.of((first, other))
-            rows_at = activity.at(moment[rows])
-            result[rows] = np.where(rows_at == NONE, marking.at(moment[rows]), rows_at)
+            result[rows] = self.of((first, other)).at(moment[rows])
         return result
 
 

@@ -275,7 +275,7 @@ def _cause_of(name: str | None) -> IdleCause:
 def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, None)
-    gap, start, end = split_by_function((place.main,), *idle)
+    gap, start, end = split_by_function((place,), *idle)
     cause, call = np.full(len(gap), int(IdleCause.HOST)), np.full(len(gap), NO_NAME)
     return _sum_of_pieces(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)), step)
 
@@ -392,28 +392,15 @@ def _usual_lag(gaps: _Gaps) -> int:
     return int(np.median(lag)) if len(lag) else _LAG_NS
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The place of a thread: its innermost range, else that of the thread that marks the steps."""
-
-    own: StepFunction
-    main: StepFunction
-
-    def at(self, moment: Ints) -> Ints:
-        place = self.own.at(moment)
-        outside = np.flatnonzero(place == NONE)
-        place[outside] = self.main.at(moment[outside])
-        return place
-
-
-def _place(timeline: Timeline, thread: Thread | None) -> _Place:
+def _place(timeline: Timeline, thread: Thread | None) -> StepFunction:
+    """Return the innermost range of a thread, else that of the thread that marks the steps."""
     ranges = innermost_ranges(timeline)
     nowhere = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
     main = ranges.get(marking_thread(timeline), nowhere)
-    return _Place(main if thread is None else ranges.get(thread, nowhere), main)
+    return main if thread is None else ranges.get(thread, nowhere).or_else(main)
 
 
-def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, lag: int) -> _Pieces:
+def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: StepFunction, lag: int) -> _Pieces:
     """Return the parts of gaps after their operation was launched, and all of those of unknown launches.
 
     The gaps have launches of one thread; ``lag`` is how long a launch usually takes.
@@ -438,7 +425,7 @@ def _names(timeline: Timeline, call: Ints) -> Ints:
 
 
 def _of_host(
-    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, calling: StepFunction
+    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: StepFunction, calling: StepFunction
 ) -> tuple[_Pieces, _Pieces]:
     """Return what a thread does from the start of each gap until it launches the next operation.
 
@@ -450,7 +437,7 @@ def _of_host(
     pieces = _Pieces(held_up.number, held_up.held, kinds.number(kinds.held_by[name], inside, name))
     free = replace(gaps, start=gaps.start + gaps.held)
     free = free.take(free.launched > free.start)
-    owner, begin, finish = split_by_function((calling, place.own, place.main), free.start, free.launched)
+    owner, begin, finish = split_by_function((calling, place), free.start, free.launched)
     name = _names(timeline, calling.at(begin))
     cause = np.where(kinds.held_by[name] == IdleCause.ALLOCATION, IdleCause.ALLOCATION, IdleCause.HOST)
     kind = kinds.number(cause, place.at(begin), name)

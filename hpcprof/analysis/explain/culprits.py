@@ -102,11 +102,10 @@ def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Co
         if thread not in working:
             continue
         rows_of = functions.take(rows)
-        function, (place, outside) = _innermost(rows_of), places.of(thread)
+        function, place = _innermost(rows_of), places.of(thread)
         calling = _call_function(timeline, cause, thread, steps)
-        _, start, end = split_by_function([function, place, outside, calling], steps.start, steps.end)
-        at = place.at(start)
-        chosen = inside[np.where(at == NONE, outside.at(start), at)]
+        _, start, end = split_by_function([function, place, calling], steps.start, steps.end)
+        chosen = inside[place.at(start)]
         if cause.calls:
             chosen &= calling.at(start) != NONE
         row, length = function.at(start[chosen]), (end - start)[chosen]

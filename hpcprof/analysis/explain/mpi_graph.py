@@ -167,11 +167,9 @@ def _divide_gaps(
     places = places_of(timeline, int(start.min()), int(end.max()))
     columns = []
     for (sequence,), own_rows in rows_by_key(thread):
-        opened, marking = places.of(_thread(timeline, run, sequence))
-        owner, begin, finish = split_by_function((opened, marking), start[own_rows], end[own_rows])
-        place = opened.at(begin)
-        place = np.where(place == NONE, marking.at(begin), place)
-        columns.append((own_rows[owner], begin, finish, place))
+        place_at = places.of(_thread(timeline, run, sequence))
+        owner, begin, finish = split_by_function((place_at,), start[own_rows], end[own_rows])
+        columns.append((own_rows[owner], begin, finish, place_at.at(begin)))
     owner, begin, finish, place = (np.concatenate(column) for column in zip(*columns, strict=True))
     texts = [number.setdefault(text, len(number)) if text else NONE for text in places.texts]
     return owner, begin, finish, np.array([*texts, NONE], np.int64)[place]

@@ -164,18 +164,15 @@ class MpiNeeds:
             elif name in PREFIX:
                 waiters, other = scan_predecessors(run, rows)
                 rooted.append((node[operations.begin[other]], node[operations.completes[waiters]]))
-            elif name in FROM_ROOT:
+            elif name in FROM_ROOT | TO_ROOT:
                 rows, begin, completed, is_root = (
                     column[one_root] for column in (rows, begin, completed, is_root)
                 )
-                peer_count = rows.shape[1] - 1
-                rooted.append((np.repeat(begin[is_root], peer_count), completed[~is_root]))
-            elif name in TO_ROOT:
-                rows, begin, completed, is_root = (
-                    column[one_root] for column in (rows, begin, completed, is_root)
-                )
-                blocked.append(blocked_givers(run, rows))
-                gathered += zip(begin, completed[is_root][:, None], strict=True)
+                if name in FROM_ROOT:
+                    rooted.append((np.repeat(begin[is_root], rows.shape[1] - 1), completed[~is_root]))
+                else:
+                    blocked.append(blocked_givers(run, rows))
+                    gathered += zip(begin, completed[is_root][:, None], strict=True)
         self._held, self._posted, *_ = self._pairs(
             run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
         )

@@ -325,12 +325,10 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, st
         rows = rows[calls.before[rows] != NONE]
         rows = rows[calls.start[rows] > calls.end[calls.before[rows]]]
         start, end = calls.end[calls.before[rows]], calls.start[rows]
-        opened, marking = places.of((process, thread))
-        owner, begin, finish = split_by_function((opened, marking), start, end)
-        inner = opened.at(begin)
-        place = np.where(inner == NONE, marking.at(begin), inner)
+        place = places.of((process, thread))
+        owner, begin, finish = split_by_function((place,), start, end)
         step = np.searchsorted(steps, begin, side="right") - 1
-        parts.append(HostPieces(rows[owner], place, finish - begin, step))
+        parts.append(HostPieces(rows[owner], place.at(begin), finish - begin, step))
     return concatenate(HostPieces, parts) if parts else HostPieces.empty()
 
 

@@ -201,28 +201,8 @@ class Removals:
         return self.less_between(shorter, between)
 
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
-        """Return by how much each call and each piece of host time of a rank is longer than on the others.
-
-        Allocations and MPI are left out: they are causes of their own.
-        """
-        graph = self.graph
-        in_calls = self._host_calls(times)
-        between = graph.pieces.length.astype(float)
-        by_call, by_piece = self._host_shares(in_calls, between)
-        shorter, less = (_ratio_to_others(part, rank, graph.stage) for part in (by_call, by_piece))
-        return in_calls * (1 - shorter), between * (1 - less)
-
-    def _host_shares(self, in_calls: Floats, between: Floats) -> tuple[_Shares, _Shares]:
-        """Return each rank's shares of the time inside calls and of the host time between them."""
-        calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
-        ranks = len(self.graph.ranks)
-        call_shares = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)
-        step = calls.step[pieces.call]
-        return call_shares, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
-
-    def _host_calls(self, times: Times) -> Floats:
-        in_calls = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
-        return np.where(np.isin(self.graph.calls.kind, _OTHER_CAUSES), 0.0, in_calls)
+        """Return by how much each call and each piece of host time of a rank is longer than on the others."""
+        return self._excess(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
 
     def in_turn_host(self, times: Times) -> Times:
         """Take from each rank the host time that it takes in single steps only, and others do not."""
@@ -230,10 +210,20 @@ class Removals:
 
     def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
         """Return what `in_turn_host` takes from each call and each piece of host time."""
-        in_calls = self._host_calls(times)
-        between = self.graph.pieces.length.astype(float)
-        less = (1 - _ratio_to_usual(part, self.graph.stage) for part in self._host_shares(in_calls, between))
-        return in_calls * next(less), between * next(less)
+        return self._excess(times, lambda shares: _ratio_to_usual(shares, self.graph.stage))
+
+    def _excess(self, times: Times, ratio: Callable[[_Shares], Floats]) -> tuple[Floats, Floats]:
+        """Return what a ratio of the shares of host times takes from each call and each piece.
+
+        Allocations and MPI are left out: they are causes of their own.
+        """
+        calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
+        call_times = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
+        in_calls = np.where(np.isin(calls.kind, _OTHER_CAUSES), 0.0, call_times)
+        between, step, ranks = pieces.length.astype(float), calls.step[pieces.call], len(self.graph.ranks)
+        by_call = _Shares.of(calls.step, calls.place, (), rank, in_calls, ranks)
+        by_piece = _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
+        return in_calls * (1 - ratio(by_call)), between * (1 - ratio(by_piece))
 
     def in_turn_gpu(self, times: Times) -> Times:
         """Take from each rank the compute that it has in single steps only, or give all ranks as much."""

@@ -247,8 +247,8 @@ def _odd_shapes(scene: Scene) -> Iterator[Candidate]:
     saved = np.array([*(_SAVED_SHARE.get(bytes_at_once(name), 0.0) for name in scene.graph.names), 0.0])[
         work.name
     ]
-    slow = np.flatnonzero((work.category == Category.COMP) & (saved > 0))
     compute = work.category == Category.COMP
+    slow = np.flatnonzero(compute & (saved > 0))
     time = work.end - work.start
     if time[slow].sum() >= _MIN_COMPUTE_SHARE * time[compute].sum():
         yield from scene.of_operations(SHAPE_INEFFICIENCY, slow, time[slow], time[slow] * saved[slow])
