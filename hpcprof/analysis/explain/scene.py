@@ -26,7 +26,7 @@ _MIN_ALONE_RATIO = 2
 """Minimum ratio of the time of a rank to the others' for a cause that it has alone."""
 
 _HAS = 0.1
-"""Minimum time of the operations of a cause on a rank that has it, over that of the rank with the most."""
+"""Minimum time of a cause on a rank that has it, over that of the rank with the most."""
 
 _ComputedT = TypeVar("_ComputedT")
 
@@ -98,7 +98,7 @@ class Scene:
         if not len(rows):
             return
         work, rank = self.graph.work, self.graph.work_rank[rows]
-        where, ranks = self.mostly(work.place[rows], time), self.ranks_with(rows, time)
+        where, ranks = self.mostly(work.place[rows], time), self.ranks_of_most(rank, time)
         has_cause = np.isin(rank, ranks)
         chosen, removed_ns = rows[has_cause], (time if less is None else less)[has_cause]
         whole = chosen[removed_ns >= (work.end - work.start)[chosen]]
@@ -138,11 +138,7 @@ class Scene:
 
         return replace(candidate, remove=remove)
 
-    def ranks_with(self, rows: Ints, time: Ints | Floats) -> tuple[int, ...]:
-        """Return the ranks whose operations take some time: a tenth of the time of the rank with the most."""
-        return self.ranks_of_most(self.graph.work_rank[rows], time, _HAS)
-
-    def ranks_of_most(self, rank: Ints, time: Ints | Floats, share: float) -> tuple[int, ...]:
+    def ranks_of_most(self, rank: Ints, time: Ints | Floats, share: float = _HAS) -> tuple[int, ...]:
         """Return the ranks with at least a share of the time of the rank that has most."""
         total = np.bincount(rank, time, len(self.ranks))
         return tuple(np.flatnonzero(total >= share * total.max()).tolist())

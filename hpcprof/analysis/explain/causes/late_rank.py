@@ -33,9 +33,6 @@ _MAX_LATE_RANKS, _MAX_NAMED_PLACES = 4, 3
 _MIN_COMMON_LATENESS = 0.5
 """Minimum lateness of the least late of ranks that are late together, over that of the latest."""
 
-_IN_TURN = 0.1
-"""Minimum lateness of a rank that is late in turn with others, over that of the latest."""
-
 _EARLY = 0.25
 """Maximum share of its excess time that a late rank may win back in other steps."""
 
@@ -155,7 +152,7 @@ def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
     where = scene.mostly(place, time)
     time = np.where(removals.inside(where)[place], time, 0)
     per_rank = np.bincount(rank, time, len(scene.ranks)) / graph.steps
-    ranks = scene.ranks_of_most(rank, time, _IN_TURN)
+    ranks = scene.ranks_of_most(rank, time)
     if len(ranks) > 1 and per_rank.any():
         yield Candidate(cause, where, ranks, remove, float(per_rank.max()))
 

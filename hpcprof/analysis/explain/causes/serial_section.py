@@ -1,6 +1,7 @@
 """Serial sections: one rank works while all others wait for it, in work that they do not have."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -11,25 +12,20 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
     """Yield the places in which one rank works alone, and the rank that serves all others."""
-    mpi = scene.mpi
-    if mpi is None or not scene.graph.is_of_host:
+    mpi, graph = scene.mpi, scene.graph
+    if mpi is None or not graph.is_of_host:
         return
-    total, steps = mpi.host_times, scene.graph.steps
-    for place, rank in np.argwhere(mpi.serial).tolist():
-        where = scene.graph.places[place]
-        yield _serial_candidate(scene, where, where, rank, total[place, rank] / steps)
-    server = mpi.part.server
-    if server != NONE:
+    total = mpi.host_times
+    alone = [
+        (graph.places[place], graph.places[place], rank, total[place, rank])
+        for place, rank in np.argwhere(mpi.serial).tolist()
+    ]
+    if (server := mpi.part.server) != NONE:
         times = total[:, server]
-        yield _serial_candidate(
-            scene, WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum() / steps
-        )
-
-
-def _serial_candidate(scene: Scene, place: str, where: str, rank: int, time: float) -> Candidate:
-    return scene.on_its_ranks(
-        Candidate(SERIAL_SECTION, where, (rank,), lambda times: scene.removals.host_time(times, place), time)
-    )
+        alone.append((WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum()))
+    for place, where, rank, time in alone:
+        remove = partial(scene.removals.host_time, place=place)
+        yield scene.on_its_ranks(Candidate(SERIAL_SECTION, where, (rank,), remove, time / graph.steps))
 
 
 SERIAL_SECTION = CauseDeclaration(

@@ -49,8 +49,9 @@ def candidates(scene: Scene) -> Iterator[Candidate]:
 
     place = scene.mostly(work.place[slow], np.ones(len(slow)))
     time = (work.end - work.start)[slow]
-    ranks = scene.ranks_with(slow, time)
-    yield scene.candidate(SLOW_MATH, place, remove, graph.work_rank[slow], time, ranks=ranks)
+    rank = graph.work_rank[slow]
+    ranks = scene.ranks_of_most(rank, time)
+    yield scene.candidate(SLOW_MATH, place, remove, rank, time, ranks=ranks)
 
 
 def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
