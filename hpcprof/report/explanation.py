@@ -323,10 +323,9 @@ def named(finding: Finding, explanation: Explanation) -> str:
 
 def _place(finding: Finding) -> str:
     """Return the place of a finding in words, also where the whole step has no range to name it."""
-    place = finding.where
-    if place and finding.cause != Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
-        place = shortened(WHOLE_PLACES.get(place, place))
-    return visible(place)
+    # Without a price, it may be a sentence.
+    place = finding.where if finding.saving_ns is None else shortened(finding.where)
+    return visible(WHOLE_PLACES.get(place, place) if place else "")
 
 
 def place_text(finding: Finding, explanation: Explanation) -> str:

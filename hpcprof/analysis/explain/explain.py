@@ -66,6 +66,7 @@ from hpcprof.analysis.explain.whole_run import (
     unexplained_waiting,
     waits_between_streams,
     with_page_waits,
+    without_judged_copies,
 )
 from hpcprof.analysis.steps.run_step import StepSeries, kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -205,7 +206,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
     replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
-    findings = join_by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
+    findings = join_by_steps(
+        without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
+    )
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
     # A cost of the whole step may be that of its only place.
     hiding = [*{(item.cause, item.where, item.ranks): item for item in hiding}.values()]

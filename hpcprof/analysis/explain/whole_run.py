@@ -303,6 +303,14 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     yield Finding(Cause.BLOCKING_COPY, ranks, where, *_NO_SAVING, evidence, _KEEP_ON_GPU, "medium")
 
 
+def without_judged_copies(findings: Sequence[Finding], replayed: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without that of copies without a price, if the replay has priced copies."""
+    priced = [part for item in replayed for part in (item, *item.alternatives)]
+    if all(item.cause != Cause.BLOCKING_COPY for item in priced):
+        return [*findings]
+    return [item for item in findings if item.cause != Cause.BLOCKING_COPY]
+
+
 def is_rare(finding: Finding) -> bool:
     """Return whether a finding is about long steps on fewer occasions than show that the program causes them.
 

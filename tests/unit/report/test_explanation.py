@@ -316,6 +316,7 @@ def test_long_names_are_shortened_in_places_and_remedies() -> None:
     name = f"begin {'x' * 500} end"
     lines = in_short(explained(replace(finding(13), where=name)))
     assert all(len(line) < 250 for line in lines) and "begin x" in lines[0] and "x end" in lines[0]
+    assert name in in_short(explained(replace(finding(None), where=name)))[0]
     remedy = cause_of(Cause.HOST_WORK).advise(name, (0,))
     assert len(remedy) < 250 and "begin x" in remedy
     assert "of the program" in cause_of(Cause.HOST_WORK).advise("capture", (0,))

@@ -43,6 +43,8 @@ _HARMLESS = (
     (re.compile(r"Not all (?:CUDA|NVTX) events might have been collected"), True),
     # Processes that record nothing, such as those of a data loader.
     (re.compile(r"^No (?:NVTX|OS runtime libraries) events collected"), False),
+    # nsys then traces by software.
+    (re.compile("CUDA hardware tracing is not supported"), False),
     # hpcprof reads neither graphics, nor states of threads, nor samples inside the operating system.
     # Samples of the program are beside its events.
     (re.compile(r"OpenGL|Vulkan|Direct3D|Scheduling information is absent|CPU (?:kernel )?IP"), False),

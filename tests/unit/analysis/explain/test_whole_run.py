@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pandas as pd
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
     moving_pages,
@@ -15,6 +17,7 @@ from hpcprof.analysis.explain.whole_run import (
     rest_of_capture,
     unexplained_idle,
     with_page_waits,
+    without_judged_copies,
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from tests.unit.explanations import finding
@@ -110,3 +113,11 @@ def test_host_work_costs_at_most_the_idle_time_where_the_host_waits_for_pages() 
     to_gpu = pd.DataFrame({"operation": ["[CUDA memcpy Unified Host-to-Device]"]})
     for item, copies in ((finding(13), to_gpu), (finding(5), to_host), (finding(13), to_host.iloc[:0])):
         assert with_page_waits([item], account, copies, 100_000_000) == [item]
+
+
+def test_copies_that_the_replay_prices_are_one_finding() -> None:
+    copies, host = finding(None, cause=Cause.BLOCKING_COPY), finding(9)
+    priced = finding(9, cause=Cause.BLOCKING_COPY)
+    for replayed in ([priced], [replace(host, alternatives=(priced,))]):
+        assert without_judged_copies([copies, host], replayed) == [host]
+    assert without_judged_copies([copies, host], [host]) == [copies, host]

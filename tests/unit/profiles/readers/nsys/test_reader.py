@@ -286,6 +286,7 @@ def test_pages_that_cannot_be_traced_are_a_loss_to_programs_that_use_them(
         ("Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", LossKind.NOTE),
         ("Collection of CPU IP/backtrace samples or context switch data disabled.", LossKind.NOTE),
         ("Not all OpenGL events might have been collected.", LossKind.NOTE),
+        ("CUDA hardware tracing is not supported on this system.", LossKind.NOTE),
         ("Scheduling information is absent.", LossKind.NOTE),
         ("No OS runtime libraries events collected. Does the process use OS runtime?", LossKind.NOTE),
         ("Not all CUDA events might have been collected.", LossKind.DIAGNOSTIC),
