@@ -25,15 +25,13 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def _engine_options(command: CommandT) -> CommandT:
-    names = click.Choice([engine.value for engine in Engine])
     chosen = click.option(
         "--engine",
-        type=names,
+        type=click.Choice([engine.value for engine in Engine]),
         default=default_engine,
         help="Container engine.  [default: that of hpcprof config, or the first that is installed]",
     )
-    dry = flag("--dry-run", help="Print the command instead of running it.")
-    return chosen(dry(command))
+    return chosen(flag("--dry-run", help="Print the command instead of running it.")(command))
 
 
 def _setup_options(command: CommandT) -> CommandT:
@@ -49,9 +47,10 @@ def _setup_options(command: CommandT) -> CommandT:
     return command
 
 
-def _name_option(command: CommandT) -> CommandT:
-    text = "Name of the container."
-    return with_default("--name", default="hpcprof", help=text)(command)
+_name_option = with_default("--name", default="hpcprof", help="Name of the container.")
+_program_argument = click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files
+)
 
 
 @click.group("container", cls=Group, epilog=examples("hpcprof container render --output container"))
@@ -128,9 +127,7 @@ def push(engine: str | None, dry_run: bool, image: str, destination: str) -> Non
 @_name_option
 @flag("--detach", help="Start the container in the background, for exec and stop.")
 @click.argument("image")
-@click.argument(
-    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files
-)
+@_program_argument
 def run(
     engine: str | None, dry_run: bool, detach: bool, image: str, program: tuple[str, ...], **options: Any
 ) -> None:
@@ -148,9 +145,7 @@ def run(
 @command.command("exec", epilog=examples("hpcprof container exec -- nvidia-smi"))
 @_engine_options
 @_name_option
-@click.argument(
-    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files
-)
+@_program_argument
 def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]) -> None:
     """Run a command in the container started by run --detach, a shell by default."""
     setup = ContainerSetup(name=name, terminal=_terminal())

@@ -70,15 +70,13 @@ def default_site() -> str:
     return config.default_site()
 
 
-def runs_dir_option(command: CommandT) -> CommandT:
-    """Add ``--runs-dir``."""
-    return click.option(
-        "--runs-dir",
-        type=FOLDER,
-        envvar="HPCPROF_RUNS",
-        default=_default_runs_dir,
-        help="Folder of runs (or $HPCPROF_RUNS).  [default: that of hpcprof config, or runs]",
-    )(command)
+runs_dir_option = click.option(
+    "--runs-dir",
+    type=FOLDER,
+    envvar="HPCPROF_RUNS",
+    default=_default_runs_dir,
+    help="Folder of runs (or $HPCPROF_RUNS).  [default: that of hpcprof config, or runs]",
+)
 
 
 def _no_folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -87,17 +85,15 @@ def _no_folder(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-def db_option(command: CommandT) -> CommandT:
-    """Add ``--db``."""
-    return click.option(
-        "--db",
-        envvar="HPCPROF_DB",
-        default=_default_database,
-        callback=_no_folder,
-        metavar="URL",
-        help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
-        "[default: that of hpcprof config, or hpcprof.db among the runs]",
-    )(command)
+db_option = click.option(
+    "--db",
+    envvar="HPCPROF_DB",
+    default=_default_database,
+    callback=_no_folder,
+    metavar="URL",
+    help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
+    "[default: that of hpcprof config, or hpcprof.db among the runs]",
+)
 
 
 def store_options(command: CommandT) -> CommandT:
@@ -116,11 +112,9 @@ def format_among(*forms: str, help: str) -> Callable[[CommandT], CommandT]:
     return with_default("--format", "form", type=kind, default=forms[0], help=help)
 
 
-def push_option(command: CommandT) -> CommandT:
-    """Add ``--push``."""
-    return click.option(
-        "--push",
-        "hub",
-        metavar="URL",
-        help="Then push what was collected to this hub, with the token in $HPCPROF_TOKEN (hpcprof push).",
-    )(command)
+push_option = click.option(
+    "--push",
+    "hub",
+    metavar="URL",
+    help="Then push what was collected to this hub, with the token in $HPCPROF_TOKEN (hpcprof push).",
+)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.text import Text
     from typing_extensions import Self
 
-    from hpcprof.runs.directory import Run
     from hpcprof.study.runs import Message
     from hpcprof.submit.schedulers.base import JobStatus
 
@@ -176,8 +175,3 @@ class WaitingLine(ProgressLine):
         if self._limit is not None:
             parts.append(f"limit {format_walltime(self._limit)}")
         return ", ".join(filter(None, parts))
-
-
-def waiting_line(run: Run) -> WaitingLine:
-    """Return the line of a command that waits for one run."""
-    return WaitingLine(run.submission.job.walltime)

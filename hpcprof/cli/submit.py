@@ -193,13 +193,13 @@ def _wait_for_end(run: Run) -> JobStatus:
     from hpcprof.runs.directory import typed_name
 
     try:
-        from hpcprof.cli.progress import waiting_line
+        from hpcprof.cli.progress import WaitingLine
         from hpcprof.results.collect.stalls import stall_sentence
         from hpcprof.submit.runs.failures import warnings_of_completed
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
-        with waiting_line(run) as line:
+        with WaitingLine(run.submission.job.walltime) as line:
             status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
     except KeyboardInterrupt:
         name = typed_name(run.path)

@@ -54,6 +54,11 @@ def format_ns(nanoseconds: float) -> str:
     return _scale_unit(nanoseconds, _TIME_UNITS, "ns")
 
 
+def signed_ns(nanoseconds: float) -> str:
+    """Return a difference of times with its sign, ``"+3.649 ms"``."""
+    return f"{'+' * (nanoseconds > 0)}{format_ns(nanoseconds)}"
+
+
 def time_unit(largest_ns: float) -> tuple[int, str]:
     """Return the unit of times up to ``largest_ns``: its nanoseconds and its name, ``(1000000, "ms")``."""
     return next((unit for unit in _TIME_UNITS if abs(largest_ns) >= unit[0]), (1, "ns"))

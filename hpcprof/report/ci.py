@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from hpcprof.analysis.comparison.compare import REGRESSION
-from hpcprof.common.units import format_ns, visible
+from hpcprof.common.units import signed_ns, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
@@ -78,8 +78,8 @@ def markdown_summary(compared: Comparison, job: str = "") -> str:
     waterfall = compared.waterfall
     if waterfall is not None:
         lines += ["| part of a step | difference |", "|---|---:|"]
-        lines += [f"| {_cell(name)} | {_change(change)} |" for name, change in waterfall.parts.items()]
-        lines += [f"| **step** | **{_change(waterfall.difference_ns)}** |", ""]
+        lines += [f"| {_cell(name)} | {signed_ns(change)} |" for name, change in waterfall.parts.items()]
+        lines += [f"| **step** | **{signed_ns(waterfall.difference_ns)}** |", ""]
     rows = compared.rows("kernel_difference")[:_KERNELS] if compared.differences else []
     if rows:
         names = ("count", "shape", "duration")
@@ -94,15 +94,10 @@ def markdown_summary(compared: Comparison, job: str = "") -> str:
 
 
 def _kernel_line(row: Row, names: tuple[str, ...]) -> str:
-    effects = " | ".join(_change(row[f"{name}_effect_ns"]) for name in names)
+    effects = " | ".join(signed_ns(row[f"{name}_effect_ns"]) for name in names)
     change = f"{row['change']} from {short_name(row['was'])}" if row["was"] else row["change"]
     name = _cell(short_name(row["name"]))
-    return f"| {name} | {_cell(change)} | {_change(row['difference_ns'])} | {effects} |"
-
-
-def _change(nanoseconds: int) -> str:
-    sign = "-" if nanoseconds < 0 else "+" if nanoseconds else ""
-    return f"{sign}{format_ns(abs(nanoseconds))}"
+    return f"| {name} | {_cell(change)} | {signed_ns(row['difference_ns'])} | {effects} |"
 
 
 def _cell(text: str) -> str:

@@ -155,14 +155,11 @@ class Comparison(InNotebooks):
 
     def metrics_to_show(self) -> tuple[Analysis, AnalysisTable]:
         """Return the metrics without what the rest of the text says: facts that differ, and no statistics."""
-        reasons = dict(self.table.reasons)
+        reason = self.table.reasons.get(WHOLE_RUN, "")
         for fact in self.differing:
             sentence = f"{fact.name} differs: {fact.said('a', 'b')}"
-            reasons = {
-                rank: text.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")
-                for rank, text in reasons.items()
-            }
-        table = replace(self.table, reasons={rank: text for rank, text in reasons.items() if text})
+            reason = reason.replace(f"{sentence}; ", "").removesuffix(sentence).rstrip("; ")
+        table = replace(self.table, reasons={WHOLE_RUN: reason} if reason else {})
         if not table.rows or not table.rows[0]["verdict"].endswith(NO_STATISTICS):
             return self.analysis, table
         columns = tuple(

@@ -10,7 +10,7 @@ import msgspec
 from hpcprof.analysis.comparison.step_difference import COMMUNICATION, STEP, WAITING
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.common.units import format_ns
+from hpcprof.common.units import format_ns, signed_ns
 from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
@@ -210,5 +210,4 @@ def _bar(
 
 def _row(part: _Part, colour: str) -> SidePart:
     a, b = part.sides
-    sign = "-" if b < a else "+" if b > a else ""
-    return SidePart(colour, part.name, format_ns(a), format_ns(b), f"{sign}{format_ns(abs(b - a))}")
+    return SidePart(colour, part.name, format_ns(a), format_ns(b), signed_ns(b - a))

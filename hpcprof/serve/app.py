@@ -71,7 +71,7 @@ def pages_of(
             Route("/metrics", metrics),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_MIN_COMPRESSED_BYTES, compresslevel=1)],
-        exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _explain},
+        exception_handlers=dict.fromkeys((HpcprofError, HTTPException, Exception), _explain),
         lifespan=few_threads,
     )
     app.state.editable = False
@@ -113,17 +113,14 @@ def _learn_types() -> None:
 
 
 def _explain(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        sentences = {404: "page not found.", 405: "method not allowed."}
+        return answer(request, sentences.get(error.status_code, f"{error.detail}"), error.status_code)
     if not isinstance(error, HpcprofError):
         return answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
     statuses = ((UnknownRun, 404), (UsageError, 400), (AskAgain, 429), (StoreError, 503))
     status = next((status for kind, status in statuses if isinstance(error, kind)), 404)
     return answer(request, str(error), status)
-
-
-def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    sentences = {404: "page not found.", 405: "method not allowed."}
-    return answer(request, sentences.get(error.status_code, f"{error.detail}"), error.status_code)
 
 
 def answer(request: Request, sentence: str, status: int) -> Response:

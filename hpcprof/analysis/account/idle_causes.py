@@ -293,7 +293,9 @@ def _sums_of_gaps(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints
         for number, key in ((NONE, None), *enumerate(threads))
         for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), key, lag, step)
     ]
-    return _total_sums(concatenate(_Sums, sums))
+    whole = concatenate(_Sums, sums)
+    rows, row = numbered_rows(whole.step, whole.kind)
+    return _Sums(rows[:, 0], rows[:, 1], _totals(row, whole.time), _totals(row, whole.gaps))
 
 
 def _of_thread(
@@ -350,11 +352,6 @@ def _sum_of_pieces(pieces: _Pieces, step: Ints) -> _Sums:
     pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
     count = np.bincount(pairs // gaps, minlength=len(rows))
     return _Sums(rows[:, 0], rows[:, 1], _totals(row, pieces.length), count)
-
-
-def _total_sums(sums: _Sums) -> _Sums:
-    rows, row = numbered_rows(sums.step, sums.kind)
-    return _Sums(rows[:, 0], rows[:, 1], _totals(row, sums.time), _totals(row, sums.gaps))
 
 
 def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:

@@ -98,7 +98,8 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     """Compute the tables about the nodes of a run, by their names; empty without samples."""
     if not any(node.series for node in run.nodes) and not run.profiled:
         return {}
-    reason = _losses(run.nodes)
+    damaged = sum(node.damaged for node in run.nodes)
+    reason = f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
     series = sum(len(node.series) for node in run.nodes)
     most = max(1, min(_MOST_BLOCKS, _MOST_ROWS // max(1, series)))
     by_table = {
@@ -126,11 +127,6 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
         both = "; ".join(filter(None, (reason, run.profiled_loss)))
         tables["telemetry"] = replace(tables["telemetry"], reason=both)
     return tables
-
-
-def _losses(nodes: Sequence[NodeTelemetry]) -> str:
-    damaged = sum(node.damaged for node in nodes)
-    return f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
 
 
 def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:

@@ -141,14 +141,8 @@ def patterned(colours: Iterable[str]) -> Iterator[str]:
 
 
 def _bar(account: Account) -> Bar:
-    slices = _slices(account)
-    label = ", ".join(f"{part.name} {part.share}" for part in slices)
-    return Bar(account_title(account), slices, label, account.notes)
-
-
-def _slices(account: Account) -> list[Slice]:
     classes = patterned(part.colour for part in account.parts)
-    return [
+    slices = [
         Slice(
             colour,
             part.name,
@@ -159,6 +153,8 @@ def _slices(account: Account) -> list[Slice]:
         )
         for part, colour in zip(account.parts, classes, strict=True)
     ]
+    label = ", ".join(f"{part.name} {part.share}" for part in slices)
+    return Bar(account_title(account), slices, label, account.notes)
 
 
 def _card(

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -56,9 +56,10 @@ def _families(rows: Sequence[Row]) -> Chart:
             "label": family_name,
             "parts": [[classes[family_name], sums[family_name]]],
             "detail": f"{100 * sums[family_name] / whole:.1f} %, "
-            f"mostly {_longest_kernel(totals[family_name])}",
+            f"mostly {named(short_name(longest))[:_LONGEST_NAME]}",
         }
         for family_name in order
+        for longest in [max(totals[family_name], key=totals[family_name].__getitem__)]
     ]
     title = f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time"
     note = (
@@ -70,11 +71,6 @@ def _families(rows: Sequence[Row]) -> Chart:
 
 def _kind(row: Row) -> str:
     return _CLASSES.get(row["class"], str(row["class"]))
-
-
-def _longest_kernel(totals: Mapping[str, int]) -> str:
-    name = max(totals, key=lambda name: totals[name])
-    return named(short_name(name))[:_LONGEST_NAME]
 
 
 def _ranks(rows: Sequence[Row]) -> str:

@@ -61,7 +61,11 @@ def html_report(
         run = contents.run.id if contents.run.manifest else f"run {contents.run.id.rpartition('-')[2]}"
         contents, clean = scrubbed(contents)
     data = _data(contents, store if timeline is None else None)
-    screen = first_screen(contents, _places(data.get("timeline")))
+    tracks: Any = data.get("timeline")
+    places = {
+        (track["rank"], step[0]) for track in (tracks["ranks"] if tracks else ()) for step in track["steps"]
+    }
+    screen = first_screen(contents, places)
     names = dict.fromkeys([*contents.shown(), *screen.tables()])
     return render_page(
         template,
@@ -88,12 +92,6 @@ def _predictions(run: Run) -> list[Kept]:
         return [prediction for prediction in kept_predictions(run.path.parent) if prediction.run == run.id]
     except HpcprofError:
         return []
-
-
-def _places(timeline: Any) -> set[tuple[int, int]]:
-    """Return each rank and step that the page's timeline holds."""
-    ranks = timeline["ranks"] if timeline else ()
-    return {(track["rank"], step[0]) for track in ranks for step in track["steps"]}
 
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:

@@ -250,20 +250,17 @@ def _description(setup: _Setup, apart: Mapping[str, str]) -> str:
 
 def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) -> HistoryPoint:
     commit = data.facts.get("commit")
+    profiles = () if data.submitted or not store.exists() else store.profiles(run.id).values()
+    # The clock of PyTorch's traces begins up to three months before they do.
+    starts = [row.start_utc_ns for row in profiles if row.start_utc_ns is not None and row.kind != "torch"]
+    recorded = datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
     return HistoryPoint(
         run.id,
-        data.submitted or _recorded_time(run, store),
+        data.submitted or recorded,
         value,
         tuple(read_tags(run, runs_dir)),
         None if commit is None else str(commit),
     )
-
-
-def _recorded_time(run: Run, store: Store) -> datetime | None:
-    profiles = store.profiles(run.id).values() if store.exists() else ()
-    # The clock of PyTorch's traces begins up to three months before they do.
-    starts = [row.start_utc_ns for row in profiles if row.start_utc_ns is not None and row.kind != "torch"]
-    return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
 
 
 def _with_clocks(

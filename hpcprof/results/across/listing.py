@@ -113,10 +113,8 @@ def list_runs(
     chosen: dict[str, tuple[Run, list[str]]] = {}
     for run in runs:
         with left_out_if_damaged(run.id, skipped):
-            tags, manifest = read_tags(run, runs_dir), run.manifest
-            if manifest and selection.includes(
-                manifest.job.site, tags, datetime.fromisoformat(manifest.created)
-            ):
+            tags, made = read_tags(run, runs_dir), run.manifest
+            if made and selection.includes(made.job.site, tags, datetime.fromisoformat(made.created)):
                 chosen[run.id] = run, tags
     statuses = poll([run for run, _ in chosen.values()], LISTING_SECONDS)
     listed = []

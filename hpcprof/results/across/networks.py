@@ -15,10 +15,9 @@ from hpcprof.common.paths import user_config
 
 
 class SiteNetwork(msgspec.Struct, frozen=True):
-    """The network of a site as it was measured: the segments of each operation.
+    """The measured network of a site: ``segments`` of each operation within a node, and ``across`` nodes.
 
-    ``segments`` are those within a node, ``across`` those between nodes. ``error`` is the standard deviation
-    of the logarithm of measured over fitted times.
+    ``error`` is the standard deviation of the logarithm of measured over fitted times.
     """
 
     site: str

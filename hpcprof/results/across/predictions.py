@@ -33,10 +33,7 @@ _FILE = "predictions.jsonl"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A prediction as it was made, and the step that was measured later; times in ns.
-
-    ``unchanged`` and ``log2`` are its baselines: the measured step, and the fit a + b log2 p.
-    """
+    """A prediction with its baselines (the measured step, a + b log2 p), and the later step; times in ns."""
 
     run: str
     measured_ranks: int
