@@ -35,6 +35,7 @@ class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: Where
     pattern: str
     meaning: str
+    others: tuple[str, ...] = ()
     blames: Literal["self", "other"] = "self"
     state: Literal["failed", "timeout", "cancelled"] = "failed"
 
@@ -105,7 +106,8 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
 def find_cause(where: Where, text: str) -> FailureCause | None:
     """Return the first cause that a text names; None if it names none."""
     for pattern in patterns():
-        if pattern.where == where and (match := re.search(pattern.pattern, text, re.MULTILINE)):
+        texts = (pattern.pattern, *pattern.others) if pattern.where == where else ()
+        if match := next(filter(None, (re.search(each, text, re.MULTILINE) for each in texts)), None):
             groups = {name: _printable(value or "") for name, value in match.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
             rank = parsed_count(groups.get("rank", ""))

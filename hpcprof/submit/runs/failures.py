@@ -167,8 +167,10 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     logged = [rank for rank in failed if rank in started]
     first, aborted = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
 
-    node_lost = NODE_LOST in (run.state_file("verdict") or "")
-    lost = "left no exit code, as a node was lost" if node_lost else ""
+    verdict = run.state_file("verdict") or ""
+    lost = "left no exit code, as a node was lost" if NODE_LOST in verdict else ""
+    # Nothing could be written then, as on a full disk that has space again.
+    ended_well = '"exit_code": 0' in verdict
     lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST_NODE_PATTERNS else lost
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
@@ -190,7 +192,9 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return "was not started"
         if lost or full:
             return lost or "left no exit code, as no space was left for it"
-        return f"was ended with rank {culprit}" if culprit is not None else _KILLED_NOTE
+        if culprit is not None:
+            return f"was ended with rank {culprit}"
+        return "left no exit code, though its job ended with 0" if ended_well else _KILLED_NOTE
 
     explained = [
         *([first if first.exception else replace(first, how=aborts.get(first.rank, ""))] if first else []),

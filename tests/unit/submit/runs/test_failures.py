@@ -292,6 +292,15 @@ def test_a_process_that_the_kernel_killed_is_told_of_a_program_that_ended_well(t
     )
 
 
+def test_a_rank_that_could_not_write_its_exit_code_was_not_killed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "logs/rank00000.out").touch()
+    assert str(failed_ranks(run)[0]) == "rank 0: left no exit code (it was killed)"
+    (tmp_path / "state/job_id").write_text("7.pbshost\n")
+    keep_verdict(run, JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0))
+    assert str(failed_ranks(run)[0]) == "rank 0: left no exit code, though its job ended with 0"
+
+
 def test_ranks_that_all_wait_in_nccl_point_at_the_stall(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=2)
     for rank in range(2):
