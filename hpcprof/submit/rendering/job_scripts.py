@@ -153,7 +153,9 @@ def render_array_script(
     pattern = f"/{member_directory(directory, arrays.index_in_path).name}/"
     shared = (arrays.shared,) if arrays.shared else ()
     for member, text in zip(names, job_scripts, strict=True):
-        lines = _directives(text, arrays.mark)
+        # Batch systems read directives up to the first command.
+        head = takewhile(lambda line: not line.strip() or line.startswith("#"), text.split("\n"))
+        lines = [line for line in head if line.startswith(arrays.mark)]
         sets.append(
             [line.replace(member, names[0] if line.startswith(shared) else pattern) for line in lines]
         )
@@ -181,12 +183,6 @@ def check_array_template(file: Path) -> None:
     arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
     scripts = ["#!/bin/bash\n"] * 2
     render_array_script(arrays, scripts, Path("/sweep"), ["hpcprof"], template=file, name=file.name)
-
-
-def _directives(script: str, mark: str) -> list[str]:
-    """Return the directives of a script: batch systems read them up to the first command."""
-    head = takewhile(lambda line: not line.strip() or line.startswith("#"), script.split("\n"))
-    return [line for line in head if line.startswith(mark)]
 
 
 def _difference(first: Sequence[str], other: Sequence[str]) -> str:

@@ -306,7 +306,12 @@ def _counts_gpus(site: Site, job: Job) -> bool:
 
 def _chunk(site: Site, job: Job, select: str) -> list[str]:
     """Return the resources of a chunk, the site's ``select`` first, with an ``mpiprocs`` for each rank."""
-    extra = _asked_resources(job)
+    extra = {"ncpus": str(job.ranks_per_node * job.cpus_per_rank)} if job.cpus_per_rank else {}
+    if job.gpus_per_rank is not None:
+        extra["ngpus"] = str(gpus_per_node(job))
+    if job.mem:
+        extra["mem"] = f"{job.mem.lower()}b"
+    extra |= dict(_pair(part) for part in job.constraint.split(":") if part)
     node_counts: dict[str, int | None] = {}
     if _counts_gpus(site, job):
         extra.pop("ngpus", None)
@@ -318,17 +323,6 @@ def _chunk(site: Site, job: Job, select: str) -> list[str]:
         f"{key}={value}" if value else key
         for key, value in {**resources, **node, **resources, **extra}.items()
     ]
-
-
-def _asked_resources(job: Job) -> dict[str, str]:
-    resources = {}
-    if job.cpus_per_rank:
-        resources["ncpus"] = str(job.ranks_per_node * job.cpus_per_rank)
-    if job.gpus_per_rank is not None:
-        resources["ngpus"] = str(gpus_per_node(job))
-    if job.mem:
-        resources["mem"] = f"{job.mem.lower()}b"
-    return {**resources, **dict(_pair(part) for part in job.constraint.split(":") if part)}
 
 
 def _pair(part: str) -> tuple[str, str]:

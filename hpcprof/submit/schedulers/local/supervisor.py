@@ -63,7 +63,12 @@ def supervise(run: Path, walltime: float) -> JobEnd:
         signal.signal(signal.SIGTERM, cancelled)
         job = None
         try:
-            _wait_for_turn(run)
+            note = run / "state" / BEHIND
+            with suppress(FileNotFoundError):
+                ahead = Path(note.read_text(encoding="utf-8").rstrip("\n"))
+                while not _has_ended(ahead):
+                    time.sleep(_QUEUE_SECONDS)
+                note.unlink()
             job = subprocess.Popen(
                 ["/bin/bash", str(run / "job.sh")],
                 stdin=subprocess.DEVNULL,
@@ -87,16 +92,6 @@ def supervise(run: Path, walltime: float) -> JobEnd:
     _signal(job.pid, signal.SIGKILL)
     end_processes(run)
     return JobEnd(how, job.wait())
-
-
-def _wait_for_turn(run: Path) -> None:
-    """Wait until the run ahead has ended, however it ended, and remove the note that names it."""
-    note = run / "state" / BEHIND
-    with suppress(FileNotFoundError):
-        ahead = Path(note.read_text(encoding="utf-8").rstrip("\n"))
-        while not _has_ended(ahead):
-            time.sleep(_QUEUE_SECONDS)
-        note.unlink()
 
 
 def _has_ended(run: Path) -> bool:
