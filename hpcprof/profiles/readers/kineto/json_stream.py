@@ -115,7 +115,8 @@ class TraceStream:
             ended = not more
             if ended and not text.rstrip().endswith((b"}", b"]")):
                 raise NotATrace("ends in the middle of an event: its writer, or a copy of it, was cut off.")
-            until, after = _end_of_list(text) if ended else _last_event(text)
+            close = text.rfind(b"]")
+            until, after = (max(close, 0), close + 1) if ended else _last_event(text)
             events, tail = self._decode_events(text[:until]), text[after:]
             if not any(events) and not (events and first and ended):
                 batch, tail, ended = _scan(text, first, ended, self._kind)
@@ -173,11 +174,6 @@ def _last_event(text: bytes) -> tuple[int, int]:
         if before.endswith(b",") and (end := before[:-1].rstrip()).endswith(b"}"):
             return max(at - _GAP, 0) + len(end), at
     return 0, 0
-
-
-def _end_of_list(text: bytes) -> tuple[int, int]:
-    at = text.rfind(b"]")
-    return max(at, 0), at + 1
 
 
 def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Batch, bytes, bool]:
