@@ -199,7 +199,7 @@ class Predictor:
     def _updates(self) -> tuple[list[int], list[int]]:
         """Return the computing after all communication that works on all-reduced or on scattered gradients.
 
-        The first takes the same time on any number of ranks, the second as long as a shard is large.
+        The first takes the same time on any number of ranks, the second may take as long as a shard is large.
         """
         unit = self.unit
         needed = ancestors(unit.before, np.flatnonzero(self._talks).tolist())
@@ -324,11 +324,14 @@ class Predictor:
         """Return the factor of computing, if a share of it does not follow the size of a rank."""
         return 1.0 if scaling == "weak" else self._computing(fixed + (1 - fixed) * self.ranks / ranks)
 
-    def _factors(self, ranks: int, scaling: Scaling, fixed: float = 0.0, alike: float = 0.0) -> Floats:
-        """Return the factors of computing; updates follow the size of a rank by the share ``alike``."""
+    def _factors(self, ranks: int, scaling: Scaling, fixed: float = 0.0, doubt: float = 0.0) -> Floats:
+        """Return the factors of computing.
+
+        A share ``doubt`` of replicated updates follows the size of a rank, and of sharded ones the shard.
+        """
         factor = np.full((len(self._ops), 1), self._factor(ranks, scaling, fixed))
-        for keys, own in ((self._replicated, 1.0), (self._sharded, self.ranks / ranks)):
-            factor[keys] += (1 - alike) * (own - factor[keys])
+        factor[self._replicated] = 1 + doubt * (factor[self._replicated] - 1)
+        factor[self._sharded] += doubt * (self.ranks / ranks - factor[self._sharded])
         return factor
 
     def _baselines(self, ranks: int, scaling: Scaling, before: dict[str, float]) -> dict[str, int]:
