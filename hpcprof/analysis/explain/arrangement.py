@@ -17,7 +17,6 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.intervals import HOST_SPREAD
 from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.explain.step_series import drift
@@ -201,9 +200,8 @@ def order_findings(
 
     ``kinds`` has the kind of each step where there are several.
 
-    No finding saves more than a step, which another host may make longer. The most costly come first, then
-    findings of low confidence, and then findings without an estimate. A finding that needs another one for
-    its saving comes after it.
+    No finding saves more than a step. The most costly come first, then findings of low confidence, and then
+    findings without an estimate. A finding that needs another one for its saving comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:
@@ -215,10 +213,9 @@ def order_findings(
         )
         if finding.saving_ns is None or elapsed is None:
             return replace(finding, share_pct=None, kind=kind)
-        longest = round(elapsed * np.exp(HOST_SPREAD))
         low, high = (
-            None if bound is None else min(bound, most)
-            for bound, most in ((finding.saving_low_ns, elapsed), (finding.saving_high_ns, longest))
+            None if bound is None else min(bound, elapsed)
+            for bound in (finding.saving_low_ns, finding.saving_high_ns)
         )
         saving = min(finding.saving_ns, elapsed)
         share = round(100 * saving / elapsed, 3)
