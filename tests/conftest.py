@@ -25,8 +25,8 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
-# A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C, and nohup the end of
-# the terminal.
+# A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C, and
+# nohup the end of the terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
