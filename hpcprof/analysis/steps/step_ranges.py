@@ -1,5 +1,6 @@
 """The steps of a timeline: the ranges that mark them, one after another."""
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -30,8 +31,10 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import shortened
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import named, numbered_rows
 from hpcprof.profiles.timeline import ApiCalls, Ints, MpiCalls, Ranges, StepRange, Timeline, concatenate
+
+_INIT, _FINALIZE = re.compile(r"MPI_Init(?:_thread)?"), re.compile("MPI_Finalize")
 
 OUTSIDE = -1
 """Stands for the step of a moment outside the steps."""
@@ -117,7 +120,8 @@ def steps_of(timeline: Timeline) -> Steps:
 def with_capture_as_step(timeline: Timeline) -> Timeline:
     """Return a timeline with a range over all of its work on the GPU, with its launches, as the only step.
 
-    Without work on a GPU, the step is from the first call of MPI to the last one.
+    Without work on a GPU, the step is from the first call of MPI to the last one, without ``MPI_Init`` and
+    ``MPI_Finalize``.
     """
     start, end = timeline.of_operations("start", "end")
     calls: ApiCalls | MpiCalls = timeline.mpi_calls
@@ -127,6 +131,9 @@ def with_capture_as_step(timeline: Timeline) -> Timeline:
         return timeline
     first = int(np.argmin(calls.start))
     begin, last = min([*start, calls.start[first]]), max([*end, calls.end.max()])
+    if not len(start):
+        begin = calls.end[named(timeline, calls.name, _INIT.fullmatch)].max(initial=begin)
+        last = calls.start[named(timeline, calls.name, _FINALIZE.fullmatch)].min(initial=last)
     values = (begin, last, calls.process[first], calls.thread[first], len(timeline.strings))
     whole = Ranges(*map(np.atleast_1d, values))
     ranges = concatenate(Ranges, (timeline.ranges, whole))

@@ -17,7 +17,7 @@ from hpcprof.analysis.steps.step_detection import (
     common_step_range,
     step_candidates,
 )
-from hpcprof.analysis.steps.step_ranges import no_steps, step_ranges, steps_of
+from hpcprof.analysis.steps.step_ranges import no_steps, step_ranges, steps_of, with_capture_as_step
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.results.collect.step_choice import StoredStepRanges
 from tests.unit.analysis.mpi.programs import Program, receive, send
@@ -273,3 +273,13 @@ def test_calls_that_do_not_repeat_are_no_steps() -> None:
         loop.all(f"MPI_{op}", op, 10 + number)
     assert chosen(loop)[0] == ""
     assert "nor do its calls of MPI repeat a sequence" in no_steps(loop.timelines()[0])
+
+
+def test_a_capture_as_one_step_has_neither_the_start_of_mpi_nor_its_end() -> None:
+    loop = Loop()
+    loop.all("MPI_Barrier", "barrier")
+    for rank in range(2):
+        loop.program.call(rank, "MPI_Finalize", 50, 90)
+    for timeline in loop.timelines().values():
+        step = steps_of(with_capture_as_step(timeline)).ranges
+        assert (step.start.tolist(), step.end.tolist()) == ([-10], [50])
