@@ -36,8 +36,8 @@ def scale_text(
         )
     mesh = ", ".join(f"{name} {size:,}" for name, size in last.mesh.items())
     sentences = [
-        f"Measured on {counted(first.measured_ranks, 'rank')}: {format_ns(first.measured_ns)} a step "
-        f"(mean of all; replayed with an error of {first.replay_error_pct:.1f} %); {first.scaling} scaling.",
+        f"On {counted(first.measured_ranks, 'rank')} a step takes {format_ns(first.measured_ns)}, as explain "
+        f"prices savings (a replay is {abs(first.replay_error_pct):.1f} % off); {first.scaling} scaling.",
         f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_SOURCES[last.network]}.",
     ]
     parts = ", ".join(f"{_words(part).lower()} {format_ns(last.account[f'{part}_ns'])}" for part in _PARTS)

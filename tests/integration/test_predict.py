@@ -24,7 +24,7 @@ def test_a_prediction_is_kept_and_scored(hpcprof: Hpcprof, tmp_path: Path) -> No
     prediction = json.loads(found.stdout)
     assert prediction["step"]["low"] < prediction["step"]["value"] < prediction["step"]["high"]
     text = predict(small, "--ranks", "4,16").stdout
-    assert "Measured on 2 ranks" in text
+    assert "On 2 ranks a step takes" in text
     assert "has been checked yet" in " ".join(text.split())
     assert "no prediction is for" in predict("--check", large, "--scaling", "strong").stderr
     checked = predict("--check", large, "--format", "json")
