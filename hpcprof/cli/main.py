@@ -1,6 +1,7 @@
 """The ``hpcprof`` command: find the subcommand, and turn exceptions into sentences and exit codes."""
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -208,8 +209,8 @@ def _click_sentence(error: click.ClickException) -> str:
             variable = f"{error.param.envvar}: " if source is ParameterSource.ENVIRONMENT else ""
             return f"{variable}{error.message.rstrip('.')}: give another {error.param.opts[0]}."
     sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
-    if is_missing and error.param and error.param.metavar:  # type: ignore[attr-defined]
-        sentence = f"{sentence.rstrip('.')} {error.param.metavar}"  # type: ignore[attr-defined]
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        sentence = f"{sentence.rstrip('.')} {error.param.metavar or ''}".rstrip()
     sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -222,7 +223,8 @@ def _system_sentence(error: OSError) -> str:
         Path.cwd()
     except OSError:
         return "the current directory no longer exists: change to another one."
-    where = f"{error.filename}: " if error.filename else "the output could not be written: "
+    where = "the output could not be written: " if error.errno == errno.ENOSPC else ""
+    where = f"{error.filename}: " if error.filename else where
     return f"{where}{error.strerror or error}."
 
 

@@ -270,7 +270,7 @@ _SINGULAR_VERBS = {
     **{"has": "has", "are": "is", "were": "was", "belong": "belongs", "start": "starts", "run": "runs"},
     **{"launches": "launch", "they_count": "it counts", "their": "its"},
 }
-_PLURAL_VERBS = {verb: verb for verb in _SINGULAR_VERBS} | {"has": "have"}
+_PLURAL_VERBS = {verb: verb.replace("_", " ") for verb in _SINGULAR_VERBS} | {"has": "have"}
 _SENTENCES = {
     LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
     LossKind.FIELD: "{amount} {has} no readable {detail}",

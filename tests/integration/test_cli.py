@@ -207,7 +207,10 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "hpcprof", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert (done.returncode, done.stderr) == (1, "hpcprof: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "hpcprof: the output could not be written: No space left on device.\n",
+    )
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

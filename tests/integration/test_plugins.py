@@ -314,7 +314,7 @@ def test_an_unknown_name_is_answered_with_those_of_other_packages_too(
     assert "Valid: brief, flux, kubernetes, local, lsf, missing, pbs, slurm, tiny." in done.stderr
     done = hpcprof("submit", "--dry-run", "--profiler", "clock", "--", "true")
     assert (
-        "Valid: eztrace, inspector, jax, ncu, none, nsys, rocprofv3, scorep, scorep-preload, seven, "
+        "Valid: auto, eztrace, inspector, jax, ncu, none, nsys, rocprofv3, scorep, scorep-preload, seven, "
         "stopwatch, torch, unitrace." in done.stderr
     )
     schema = json.loads(hpcprof("sites", "schema").stdout)
