@@ -1,4 +1,4 @@
-"""The part of a program that a profiler thread it records, as the recorders of PyTorch and JAX share it."""
+"""The part of a program that a profiler inside it records, as the recorders of PyTorch and JAX share it."""
 
 from __future__ import annotations
 
