@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import combinations
+from pathlib import Path
 
+from hpcprof.common.decode import read_text
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
 from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import script_of
 from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import DEFAULT_SIGNAL, format_walltime, parse_walltime, warning_of
@@ -23,6 +27,12 @@ from hpcprof.submit.sites.files import MPS
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Queue, Required, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
+_OWN_DEVICE = re.compile(
+    r"^[^#\n]*(?:set_device\(|\bdevice\(|[\"']cuda:|device_ids=\[)[^#%\n]*local_?rank[^#%\n]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A line of a script that takes the GPU with the number of the rank on its node."""
+
 _PASSED_OPTION = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
@@ -200,7 +210,7 @@ def remarks(job: Job, site: Site) -> list[str]:
     behind = execution_queue(job, site)
     if behind != job.queue:
         sentences.append(f"queue {job.queue} routes this job to {behind}")
-    sentences += [*launcher_remarks(job, site), *_unknown_steps(job)]
+    sentences += [*launcher_remarks(job, site), *_unknown_steps(job), *_devices_by_rank(job, site)]
     if gpus_are_shared(site, job):
         started = job.options.get(MPS) == "true"
         mps = f"; -o {MPS}=true starts NVIDIA's MPS, without which they take turns" if not started else ""
@@ -224,6 +234,21 @@ def _unknown_steps(job: Job) -> Iterator[str]:
             f"--capture-steps counts the optimizer steps of PyTorch: {profiler.name} records this program "
             f"from its start{marking}"
         )
+
+
+def _devices_by_rank(job: Job, site: Site) -> Iterator[str]:
+    """Yield that a script takes the GPU of its rank's number, where each rank sees its own GPU alone."""
+    script = script_of(job.arguments) if job.workload is None and not job.workers else ""
+    if not (script and site.affinity.devices and job.ranks_per_node > 1 and job.gpus_per_rank in (None, 1)):
+        return
+    with suppress(OSError):
+        text = read_text(Path(job.directory, script))
+        if (line := _OWN_DEVICE.search(text)) and "device_count" not in text:
+            number = text.count("\n", 0, line.start()) + 1
+            yield (
+                f"{script}, line {number}, takes a GPU by LOCAL_RANK, but on {site.name} each rank sees its "
+                "own alone, device 0: take local_rank % torch.cuda.device_count(), or start it by torchrun"
+            )
 
 
 def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:

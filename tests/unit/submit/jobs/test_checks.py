@@ -236,6 +236,34 @@ def test_more_ranks_than_gpus_share_them_with_a_note_on_mps() -> None:
     assert said == ["28 ranks share the 12 GPUs of each node"]
 
 
+@pytest.mark.parametrize(
+    ("line", "changes", "remarked"),
+    [
+        ("torch.cuda.set_device(local_rank)", {}, True),
+        ('device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', {}, True),
+        ('model.to(f"cuda:{args.local_rank}")', {}, True),
+        ("model = DDP(model, device_ids=[local_rank])", {}, True),
+        ("torch.cuda.set_device(local_rank % torch.cuda.device_count())", {}, False),
+        ("# torch.cuda.set_device(local_rank)", {}, False),
+        ("torch.cuda.set_device(0)", {}, False),
+        ("torch.cuda.set_device(local_rank)", {"ranks_per_node": 1}, False),
+        ("torch.cuda.set_device(local_rank)", {"gpus_per_rank": 2, "ranks_per_node": 2}, False),
+        ("torch.cuda.set_device(local_rank)", {"arguments": ["torchrun", "train.py"], "ranks_per_node": None}, False),
+    ],
+)
+def test_a_script_that_takes_the_gpu_of_its_rank_is_told_where_a_rank_sees_one(
+    line: str, changes: dict[str, Any], remarked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"import os, torch\n{line}\n")
+    site = load_site("polaris")
+    polaris = {"account": "a", "queue": "debug", "options": {"filesystems": "home"}, "ranks_per_node": 4}
+    given = {**polaris, "arguments": ["python", "train.py"], **changes}
+    found = [one for one in remarks(make_job(site, **given), site) if "sees its own alone" in one]
+    assert len(found) == remarked
+    assert not found or found[0].startswith("train.py, line 2, takes a GPU by LOCAL_RANK, but on polaris")
+
+
 def test_several_programs_in_one_launch_are_refused() -> None:
     site = load_site("generic-slurm")
     refusal = r"is for several programs.* bash -c 'case \$RANK in"
