@@ -248,7 +248,7 @@ def test_more_ranks_than_gpus_share_them_with_a_note_on_mps() -> None:
         ("torch.cuda.set_device(0)", {}, False),
         ("torch.cuda.set_device(local_rank)", {"ranks_per_node": 1}, False),
         ("torch.cuda.set_device(local_rank)", {"gpus_per_rank": 2, "ranks_per_node": 2}, False),
-        ("torch.cuda.set_device(local_rank)", {"arguments": ["torchrun", "train.py"], "ranks_per_node": None}, False),
+        ("set_device(local_rank)", {"arguments": ["torchrun", "train.py"], "ranks_per_node": None}, False),
     ],
 )
 def test_a_script_that_takes_the_gpu_of_its_rank_is_told_where_a_rank_sees_one(
