@@ -99,7 +99,8 @@ LAUNCHERS: Dict[str, str] = {
     **dict.fromkeys("srun mpirun orterun prterun prun aprun jsrun lrun ibrun torchrun deepspeed".split(), ""),
     **dict.fromkeys("horovodrun composer charmrun upcxx-run".split(), ""),
     "accelerate": "launch",
-    **dict.fromkeys(("flux", "colossalai", "fabric"), "run"),
+    **dict.fromkeys(("flux", "colossalai", "fabric", "lightning", "tune"), "run"),
+    **dict.fromkeys(("axolotl", "llamafactory-cli"), "train"),
     "ray": "start symmetric-run job",
     "dask-mpi": "",
 }

@@ -24,7 +24,10 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import launcher_options
 from hpcprof.submit.sites.model import Site
 
-WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric")
+WORKER_LAUNCHERS = (
+    *("torchrun", "accelerate", "deepspeed", "ray", "composer", "colossalai", "fabric", "lightning", "tune"),
+    *("axolotl", "llamafactory-cli"),
+)
 """Launchers that start the workers of one node, and need all of it."""
 
 BY_RANK = "-- bash -c 'case $RANK in 0) exec ./a ;; *) exec ./b ;; esac'"
