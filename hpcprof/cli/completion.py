@@ -55,17 +55,23 @@ def among(words: tuple[str, ...]) -> Completer:
     return _completer(lambda context, incomplete: words)
 
 
-def _module_offer(module: str, *names: str) -> Offer:
-    """Return an offer of the words in variables or functions of a module, which is imported on request."""
+def _module_offer(module: str, name: str) -> Offer:
+    """Return an offer of the words in a variable or a function of a module, which is imported on request."""
 
     def offer(context: click.Context, incomplete: str) -> Iterable[str]:
-        values = (getattr(import_module(module), name) for name in names)
-        return [word for value in values for word in (value() if callable(value) else value)]
+        words = getattr(import_module(module), name)
+        return list(words() if callable(words) else words)
 
     return offer
 
 
 _sites = _module_offer("hpcprof.submit.sites.files", "site_files")
+
+
+def _analyses(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+
+    return sorted({*ANALYSES, *ACROSS_RUNS})
 
 
 def _store(context: click.Context) -> Store:
@@ -203,9 +209,7 @@ complete_site_options = _completer(_site_options)
 complete_workloads = _completer(_module_offer("hpcprof.workloads.catalogue", "WORKLOADS"))
 complete_profilers = _completer(_profilers)
 complete_profiler_options = _completer(_profiler_options)
-complete_analyses = _completer(
-    _module_offer("hpcprof.analysis.framework.registry", "ANALYSES", "ACROSS_RUNS")
-)
+complete_analyses = _completer(_analyses)
 complete_gates = _completer(_module_offer("hpcprof.analysis.explain.cause", "cause_names"))
 complete_runs = _completer(_runs, "dir")
 complete_baselines = _completer(_baselines)

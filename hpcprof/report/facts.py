@@ -294,11 +294,9 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
         named = [
             f"the lateness of {named_ranks([row['rank'] for row in group], most=_STRAGGLERS)} costs "
             f"{format_ns(row['cost_ns'])} a step, {row['cost_pct']:.1f} % of {format_ns(row['elapsed_ns'])} "
-            f"(judged over {counted(row['steps'], 'step')}{clocks})"
+            f"(judged over {counted(row['steps'], 'step')}{_clocks(row)})"
             for group in groups[:_STRAGGLERS]
             for row in [max(group, key=lambda row: row["uncertainty_ns"] or 0)]
-            for error in [row["uncertainty_ns"]]
-            for clocks in ["" if error is None else f", clocks ± {format_ns(error)}"]
         ]
         more = sum(map(len, groups[_STRAGGLERS:]))
         named += [f"and {more} more"] if more else []
@@ -308,6 +306,11 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
         return cannot_tell
     sentence = f"none among {len(rows):,} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
     return f"{sentence}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else sentence
+
+
+def _clocks(row: Row) -> str:
+    uncertainty = row["uncertainty_ns"]
+    return "" if uncertainty is None else f", clocks ± {format_ns(uncertainty)}"
 
 
 def _most_pct(row: Row) -> float:
