@@ -188,9 +188,9 @@ def test_a_rank_that_failed_stays_until_the_programs_of_the_others_have_ended(
 
 @both
 def test_a_rank_that_starts_after_another_has_failed_ends_too(shell: str, tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / f"state/failed.{STARTED}").write_text("1 3\n")
-    ranks = Ranks(shell, "nsys", tmp_path, FOREVER, "exit 3", NSYS_STARTS="sleep 0.5")
+    failed = f"[ -e {tmp_path}/state/failed.{STARTED} ]"
+    late = f'[ "$PMI_RANK" = 1 ] || {{ until {failed}; do sleep 0.05; done; sleep 0.5; }}'
+    ranks = Ranks(shell, "nsys", tmp_path, FOREVER, "exit 3", NSYS_STARTS=late)
     assert ranks.exit_codes() == [0, 3]
     assert ranks.recorded() == ["143", "3"]
 
