@@ -292,7 +292,7 @@ def _from_kernel_names(
 def _from_host(timeline: Timeline) -> _Collectives:
     calls = timeline.host_collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
-    _, kind = numbered_rows(calls.operation, calls.communicator)
+    _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
     none = np.zeros(len(calls), np.int64)
     return _Collectives(
         operation=object_array(timeline.names(calls.operation)),

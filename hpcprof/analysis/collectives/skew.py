@@ -258,7 +258,7 @@ def find_waiting(matched: Communication) -> Waiting:
         {pair.ranks for pair in matched.pairs},
         matched.problems,
         matched.unpaired,
-        None in {calls.comm_id for calls in matched.collectives} | {pair.comm_id for pair in matched.pairs},
+        any(calls.comm_id is None for calls in matched.collectives),
         matched.exposed,
         matched.missing,
     )

@@ -15,6 +15,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import number_texts, numbered_rows, object_array, rows_by_key
+from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Timeline
 
@@ -22,6 +23,8 @@ NO_OPERATOR = -1
 
 _OUTSIDE_PCT = 10.0
 """Minimum share of the work on the GPU that no operator launched for a sentence."""
+_SHAPE_OPTIONS = {NSYS.name: "nsys --pytorch=autograd-shapes-nvtx", TORCH.name: "record_shapes=True"}
+"""The options of the profilers that can record the shapes of operators."""
 
 
 class Nesting(msgspec.Struct, frozen=True):
@@ -286,11 +289,10 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
         return (
             f"no operator launched {outside:.0f} % of the work on the GPU: graphs did, or calls outside them"
         )
-    if (timeline.operators.dims >= 0).any():
+    option = _SHAPE_OPTIONS.get(timeline.origin.kind)
+    if option is None or (timeline.operators.dims >= 0).any():
         return ""
     missing = "shapes and types and no FLOPs" if shapes else "FLOPs"
-    nsys = timeline.origin.kind == NSYS.name
-    option = "nsys --pytorch=autograd-shapes-nvtx" if nsys else "record_shapes=True"
     return f"{timeline.origin.path.name} has no {missing}: record it with {option}"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.explain.cause import cause_of
 from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.explanation import (
     LEAST_PCT,
@@ -54,8 +55,7 @@ _MOST_NAMES = 4
 _NORMAL_90 = 1.645
 
 _REMEDIES = {
-    Cause.LATE_RANK_GPU: "Give {ranks} as much work as the others (batches of equal length, equal shards); "
-    "if its work is equal, check clocks and temperature of its GPUs.",
+    Cause.LATE_RANK_COMPUTE: cause_of(Cause.LATE_RANK_COMPUTE).remedy,
     Cause.PIPELINE_BUBBLE: "Balance the stages: move layers away from stage {stage}, or use more "
     "microbatches or an interleaved schedule.",
     Cause.EXPOSED_COMMUNICATION: "Overlap {names} with compute, and check the links of {ranks}.",
@@ -295,7 +295,7 @@ def _finding(
     ranks = tuple(sorted(map(int, inside["rank"].unique())))
     stages = sorted({int(stage) for stage in inside["stage"].unique()} - {-1})
     talks = slowdown is None or bool(rows.loc[rows["name"] == names[0], "kind"].isin(COMMUNICATION).all())
-    cause = Cause.EXPOSED_COMMUNICATION if talks else Cause.LATE_RANK_GPU
+    cause = Cause.EXPOSED_COMMUNICATION if talks else Cause.LATE_RANK_COMPUTE
     cause = Cause.PIPELINE_BUBBLE if place == "stage" and not talks else cause
     half = _NORMAL_90 * float(saving.std()) / np.sqrt(len(saving))
     mean = float(saving.mean())

@@ -99,7 +99,9 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
         )
         processes = counted(sum(log.ranks for _, log in logs), "rank")
         longest = format_duration(max(log.run_time_s for _, log in logs))
-        yield f"{processes} in {longest}: {'; '.join(sums)}"
+        jobs = len({log.job_id for _, log in logs})
+        many = f"{jobs} jobs with {processes} in all, each up to" if jobs > 1 else f"{processes} in"
+        yield f"{many} {longest}: {'; '.join(sums)}"
     for outer, inner in (("MPI-IO", "POSIX"), ("DFS", "DAOS")):
         if {outer, inner} <= modules.keys():
             yield f"{outer} calls {inner}, so that bytes and times are in both"

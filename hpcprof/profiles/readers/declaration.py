@@ -222,13 +222,16 @@ _TRACES = {
     "Triton's Proton and Hatchet write it, which hpcprof does not read: proton-viewer shows it",
     rb'"name"\s*:\s*"(?:model_loading_\w+|session_initialization)"': "a profile of ONNX Runtime, "
     f"which hpcprof does not read: {_RECORD_ANEW}",
+    rb'"name"\s*:\s*"NEGOTIATE_[A-Z]+"': "a timeline of Horovod without the ranks' times, which "
+    f"hpcprof does not read: {_RECORD_ANEW}",
     rb'\A\s*\{\s*"timemory"\s*:': "a profile of timemory without times of events, which hpcprof does not "
     "read: Hatchet shows it",
     rb'\A\s*\{\s*"schema"\s*:.*"nodes"\s*:.*"rf_id"': "an execution trace of PyTorch, which has no "
     "times: open the profiler's trace of the same run",
 }
 """Kinds of JSON files by what is in their beginning."""
-_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|\d+)", re.IGNORECASE)
+_COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
+_TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|\d+)")
 _TEXTS = {
     rb"\AHPCTOOLKIT": _HPCTOOLKIT,
     rb"\APERFILE2": "a profile of Linux perf, which hpcprof does not read: perf report shows it",
@@ -255,9 +258,10 @@ _TEXTS = {
 
 def foreign_kind(path: Path) -> str:
     """Return what a file is that no reader takes, and what to do instead; empty if unknown."""
-    if not path.name.lower().endswith((".json", ".json.gz")) or not path.is_file():
-        kind = _FOREIGN.get(path.suffix.lower(), "")
-        if _TEXT_SUFFIX.fullmatch(path.suffix) and path.is_file():
+    suffix = Path(_COMPRESSED.sub("", path.name)).suffix.lower()
+    if suffix != ".json" or not path.is_file():
+        kind = _FOREIGN.get(suffix, "")
+        if _TEXT_SUFFIX.fullmatch(suffix) and path.is_file():
             head = content_of(path, _HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
             kind = next((kind for text, kind in _TEXTS.items() if re.search(text, head, re.MULTILINE)), kind)
         return kind

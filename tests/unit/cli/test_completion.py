@@ -54,7 +54,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["submit", "--profiler", "torch", "--profiler-option", "rec"], ["record_shapes="]),
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),
         (["report", "--analysis", "roof"], ["roofline"]),  # of one run and of several
-        (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu"]),
+        (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu", "late_rank_compute"]),
         (["whatif", "la"], ["last"]),
         (["templates", "export", "job/pbs."], ["job/pbs.sh.j2"]),
         (["container", "stop", "--engine", "p"], ["podman-hpc", "podman"]),

@@ -9,6 +9,7 @@ BUILT_IN: dict[str, str] = {
     "small_kernels": "small_kernels",
     "late_rank_host": "late_rank",
     "late_rank_gpu": "late_rank",
+    "late_rank_compute": "late_rank",
     "serial_section": "serial_section",
     "late_receiver": "messages",
     "wrong_order": "messages",

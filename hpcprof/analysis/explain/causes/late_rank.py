@@ -338,6 +338,17 @@ LATE_RANK_GPU = CauseDeclaration(
     meanwhile="rank",
 )
 
+LATE_RANK_COMPUTE = CauseDeclaration(
+    name="late_rank_compute",
+    title="extra compute",
+    meaning="the other ranks wait for a rank that has more to compute, or computes slower",
+    about="the same in a table of operations, which does not tell what computes",
+    remedy="Give {ranks} as much work as the others (batches of equal length, equal shards); if its work is "
+    "equal, check the clocks and the temperature of what computes.",
+    traits=_TRAITS,
+    column="compute_ns",
+)
+
 EXPERT_IMBALANCE = CauseDeclaration(
     name="expert_imbalance",
     title="imbalance of experts",

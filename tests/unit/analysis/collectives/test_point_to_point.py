@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from hpcprof.analysis.collectives.per_rank import rank_collectives
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.operators.operators import operators
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.over_all_ranks import of_run, point_to_point
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
@@ -76,3 +82,19 @@ def test_without_messages_there_is_no_row_and_a_sentence() -> None:
     assert point_to_point(program.results()).reason == "no rank has sends or receives"
     program.collective("AllReduce")
     assert point_to_point(program.results()).reason == "no rank has sends or receives"
+
+
+def test_messages_of_the_host_are_counted_by_partner_and_a_table_has_no_option_for_shapes(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "timers.csv"
+    rows = [f"1,0,{kind},{kind},{10 * at},5,{peer}" for at, (kind, peer) in enumerate(_MESSAGES)]
+    head = "rank,step,name,kind,start_ns,duration_ns,peer"
+    table.write_text("\n".join([head, "1,0,f,compute,0,9,", *rows]))
+    timeline = read_profile(table)
+    assert isinstance(timeline, Timeline)
+    assert list(rank_collectives(timeline).rows["seq"]) == [0, 0, 1, 0, 1]
+    assert operators(timeline).reason == ""
+
+
+_MESSAGES = [("send", 0), ("send", 2), ("send", 2), ("recv", 0), ("send", 0)]

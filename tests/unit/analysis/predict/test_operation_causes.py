@@ -78,7 +78,7 @@ def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.
     table["duration_ns"] = table["duration_ns"].where(~slow, 2 * table["duration_ns"])
     first = explain_operations(table)[0].findings[0]
     assert (first.cause, first.ranks, first.where) == (
-        Cause.LATE_RANK_GPU,
+        Cause.LATE_RANK_COMPUTE,
         (2,),
         "backward-compute on stage 1",
     )

@@ -99,6 +99,12 @@ def test_what_several_logs_lack_is_said_once_and_bytes_in_two_modules_are_no_sum
     )
 
 
+def test_logs_of_several_jobs_are_not_told_as_one() -> None:
+    logs = [NamedLog(name, log(job_id=job)) for name, job in (("a", 7), ("b", 8), ("c", 8))]
+    reason = darshan_tables(RunLogs(logs))["darshan_files"].reason
+    assert reason.startswith("2 jobs with 6 ranks in all, each up to 20 s: POSIX 0 B read")
+
+
 def test_files_that_are_far_slower_than_others_are_said_with_their_storage_target() -> None:
     records = [record(at, at, 1 << 24, 90.0 if at in (3, 7) else 2.0) for at in range(12)]
     slow = log(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -142,6 +143,9 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ("part.0.parquet", b"PAR1", "no table of operations"),
         ("1.metric-db", b"", "HPCToolkit"),
         ("app-1.pfw", b"[", "DFTracer"),
+        ("app-2.pfw.gz", b"", "DFTracer"),
+        ("stencil.prv.xz", b"", "Extrae"),
+        ("mpi.out.gz", gzip.compress(b"@ mpiP\n"), "mpiP"),
         ("slurm-1.out", b"step 1\n==31== NVPROF is profiling process 31, command: ./a\nstep 2", "nvprof,"),
         ("summary.txt", b"done\n==31== Profiling result:\n Type Time(%)", "nvprof,"),
     ):
@@ -165,6 +169,7 @@ def test_databases_and_tables_of_other_tools_are_named_by_how_they_begin(tmp_pat
         ('{"graph": [{"0": {"data": {"type": "function"}}}]}', "Thicket"),
         ('[\n {\n "children": [{"frame": {"name": "foo0"}, "metrics": {"time (ns)": 8}}]}]', "proton-viewer"),
         ('[{"cat" : "Session","dur" :3,"ts" :1,"ph" : "X","name" :"model_loading_uri"}]', "ONNX Runtime"),
+        ('[\n{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 3, "pid": 1},\n', "timeline of Horovod"),
         (
             '{"traceEvents": [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": '
             '"/device:GPU:0/stream:15 Compute"}}, {"name": "/device:GPU:0"}]}',

@@ -144,6 +144,12 @@ def test_what_is_no_json_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
             read(write(tmp_path, text))
 
 
+@pytest.mark.parametrize("end", ["", ",", ",\n", "\n]"])
+def test_a_list_that_is_the_whole_file_need_not_be_closed(tmp_path: Path, end: str) -> None:
+    timeline = read(write(tmp_path, json.dumps([event(name="aten::mm"), event(name="aten::add")])[:-1] + end))
+    assert timeline.names(timeline.kernels.name) == ["aten::mm", "aten::add"]
+
+
 @pytest.mark.parametrize("cut", [40, 60, 90])
 def test_a_trace_that_ends_in_an_event_was_cut_off(tmp_path: Path, cut: int) -> None:
     text = json.dumps({"traceEvents": [event(name="aten::mm"), event(name="aten::add")]})
