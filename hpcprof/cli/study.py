@@ -118,6 +118,32 @@ def network(request: JobSpec, db: str | None) -> None:
     echo(f"Typical error of the fit: {100 * study.network.error:.0f} %. Kept with the site: {study.path}")
 
 
+@command.command("call-costs", epilog=examples("hpcprof study call-costs --site mycluster"))
+@job_options
+@db_option
+def call_costs(request: JobSpec, db: str | None) -> None:
+    """Measure what Nsight Systems adds to calls of CUDA on a site.
+
+    Four short jobs on one GPU time launches, small copies, allocations, events and synchronizations in loops:
+    alone, twice recorded, and alone again. The costs of the kinds of calls over that of a launch are kept
+    with the site, and the explanations of its runs take the profiler's share out in these ratios. Options of
+    the workload calls go after --.
+    """
+    from hpcprof.cli.tables import show
+    from hpcprof.study.call_costs import run_call_costs
+
+    command_line = typed_command()
+    with WaitingLine() as line:
+        study = run_call_costs(request, db=db, progress=line.show_message, command_line=command_line)
+    weights, rows = study.costs.weights, []
+    for kind, times in study.costs.kinds.items():
+        cost, low, high = times.cost_ns
+        weight = f"{weights[kind]:.2f}" if kind in weights else ""
+        rows.append((times.call, f"{cost:,.0f}", f"{low:,} to {high:,}", weight))
+    show(rows, ["call", "cost ns", "runs", "of a launch"])
+    echo(f"{study.costs.profiler}. Kept with the site: {study.path}")
+
+
 @command.command(
     "roles",
     epilog=examples("hpcprof study roles --world-size 64 --roles 0,16,32,48 -- python train.py"),

@@ -220,7 +220,7 @@ class StudyRuns:
         self.begin(number, job.profiler)
         run = self.submit(site, job)
         self.wait(run)
-        self.collect(run)
+        self.collect(run, profiled=job.profiler != "none")
         return run
 
     @contextmanager

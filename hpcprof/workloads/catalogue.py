@@ -86,6 +86,11 @@ WORKLOADS: dict[str, Workload] = {
             "times of all-reduce, all-gather, reduce-scatter, all-to-all and send (hpcprof study network)",
             "hpcprof.workloads.network",
         ),
+        Workload(
+            "calls",
+            "times of single calls of CUDA's driver (hpcprof study call-costs)",
+            "hpcprof.workloads.calls",
+        ),
     )
 }
 

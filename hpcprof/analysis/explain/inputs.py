@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
@@ -49,6 +49,9 @@ class ExplainInputs:
     """By rank, the GPUs that its profile lists."""
     alone: StepAlone | None = None
     """The elapsed time of a step without the profiler, where it is known."""
+    call_weights: Mapping[str, float] = field(default_factory=dict)
+    """Costs of the profiler by the kind of a call, over that of the launch of a kernel, as measured on the
+    site: the names of `CallKind` in small letters, and ``graph`` for the launch of a CUDA graph."""
     as_recorded: bool = False
     """True to leave the profiler's share in."""
 

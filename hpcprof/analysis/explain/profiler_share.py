@@ -4,7 +4,8 @@ A profiler slows the calls of the host. Steps alone, without the profiler, are k
 them. Then
 
 1. the cost of a launch is the one with which a replay takes as long as a step alone (bisection); other calls
-   cost less, in the ratios of `WEIGHTS`, also those that the graph leaves out;
+   cost less, also those that the graph leaves out, in ratios of the site (``hpcprof study call-costs``) or
+   the typical ones (`WEIGHTS`);
 2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
 
 Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`, or less where launches take
@@ -12,7 +13,7 @@ less time than there (`typical_launch`). The run is replayed without the larger 
 it gains in any case. Findings about the speed of the host itself leave out `_OTHER_HOST` times that end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -106,10 +107,15 @@ def profiler_share(
         return float(np.average(steps, weights=None if weights is None else weights[: len(steps)]))
 
     removals = Removals(replay)
+    weights_of_calls = _weights(replay.graph, inputs.call_weights)
+
+    def quicker(cost_ns: int) -> Times:
+        costs = np.rint(weights_of_calls.with_others * cost_ns).astype(np.int64)
+        return removals.quicker_calls(replay.measured, costs)
 
     @cache
     def time_at(cost_ns: int) -> float:
-        return time(replay.moments(_quicker(removals, cost_ns)))
+        return time(replay.moments(quicker(cost_ns)))
 
     scale = time(replay.graph.observed) / elapsed if elapsed else 1.0
     alone = inputs.alone
@@ -122,9 +128,9 @@ def profiler_share(
         launch = typical_launch(removals, built.profiler)
         if launch is None or inputs.as_recorded:
             return ProfilerShare(replay, measured, scale=scale, doubts=doubts)
-        costs = _by_call(replay, (sum(launch) // 2, *launch), TYPICAL)
+        costs = _by_call(replay.graph, weights_of_calls, (sum(launch) // 2, *launch), TYPICAL)
         costly = round(_OTHER_HOST * launch[1])
-        least_taken, most_taken, more_taken = (_quicker(removals, cost) for cost in (*launch, costly))
+        least_taken, most_taken, more_taken = (quicker(cost) for cost in (*launch, costly))
         without = replay.without_profiler(most_taken)
         if measured is None:
             least, most = (round(wall / scale) for wall in (time(without.unchanged), time_at(launch[0])))
@@ -133,8 +139,8 @@ def profiler_share(
         return ProfilerShare(without, measured, costs, scale, slower, faster, doubts)
     ends = (measured.value * scale, measured.high * scale, measured.low * scale)
     cost, low, high = (_launch_cost(removals, each, time_at) for each in ends)
-    costs = _by_call(replay, (cost, low, high), measured.source)
-    return ProfilerShare(replay.without_profiler(_quicker(removals, cost)), measured, costs, scale)
+    costs = _by_call(replay.graph, weights_of_calls, (cost, low, high), measured.source)
+    return ProfilerShare(replay.without_profiler(quicker(cost)), measured, costs, scale)
 
 
 def _of_other_steps(alone: StepAlone | None, least_ns: float) -> tuple[NotJudged, ...]:
@@ -195,19 +201,22 @@ def typical_launch(removals: Removals, profiler: str) -> tuple[int, int] | None:
     return low, high
 
 
-def _call_costs(replay: Replay, cost_ns: int) -> Ints:
-    """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``.
+@dataclass(frozen=True)
+class _CallWeights:
+    """Costs of calls over that of a launch: each call of the graph, shape (calls,), and those left out."""
 
-    It includes the time of earlier calls that the graph leaves out.
-    """
-    other_calls = WEIGHTS[CallKind.OTHER] * replay.graph.calls.others
-    costs: Ints = np.rint((_weights(replay) + other_calls) * cost_ns).astype(np.int64)
-    return costs
+    each: Floats
+    other: float
+    with_others: Floats
+    """The weight of each call with the earlier calls that the graph leaves out."""
 
 
-def _weights(replay: Replay) -> Floats:
-    by_kind = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])[replay.graph.calls.kind]
-    return np.where(_launches_graph(replay.graph), _OF_GRAPH, by_kind)
+def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
+    by_kind = np.array([measured.get(kind.name.lower(), WEIGHTS.get(kind, 0.0)) for kind in CallKind])
+    graph_weight = measured.get("graph", _OF_GRAPH)
+    each = np.where(_launches_graph(graph), graph_weight, by_kind[graph.calls.kind])
+    other = float(by_kind[CallKind.OTHER])
+    return _CallWeights(each, other, each + other * graph.calls.others)
 
 
 def _launches_graph(graph: RunGraph) -> Mask:
@@ -215,26 +224,23 @@ def _launches_graph(graph: RunGraph) -> Mask:
     return graph.is_named(graph.calls.name, lambda name: "GraphLaunch" in name)
 
 
-def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
+def _by_call(
+    graph: RunGraph, weights: _CallWeights, launch: tuple[int, int, int], source: str
+) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.
 
     ``launch`` is the cost of a launch in ns with its interval.
     """
-    graph = replay.graph
-    weight, name = _weights(replay), graph.calls.name
+    weight, name = weights.each, graph.calls.name
     named = [(number, name == number) for number in np.unique(name[weight > 0]).tolist()]
     counts = [
         (graph.names[number], int(is_named.sum()), float(weight[is_named].mean()))
         for number, is_named in named
     ]
-    counts.append((_OTHER_CALLS, int(graph.calls.others.sum()), WEIGHTS[CallKind.OTHER]))
+    counts.append((_OTHER_CALLS, int(graph.calls.others.sum()), weights.other))
     rows = []
     for call, count, share in counts if counts[-1][1] else counts[:-1]:
         calls = round(count / graph.steps / len(graph.ranks), 1)
         value, low, high = (max(0, round(share * each)) for each in launch)
         rows.append(CallCost(call, calls, value, low, high, source))
     return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
-
-
-def _quicker(removals: Removals, cost_ns: int) -> Times:
-    return removals.quicker_calls(removals.replay.measured, _call_costs(removals.replay, cost_ns))

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.analysis.predict.network import Network, Sample, Segment, fit_segments
-from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json
-from hpcprof.common.errors import HpcprofError
-from hpcprof.common.paths import user_config
+from hpcprof.results.ask.site_measurements import keep_measurement, kept_measurement
+
+_KIND = "network"
 
 
 class SiteNetwork(msgspec.Struct, frozen=True):
@@ -46,10 +45,7 @@ def fit_network(site: str, run: str, ranks_per_node: int, samples: Sequence[Samp
 
 def keep_network(network: SiteNetwork) -> Path:
     """Write the network of a site, instead of an earlier one; return the file."""
-    path = _file(network.site)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(network)).decode() + "\n")
-    return path
+    return keep_measurement(network.site, _KIND, network)
 
 
 def network_of_site(site: str) -> Network | None:
@@ -57,14 +53,5 @@ def network_of_site(site: str) -> Network | None:
 
     Raises HpcprofError if its file cannot be read.
     """
-    path = _file(site)
-    try:
-        return from_json(path.read_bytes(), SiteNetwork).model()
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise HpcprofError(f"{path} cannot be read: {error}.") from None
-
-
-def _file(site: str) -> Path:
-    return user_config() / "sites" / f"{Path(site).name}.network.json"
+    measured = kept_measurement(site, _KIND, SiteNetwork)
+    return measured.model() if measured else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
 
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.profiles.timeline import Gpu, Timeline
+    from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.step_time import StepTime
 
 _PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
@@ -439,7 +440,15 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
         arrivals=communication.arrivals,
         world_size=max(_world_size(run), communication.size, (stored.ranks if stored else None) or 0),
         gpus=_gpus(run, store),
+        call_weights=_call_weights(run, profiles.values()),
     )
+
+
+def _call_weights(run: Run, profiles: Iterable[ProfileRow]) -> Mapping[str, float]:
+    from hpcprof.results.ask.call_costs import call_weights
+
+    versions = (profile.profiler_version for profile in profiles)
+    return call_weights(run.manifest.site.name, versions) if run.manifest else {}
 
 
 def _world_size(run: Run) -> int:

@@ -45,7 +45,10 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         ([*POLARIS, "-o", ""], ["python=", "filesystems=", "mps="]),
         ([*POLARIS, "-o", "filesystems="], ["filesystems=home", "filesystems=eagle"]),
         ([*POLARIS, "-o", "filesystems=home:"], ["filesystems=home:eagle"]),
-        (["submit", "--workload", ""], ["sequence-parallel", "sequence-parallel-jax", "ddp", "network"]),
+        (
+            ["submit", "--workload", ""],
+            ["sequence-parallel", "sequence-parallel-jax", "ddp", "network", "calls"],
+        ),
         (["sweep", "--profiler", "n"], ["none", "nsys", "ncu"]),
         (
             ["submit", "--site", "lumi", "--profiler", ""],

@@ -190,6 +190,17 @@ def test_calls_that_the_graph_leaves_out_cost_the_profiler_too() -> None:
     assert (round(queries.calls_per_step), queries.low_ns) == (800, 1.5 * US)
 
 
+def test_ratios_that_were_measured_on_the_site_count_instead_of_typical_ones() -> None:
+    inputs = inputs_of(simulate([loop(cost=BY_PROFILER)], STEPS))
+    measured = replace(inputs, call_weights={"launch": 1.0, "wait": 0.9})
+    typical, of_site = (
+        {cost.call: cost for cost in explain_run(one)[0].step.profiler_cost} for one in (inputs, measured)
+    )
+    (wait,) = (call for call in typical if "Synchronize" in call)
+    assert typical["cudaLaunchKernel"] == of_site["cudaLaunchKernel"]
+    assert of_site[wait].high_ns == pytest.approx(3 * typical[wait].high_ns, rel=1e-3)
+
+
 def test_the_other_end_of_a_saving_is_where_calls_cost_the_least() -> None:
     inputs = inputs_of(simulate([loop(Host(2 * MS), cost=BY_PROFILER)], STEPS))
     built = replayable(inputs)

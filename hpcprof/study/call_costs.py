@@ -1,0 +1,88 @@
+"""The study of the costs of Nsight Systems for single calls of CUDA on a site."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+from hpcprof.workloads.calls.options import OUTPUT
+
+if TYPE_CHECKING:  # the command's help needs none of these
+    from hpcprof.results.ask.call_costs import SiteCallCosts
+    from hpcprof.runs.directory import Run
+    from hpcprof.submit.jobs.job import JobSpec
+
+_WORKLOAD = "calls"
+_PROFILERS = ("none", "nsys", "nsys", "none")
+
+
+@dataclass(frozen=True)
+class CallCostStudy:
+    """A complete study of calls: its runs, the costs, and the file that keeps them."""
+
+    runs: tuple[Run, ...]
+    costs: SiteCallCosts
+    path: Path
+
+
+def run_call_costs(
+    request: JobSpec,
+    *,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> CallCostStudy:
+    """Time single calls alone, twice recorded and alone again, as ``hpcprof study call-costs`` does.
+
+    Parameters
+    ----------
+    request : JobSpec
+        The job: its site, on one rank. Its program holds options of the workload ``calls``.
+    db, progress, command_line
+        As for `run_slowdown`.
+
+    Raises
+    ------
+    UsageError
+        If the request is wrong; then nothing is submitted.
+    HpcprofError
+        If a run fails, or its table cannot be read.
+    """
+    from hpcprof.results.ask.call_costs import CallTimes, SiteCallCosts, keep_call_costs
+    from hpcprof.submit.jobs.request import resolve
+
+    request = without_profiler(request)
+    if request.workload not in (None, _WORKLOAD):
+        raise UsageError(f"--workload {request.workload}: the study runs its own workload, {_WORKLOAD}.")
+    request = replace(request, workload=_WORKLOAD)
+    jobs = [resolve(replace(request, profiler=profiler)) for profiler in _PROFILERS]
+    store = prepared_store(db, request.runs_dir)
+    study = StudyRuns(len(jobs), store, request.runs_dir, request.template, progress, command_line)
+    with study.cancelled_on_interrupt():
+        runs = tuple(study.make(number, site, job) for number, (site, job) in enumerate(jobs, 1))
+    tables = [read_calls(run.path / OUTPUT) for run in runs]
+    first, second, third, last = ({kind: ns for kind, (_, ns) in table.items()} for table in tables)
+    kinds = {
+        kind: CallTimes(call, (first[kind], last[kind]), (second[kind], third[kind]))
+        for kind, (call, _) in tables[0].items()
+    }
+    version = store.profiles(runs[1].id)[0].profiler_version or ""
+    costs = SiteCallCosts(jobs[0][0].name, tuple(run.id for run in runs), version, kinds)
+    return CallCostStudy(runs, costs, keep_call_costs(costs))
+
+
+def read_calls(path: Path) -> dict[str, tuple[str, int]]:
+    """Return the call of each kind with its time in ns, from a table of the workload ``calls``.
+
+    Raises HpcprofError if it is missing or damaged.
+    """
+    try:
+        with path.open(newline="") as file:
+            return {row["kind"]: (row["call"], int(row["ns"])) for row in csv.DictReader(file)}
+    except (OSError, KeyError, ValueError) as error:
+        raise HpcprofError(f"{path} cannot be read: {error}.") from None

@@ -1,0 +1,1 @@
+"""The workload ``calls``: times of single calls of CUDA's driver."""

@@ -1,0 +1,31 @@
+"""The options of the workload ``calls``, parsed on the submit side and on the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcprof.common.errors import UsageError
+from hpcprof.workloads.arguments import Options, WorkloadParser, option
+
+OUTPUT = "calls.csv"
+"""The table in the run's folder: kind, call, ns (the median of the rounds)."""
+
+
+@dataclass(frozen=True)
+class Parameters(Options):
+    """How often calls are timed."""
+
+    rounds: int = option(60, "timed rounds of each call", minimum=1)
+
+    def validate(self, world_size: int) -> None:
+        """Raise `UsageError` for several ranks, which would disturb each other."""
+        if world_size > 1:
+            raise UsageError("calls: calls are timed on one rank.")
+
+
+def parse(arguments: Sequence[str]) -> Parameters:
+    """Parse the arguments of the workload; `InformationRequested` for ``--help``."""
+    parser = WorkloadParser("calls", "Time single calls of CUDA's driver in loops.", Parameters)
+    parser.add()
+    return Parameters(**parser.given(arguments))

@@ -1,0 +1,71 @@
+"""Times of calls of CUDA's driver, with a driver that does nothing, and one that fails."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.workloads.calls import benchmark
+from hpcprof.workloads.calls.benchmark import Driver, time_calls
+from hpcprof.workloads.calls.options import parse
+
+
+class Library:
+    """A driver whose functions return 0, or the status that they are given."""
+
+    def __init__(self, **failing: int) -> None:
+        self.failing, self.called = failing, dict[str, int]()
+
+    def __getattr__(self, name: str) -> Any:
+        def function(*_: object) -> int:
+            self.called[name] = self.called.get(name, 0) + 1
+            return self.failing.get(name, 0)
+
+        return function
+
+
+def test_each_kind_of_call_is_timed_in_each_round_and_what_is_allocated_is_freed() -> None:
+    library: Any = Library()
+    rows = time_calls(Driver(library), rounds=2)
+    kinds = ["launch", "copy", "wait", "record", "stream_wait", "other", "graph", "allocate", "free"]
+    assert [kind for kind, *_ in rows] == kinds
+    assert all(ns >= 0 for _, _, ns in rows)
+    assert library.called["cuMemcpyHtoDAsync_v2"] == 12 * 200
+    # One allocation more is the target of the copies.
+    assert library.called["cuMemAlloc_v2"] - 1 == library.called["cuMemFree_v2"] == 12 * 20
+
+
+def test_a_driver_without_a_gpu_is_named_with_its_error() -> None:
+    library: Any = Library(cuInit=100)
+    with pytest.raises(HpcprofError, match="cuInit of CUDA's driver fails with error 100"):
+        Driver(library)
+
+
+def test_a_node_without_the_driver_has_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(benchmark, "_LIBRARY", "libnowhere.so")
+    assert benchmark.run(parse([])) == 1
+    assert capsys.readouterr().err.startswith(
+        "The workload calls needs an NVIDIA GPU and its driver: libnowhere.so"
+    )
+    assert benchmark.run(UsageError("calls: calls are timed on one rank.")) == 1
+
+
+def test_the_table_is_written_into_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _: Library())
+    monkeypatch.setenv("HPCPROF_RUN_DIR", str(tmp_path))
+    assert benchmark.run(parse(["--rounds", "1"])) == 0
+    with (tmp_path / "calls.csv").open(newline="") as file:
+        assert [row["kind"] for row in csv.DictReader(file)][:2] == ["launch", "copy"]
+
+
+def test_several_ranks_are_refused() -> None:
+    with pytest.raises(UsageError, match="on one rank"):
+        parse([]).validate(2)
