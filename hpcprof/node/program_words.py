@@ -176,7 +176,7 @@ def _commands(words: List[str], scene: _Scene) -> Iterator[Command]:
     name, arguments, scene = command.name, command.words[1:], scene._replace(depth=scene.depth + 1)
     runner = RUNNERS.get(name)
     if runner is not None:
-        inner = _words_run_by(name, runner, arguments)
+        inner = words_run_by(name, runner, arguments)
         started = (*scene.before, *words[: len(words) - len(inner)])
         if inner and inner[0].endswith(".py"):
             inner = ["python", *inner]
@@ -205,7 +205,8 @@ def _starts_program(word: str, folder: str) -> bool:
     return PYTHON.fullmatch(os.path.basename(word)) is not None or ("/" in word and bool(_file(word, folder)))
 
 
-def _words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
+def words_run_by(name: str, runner: Runner, arguments: List[str]) -> List[str]:
+    """Return the command that a runner, called by a name with arguments, runs; empty if it runs none."""
     words, operands = list(arguments), runner.words
     valued, subcommands = runner.valued.split(), runner.subcommands.split()
     if subcommands:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from hpcprof.common.decode import read_text
-from hpcprof.node.program_words import MODULES, PYTHON, SHELL, VALUE_OPTIONS
+from hpcprof.node.program_words import MODULES, PYTHON, RUNNERS, SHELL, VALUE_OPTIONS, words_run_by
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 JAX_MODULES = {"jax", "flax", "optax", "equinox", "haiku"}
@@ -25,16 +25,16 @@ _OPTIONS_WITHOUT_VALUE = {
 def default_job_name(command: Sequence[str]) -> str:
     """Return the name of a job that runs ``command``: the name of its script, without suffix.
 
-    Interpreters, torchrun and their options are skipped: ``python3 -u train.py --lr 1`` is ``train``, and
-    ``python -m package.module`` is ``module``. Code on the command line (``bash -c``) has no name of its own;
-    the job gets that of the interpreter.
+    Runners (``env``, ``uv run``), interpreters, torchrun and their options are skipped: ``python3 -u train.py
+    --lr 1`` is ``train``, and ``python -m package.module`` is ``module``. Code on the command line
+    (``bash -c``) has no name of its own; the job gets that of the interpreter.
     """
-    return _file_name(_script_command(command)[0]) or "job"
+    return _file_name(_script_command(_behind_runners(command))[0]) or "job"
 
 
 def command_options(command: Sequence[str]) -> dict[str, str]:
     """Return a command's options by name, ``yes`` for flags; other words are ``argument 1`` and so on."""
-    words = list(_script_command(command)[1:])
+    words = list(_script_command(_behind_runners(command))[1:])
     options: dict[str, str] = {}
     position = 0
     while words:
@@ -74,6 +74,12 @@ def imported_modules(command: Sequence[str], folder: str) -> set[str]:
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and not re.fullmatch(r"-\.?\d.*", word)
+
+
+def _behind_runners(command: Sequence[str]) -> Sequence[str]:
+    runner = RUNNERS.get(name := PurePath(command[0]).name)
+    inner = words_run_by(name, runner, list(command[1:])) if runner else []
+    return _behind_runners(inner) if inner else command
 
 
 def _script_command(command: Sequence[str]) -> Sequence[str]:

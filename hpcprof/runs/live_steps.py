@@ -26,9 +26,9 @@ _CLOCKS_APART_SECONDS = 60.0
 _MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
 """The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
 
-_TREND_PCT, _FEWEST_LINES = 5.0, 5
-"""Minimum relative change, and minimum number of lines, for the sentence that steps take longer than at the
-start."""
+_TREND_PCT, _FEWEST_LINES, _FEWEST_STEPS = 5.0, 5, 3
+"""Minimum relative change, number of lines, and number of steps at the start, for the sentence that steps
+take longer than at the start. The median of fewer steps may be of one in which the job was suspended."""
 
 _SLOW_FACTOR = 3
 """A step is slow from this multiple of the median on."""
@@ -195,7 +195,7 @@ def _trend(run: Run) -> str:
     if first and last and last[0].step <= first[-1].step:
         unique_lines = sorted({*first, *last}, key=lambda line: line.step)
         first, last = unique_lines[: len(unique_lines) // 2], unique_lines[len(unique_lines) // 2 :]
-    if len(first) + len(last) < _FEWEST_LINES or len(first) < 2:
+    if len(first) + len(last) < _FEWEST_LINES or sum(line.steps for line in first[1:]) < _FEWEST_STEPS:
         return ""
     change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
     direction = "slower" if change > 0 else "faster"

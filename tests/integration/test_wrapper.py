@@ -898,6 +898,46 @@ def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Pat
     ]
 
 
+def test_ranks_of_flux_are_in_no_step_of_the_slurm_that_started_it(tmp_path: Path) -> None:
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", "env | grep ^SLURM_"])
+    step = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_TASKS_PER_NODE": "1",
+        "SLURM_CONF": "/etc/slurm",
+    }
+    launch = ["env", "FLUX_TASK_RANK=0", "FLUX_JOB_SIZE=1"]
+    assert start_job(tmp_path, asked, launch, launcher="flux", **step).wait() == 0
+    assert (tmp_path / "logs/rank00000.out").read_text() == "SLURM_CONF=/etc/slurm\n"
+
+
+def test_an_error_of_a_function_that_succeeds_is_noted(tmp_path: Path) -> None:
+    setup = [
+        "module() { echo \"ERROR: Unable to locate a modulefile for '$2'\" >&2; }",
+        "conda() { echo 'EnvironmentNameNotFound: Could not find conda environment: env' >&2; }",
+        "ml() { echo 'Lmod has detected the following error: unknown' >&2; return ${1-0}; }",
+        "module load nosuch && conda activate env",
+        "ml",
+        "ml 7",
+        f". {tmp_path}/modules",
+        "hello() { echo 'the ERRORS of last week: none' >&2; }",
+        "hello",
+        "sh -c 'echo ERROR: a warning of pip >&2'",
+        "module load last",
+    ]
+    (tmp_path / "modules").write_text("module load inner\ntrue\n")
+    site = msgspec.structs.replace(load_site("local"), setup=setup)
+    assert prepared(tmp_path / "run", site, "exit 3") == 3
+    assert (tmp_path / "run/state/setup_failed").read_text().splitlines() == [
+        "module load nosuch failed: ERROR: Unable to locate a modulefile for 'nosuch'",
+        "conda activate env failed: EnvironmentNameNotFound: Could not find conda environment: env",
+        "ml failed: Lmod has detected the following error: unknown",
+        "ml 7 failed: Lmod has detected the following error: unknown",
+        f". {tmp_path}/modules failed: ERROR: Unable to locate a modulefile for 'inner'",
+        "module load last failed: ERROR: Unable to locate a modulefile for 'last'",
+    ]
+
+
 SAVES = """
 import os, signal, sys, time
 got = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.node.program_words import PYTHON, find_mpi, library_beside
 from hpcprof.runs.job import Job
@@ -160,6 +161,9 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             raise UsageError(f"{program}: there is no such file{where}.")
         if file.is_file() and not os.access(file, os.X_OK):
             raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
+        if file.suffix == ".py" and file.is_file() and not _has_interpreter(file):
+            sentence = f"{program} has no first line such as #!/usr/bin/env python3"
+            raise UsageError(f"{sentence}, so that a shell would run it: add one, or write python {program}.")
     elif path is not None and shutil.which(program, path=path) is None:
         if file.is_file():
             advice = f"; write ./{program}, or name what runs it, as in python {program}"
@@ -170,6 +174,11 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
     for name, text in scripts_of(job):
         if text.partition("\n")[0].endswith("\r"):
             raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
+
+
+def _has_interpreter(file: Path) -> bool:
+    with open_regular(file) as script:
+        return script.read(2) in (b"#!", b"PK")  # a zipped application begins with PK
 
 
 def _check_built_in(job: Job) -> None:

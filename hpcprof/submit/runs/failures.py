@@ -296,21 +296,30 @@ def _job_errors(run: Run) -> list[str]:
     return tail(run.path / "logs" / "job.err", _JOB_ERRORS)
 
 
-def launch_failure(run: Run) -> str:
-    """Return why no rank of a job was started, as a sentence; empty if some were, or job.sh did not start."""
-    if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes() or _started_ranks(run):
+def launch_failure(run: Run, *, running: bool = False) -> str:
+    """Return why no rank of a job was started, as a sentence; empty if some were, or job.sh did not start.
+
+    The launcher of a ``running`` job may wait for ranks for ever: a known error tells why some are missing.
+    """
+    if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes():
         return ""
+    started, ranks = len(_started_ranks(run)), run.manifest.job.ranks
+    if started >= (ranks if running else 1):
+        return ""
+    which = f"{ranks - started} of {ranks} ranks were not started" if started else "no rank was started"
     lines = [line.strip() for line in _launcher_errors(run) if line.strip(" \n-=*")]
     launcher = run.state_file("launcher") or ""
-    which = f"; {Path(launcher).name} is {launcher}" if Path(launcher).name.startswith("mpi") else ""
+    path = f"; {Path(launcher).name} is {launcher}" if Path(launcher).name.startswith("mpi") else ""
     causes = {line: find_cause("launch", line) for line in lines}
     for name in (pattern.name for pattern in patterns() if pattern.where == "launch"):
         for line, cause in causes.items():
             if cause is not None and cause.name == name:
-                return f"no rank was started: {cause.meaning} ({line.rstrip('.')}){which}"
+                return f"{which}: {cause.meaning} ({line.rstrip('.')}){path}"
+    if running:
+        return ""
     # Launchers may warn first; then the first line has the cause, before how each of their parts ended.
     telling = next(filter(_ERROR.search, lines), lines[0] if lines else "")
-    return f"no rank was started{': ' * bool(telling)}{telling.rstrip('.')}{which}"
+    return f"{which}{': ' * bool(telling)}{telling.rstrip('.')}{path}"
 
 
 def _launcher_errors(run: Run) -> list[str]:
@@ -372,13 +381,14 @@ def describe_status(run: Run, status: JobStatus) -> str:
         return "; ".join(filter(None, (status.reason, *warnings_of_completed(run))))
     failure: RankFailure | None = None
     stalled, has_failed = "", status.state is JobState.FAILED
-    if status.state is JobState.RUNNING:
+    running = status.state is JobState.RUNNING
+    if running:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
             noted = [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
             failure = _culprit_first(run, [failure, *_failed_workers(run, noted)])[0]
         stalled = _waits_for_leftovers(run)
-    unstarted = launch_failure(run) if has_failed else ""
+    unstarted = launch_failure(run, running=running) if has_failed or running else ""
     if has_failed and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:

@@ -7,12 +7,13 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.plugins import SCHEDULERS, load_plugin, plugin_names
 from hpcprof.submit.schedulers.scheduler import Scheduler
 
-# By text, so that a command imports only the scheduler of its site.
+# By text, so that a command imports only the scheduler of its site. An instance of Flux may run within a job
+# of another scheduler: Flux comes first, as a shell in both is in its job.
 BUILT_IN = {
     "local": "hpcprof.submit.schedulers.local.scheduler:LocalScheduler",
+    "flux": "hpcprof.submit.schedulers.flux:FluxScheduler",
     "slurm": "hpcprof.submit.schedulers.slurm:SlurmScheduler",
     "pbs": "hpcprof.submit.schedulers.pbs:PbsScheduler",
-    "flux": "hpcprof.submit.schedulers.flux:FluxScheduler",
     "lsf": "hpcprof.submit.schedulers.lsf:LsfScheduler",
     "kubernetes": "hpcprof.submit.schedulers.kubernetes.scheduler:KubernetesScheduler",
 }

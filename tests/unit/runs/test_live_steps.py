@@ -199,6 +199,17 @@ def test_steps_that_became_slower_are_told(run: Run) -> None:
     )
 
 
+def test_a_step_in_which_the_job_was_suspended_is_no_start_that_was_slower(run: Run) -> None:
+    for count in range(2, 9):
+        walls = [1000, 1000, 16000, *[1000] * count]
+        noted = [
+            {"time": STARTED + n, "step": n, "steps": 1, "wall_ns": w * MS, "max_ns": w * MS}
+            for n, w in enumerate(walls)
+        ]
+        _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in noted))
+        assert "at the start" not in describe_live_steps(run, STARTED + len(walls))
+
+
 def test_the_noted_steps_are_those_of_the_slowest_of_some_ranks(run: Run) -> None:
     for rank in range(40):
         _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=7 if rank == 20 else 6))

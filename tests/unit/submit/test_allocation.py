@@ -32,8 +32,11 @@ def test_a_run_has_all_nodes_of_the_allocation_and_needs_neither_queue_nor_accou
 def test_an_instance_that_flux_start_made_is_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLUX_URI", "local:///tmp/flux-x/local-0")
     monkeypatch.setattr(type(find_scheduler("flux")), "allocated_nodes", lambda *_: 2)
-    site, spec = within_allocation(JobSpec(("true",), site="generic-flux"))
-    assert (site.name, spec.nodes) == ("generic-flux", 2)
+    # That Slurm started the instance makes no difference.
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for name in ("generic-flux", None):
+        site, spec = within_allocation(JobSpec(("true",), site=name))
+        assert (site.name, spec.nodes) == ("generic-flux", 2)
 
 
 @pytest.mark.usefixtures("_salloc")

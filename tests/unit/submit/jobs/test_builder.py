@@ -45,7 +45,7 @@ def test_a_sequence_that_ranks_do_not_divide_is_refused_with_the_nearest_valid_l
 
 
 def test_a_job_without_a_name_is_named_by_what_it_runs() -> None:
-    assert make_job(LOCAL, arguments=["/usr/bin/env", "true"]).name == "env"
+    assert make_job(LOCAL, arguments=["/usr/bin/env", "true"]).name == "true"
     assert make_job(LOCAL, workload="sequence-parallel").name == "sequence-parallel"
 
 

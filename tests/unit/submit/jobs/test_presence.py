@@ -23,6 +23,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (commands / name).write_text("#!/bin/sh\n")
         (commands / name).chmod(0o755)
     (tmp_path / "train.py").touch()
+    (tmp_path / "plain.py").write_text("import torch\n")
+    (tmp_path / "plain.py").chmod(0o755)
     monkeypatch.setenv("PATH", str(commands))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -40,6 +42,7 @@ def check(*program: str, site: str = "generic-slurm", profiler: str = "none", **
         ("no-such-solver", r"no-such-solver is not on the PATH; if only the nodes have it, name its folder"),
         ("train.py", r"train.py is not on the PATH; write \./train.py, or name what runs it"),
         ("./train.py", r"\./train.py is not executable"),
+        ("./plain.py", r"\./plain.py has no first line such as #!/usr/bin/env python3, so .* write python "),
         ("./solver", r"\./solver: there is no such file in "),
         ("python -u tarin.py --lr 1", r"tarin.py: there is no such file in "),
         ("torchrun --nproc-per-node 2 tarin.py", r"tarin.py: there is no such file in "),

@@ -424,6 +424,20 @@ def test_a_launcher_that_starts_no_rank_is_said_to_have_failed_and_no_rank_was_k
     assert describe_failure(run, FAILED)[1] == f"no rank was started: {reason}"
 
 
+def test_a_launcher_that_waits_for_a_rank_it_cannot_start_is_told_while_it_waits(tmp_path: Path) -> None:
+    run, running = make_run(tmp_path, ranks=4), JobStatus(JobState.RUNNING, "")
+    errors = tmp_path / "logs/job.err"
+    errors.write_text("srun: error: a warning\n")
+    assert not describe_status(run, running)
+    errors.write_text("ssh: Could not resolve hostname n2: Name or service not known\n")
+    says = "ssh to another node failed (ssh: Could not resolve hostname n2: Name or service not known)"
+    assert describe_status(run, running) == f"no rank was started: {says}"
+    for rank in range(4):
+        (tmp_path / f"logs/rank0000{rank}.out").touch()
+        missing = f"{3 - rank} of 4 ranks were not started: {says}" if rank < 3 else ""
+        assert describe_status(run, running) == missing
+
+
 def test_the_first_line_of_a_launcher_that_fails_is_quoted_and_its_path_told(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=2)
     before = "job.sh: line 9: module: command not found\n"

@@ -238,9 +238,10 @@ def test_every_queue_of_a_machine_takes_a_job_within_its_limits(name: str) -> No
         if not limits.route_only:
             # The largest that a queue says it takes.
             nodes = limits.max_nodes or max(limits.walltime_by_nodes, default=limits.min_nodes - 1) + 1
-            walltime = limits.max_walltime or ("22m" if limits.max_node_time else "1h")
-            job = job_for(site, queue=queue, nodes=nodes, walltime=walltime)
-            assert (job.queue, job.nodes) == (queue, nodes)
+            # The site's own walltime, and the longest.
+            for walltime in (None, limits.max_walltime or ("22m" if limits.max_node_time else "1h")):
+                job = job_for(site, queue=queue, nodes=nodes, walltime=walltime)
+                assert (job.queue, job.nodes) == (queue, nodes)
 
 
 def test_file_systems_of_daos_are_joined_by_a_colon() -> None:
@@ -269,7 +270,7 @@ def test_a_limit_of_node_time_depends_on_the_number_of_nodes() -> None:
     with pytest.raises(
         UsageError, match=r"4 nodes for at most 00:22:00 \(01:30:00 of node time\), not 00:30:00"
     ):
-        scripts("alps-clariden", nodes=4)
+        scripts("alps-clariden", nodes=4, walltime="00:30:00")
     scripts("alps-clariden", nodes=4, queue="low", walltime="24:00:00")
 
 
