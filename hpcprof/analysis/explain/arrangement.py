@@ -193,6 +193,11 @@ def without_profiler_cost(
     return certain, doubts
 
 
+def _ranked_saving(finding: Finding) -> int:
+    saving = finding.saving_low_ns if finding.confidence == "low" else finding.saving_ns
+    return saving or 0
+
+
 def order_findings(
     findings: Sequence[Finding], elapsed: int | None, kinds: Mapping[int, int]
 ) -> tuple[Finding, ...]:
@@ -200,8 +205,9 @@ def order_findings(
 
     ``kinds`` has the kind of each step where there are several.
 
-    No finding saves more than a step. The most costly come first, then findings of low confidence, and then
-    findings without an estimate. A finding that needs another one for its saving comes after it.
+    No finding saves more than a step. The most costly come first, where one of low confidence counts with the
+    lower bound of its saving, and findings without an estimate come last. A finding that needs another one
+    for its saving comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:
@@ -225,10 +231,10 @@ def order_findings(
 
     placed = [item.changed(of_step) if elapsed else item for item in findings]
 
-    def place(finding: Finding) -> tuple[bool, bool, int, bool]:
+    def place(finding: Finding) -> tuple[bool, int, bool]:
         together = {(other.cause, other.where, other.ranks) for other in finding.together}
         before = [item for item in placed if (item.cause, item.where, item.ranks) in together]
-        least = min(item.saving_ns or 0 for item in (finding, *before))
-        return finding.saving_ns is None, finding.confidence == "low", -least, bool(before)
+        least = min(_ranked_saving(item) for item in (finding, *before))
+        return finding.saving_ns is None, -least, bool(before)
 
     return tuple(sorted(placed, key=place))

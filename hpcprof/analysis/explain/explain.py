@@ -65,6 +65,7 @@ from hpcprof.analysis.explain.whole_run import (
     unexplained_idle,
     unexplained_waiting,
     waits_between_streams,
+    with_first_work,
     with_page_waits,
     without_judged_copies,
 )
@@ -205,13 +206,16 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     causes, uncertain = without_profiler_cost(built, causes, elapsed)
     replayed = [finding_of(inputs, built, item, elapsed, usual) for item in causes]
     drifting = [finding for finding, item in zip(replayed, causes, strict=True) if item.candidate in drifters]
+    replayed = with_first_work(replayed, inputs, timelines, elapsed)
     replayed = with_page_waits(replayed, inputs.tables["step_account"], inputs.tables["memops"], elapsed)
     findings = join_by_steps(
         without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
     )
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
-    # A cost of the whole step may be that of its only place.
+    # A cost of the whole step may be that of its only place, and one that a finding prices hides nowhere.
+    priced = {(item.cause, item.where, item.ranks) for item in findings}
     hiding = [*{(item.cause, item.where, item.ranks): item for item in hiding}.values()]
+    hiding = [item for item in hiding if (item.cause, item.where, item.ranks) not in priced]
     summary = replace(
         summary,
         wall_p50_ns=summary.wall_p50_ns or round(search.wall),

@@ -32,6 +32,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.steps.capture_losses import MIGRATION
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, step_series, whole_steps
+from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import sum_losses
 from hpcprof.profiles.timeline import Category, Mask, Timeline
@@ -301,6 +302,38 @@ def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     evidence = tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1])
     ranks = tuple(sorted(times["rank"].astype(int).tolist()))
     yield Finding(Cause.BLOCKING_COPY, ranks, where, *_NO_SAVING, evidence, _KEEP_ON_GPU, "medium")
+
+
+def with_first_work(
+    replayed: Sequence[Finding], inputs: ExplainInputs, timelines: Mapping[int, Timeline], elapsed: int
+) -> list[Finding]:
+    """Add the host work of a single step, of ``elapsed`` ns, before the GPU gets any.
+
+    Replays begin with the first operation of the GPU, and leave it out. It adds to the host work that they
+    find in the same place.
+    """
+    times = [step_intervals(timelines[rank]) for rank in inputs.ranks]
+    if not elapsed or any(np.count_nonzero(steps.on_gpu) != 1 for steps in times):
+        return [*replayed]
+    waited = min(int((steps.gpu_start - steps.start)[steps.on_gpu][0]) for steps in times)
+    idle = inputs.tables["idle_causes"]
+    by_range = idle[idle["cause"] == "host"].groupby("range")["idle_ns_per_step"].sum()
+    place = str(by_range.idxmax()) if len(by_range) else ""
+    same = [item for item in replayed if item.cause == Cause.HOST_WORK and item.where == place]
+    if not same and 100 * waited < LEAST_ESTIMATE_PCT * elapsed:
+        return [*replayed]
+    evidence = tuple(largest("step_account", "idle_ns", inputs.tables["step_account"])[:1])
+    first = estimated_finding(Cause.HOST_WORK, inputs.ranks, place, waited, 0.0, elapsed, evidence)
+    if not same:
+        return [*replayed, first]
+    total = replace(
+        same[0],
+        **{
+            key: (getattr(same[0], key) or 0) + getattr(first, key)
+            for key in ("saving_ns", "saving_low_ns", "saving_high_ns", "share_pct")
+        },
+    )
+    return [total if item is same[0] else item for item in replayed]
 
 
 def without_judged_copies(findings: Sequence[Finding], replayed: Sequence[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcprof.analysis.steps.earlier_work import earlier_work
 from hpcprof.analysis.steps.gpu_projection import project
-from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.step_ranges import CAPTURE, steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import in_ranges
@@ -18,6 +18,10 @@ from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 _LATEST_NS = int(np.iinfo(np.int64).max)
 _EARLIEST_NS = int(np.iinfo(np.int64).min)
+
+_LATE_FRONT_NS = 100_000
+"""Minimum time from the start of a single step to its first operation that is work of the host: less is the
+latency of a launch."""
 
 GPU_SPAN_PCT = 2
 """A report gives the span on the GPU beside the wall time where both differ by more than this percentage."""
@@ -68,13 +72,23 @@ def wall_intervals(
 def step_intervals(timeline: Timeline) -> StepTimes:
     """Return the intervals of the steps of a timeline, on the profile's clock.
 
-    None begins before the GPU has ended what was launched before the capture.
+    None begins before the GPU has ended what was launched before the capture. A single step with work on the
+    GPU has no front before it that would hold its host's first work: it begins with its range, or when the
+    GPU has ended earlier work.
     """
-    ranges = steps_of(timeline).ranges
+    steps = steps_of(timeline)
+    ranges = steps.ranges
     gpu_start, gpu_end, on_gpu = project(timeline, ranges)
     until = earlier_work(timeline)[1]
     gpu_start = np.where(on_gpu & (gpu_end > until), np.maximum(gpu_start, until), gpu_start)
-    start, end = wall_intervals(gpu_start, gpu_end, on_gpu, ranges.start, ranges.end)
+    front = gpu_start
+    if np.count_nonzero(on_gpu) == 1 and steps.name != CAPTURE:
+        first = int(gpu_start[on_gpu][0])
+        operation_start, operation_end = timeline.of_operations("start", "end")
+        earlier_end = operation_end[operation_start < first].max(initial=until)
+        begin = np.maximum(ranges.start, earlier_end)
+        front = np.where(on_gpu & (gpu_start - begin >= _LATE_FRONT_NS), begin, gpu_start)
+    start, end = wall_intervals(front, gpu_end, on_gpu, ranges.start, ranges.end)
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
 
 

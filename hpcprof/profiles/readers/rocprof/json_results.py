@@ -15,7 +15,7 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import each, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import foreign_trace, rank_from_name
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
 from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 from hpcprof.profiles.readers.rocprof.records import (
@@ -213,7 +213,9 @@ def parse_results(path: Path, written: bytes) -> RocprofResults:
     try:
         results = _decode_results(written)
     except msgspec.ValidationError as error:
-        raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
+        foreign = foreign_trace(path)
+        reason = f"is {foreign}" if foreign else f"does not hold the results of rocprofv3: {error}"
+        raise DamagedInput(f"{path} {reason}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     if not results.processes:

@@ -644,6 +644,20 @@ def test_ranks_that_are_late_in_turn_are_one_finding(cause: Cause, late: Instruc
     assert not more
 
 
+def test_host_work_of_a_single_step_before_its_first_kernel_is_the_first_finding() -> None:
+    """Rebuilt from a public trace of one inference: 58 % of it was told to be hidden behind the GPU."""
+    program = [Place("iteration", (Host(30 * MS), *(Launch(MS) for _ in range(20))))]
+    simulated = simulate([program], 1)
+    explanation, _ = explain_run(inputs_of(simulated))
+    first = explanation.shown()[0]
+    assert first.cause == Cause.HOST_WORK
+    assert first.saving_ns is not None
+    assert abs(first.saving_ns - 30 * MS) < MS
+    assert explanation.step.elapsed_ns is not None
+    assert 50 * MS < explanation.step.elapsed_ns < 52 * MS
+    assert all(item.cause != Cause.HOST_WORK for item in explanation.hidden)
+
+
 def test_sequences_of_other_lengths_are_priced_as_equal_work_on_all_ranks() -> None:
     steps = 12
     lengths = np.random.default_rng(2).choice([0.5, 0.8, 1.2, 1.6, 2.4], (steps, 3))

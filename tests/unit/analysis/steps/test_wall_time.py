@@ -39,6 +39,19 @@ def test_a_step_runs_from_its_front_to_the_next_and_the_last_until_all_of_it_has
     assert times(early) == [[0, 110, 20], [1, 80, 10]]
 
 
+def test_a_single_step_begins_with_its_host_unless_the_gpu_does_earlier_work() -> None:
+    """Rebuilt from a public trace of one inference: most of it came before its first kernel."""
+    step = [(0, 400 * MS, "ProfilerStep#6")]
+    kernel = (220 * MS, 380 * MS, COMP, 219 * MS)
+    assert times(timeline([kernel], step)) == [[6, 400 * MS, 160 * MS]]
+    before = (-5 * MS, 90 * MS, COMP, -6 * MS)
+    assert times(timeline([before, kernel], step)) == [[6, 310 * MS, 160 * MS]]
+    # The latency of a launch is no work of the host.
+    assert times(timeline([(60_000, 380 * MS, COMP, 20_000)], step))[0][1] == 400 * MS - 60_000
+    two = [*step, (400 * MS, 800 * MS, "ProfilerStep#7")]
+    assert times(timeline([kernel, (620 * MS, 780 * MS, COMP, 619 * MS)], two))[0][1] == 400 * MS
+
+
 def test_the_front_is_the_first_start_of_any_thread_and_stream() -> None:
     work = [(40, 60, COMP, 5), (20, 30, COMM, 6, 1, 0, 9), (130, 140, COMP, 110)]
     assert times(timeline(work, TWO_STEPS))[0] == [0, 110, 40]

@@ -312,6 +312,13 @@ def test_a_database_of_the_first_rocprof_is_named(tmp_path: Path) -> None:
         read(path)
 
 
+def test_results_of_the_first_rocprof_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "rank0_results.json"
+    path.write_text('{ "traceEvents":[{}\n,{"ph":"X","name":"k","args":{"BeginNs":"1","EndNs":"2"}}]}')
+    with pytest.raises(DamagedInput, match="is a trace of rocprof, which rocprofv3 has replaced"):
+        read(path)
+
+
 def test_results_without_a_process_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank0_results.json"
     path.write_text('{"rocprofiler-sdk-tool":[]}')

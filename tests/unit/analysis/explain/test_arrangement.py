@@ -1,0 +1,18 @@
+"""The order of findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hpcprof.analysis.explain.arrangement import order_findings
+from hpcprof.analysis.explain.cause import Cause
+from tests.unit.explanations import finding
+
+
+def test_a_finding_of_low_confidence_counts_with_its_lower_bound() -> None:
+    """A cost of 58.9 % of low confidence came after one of 7.4 %."""
+    sure = replace(finding(7, cause=Cause.HOST_SYNC), confidence="medium")
+    large = replace(finding(59, 30), confidence="low")
+    doubtful = replace(finding(59, 1), confidence="low", where="backward")
+    unknown = finding(None, 0, cause=Cause.CAPTURE_INCOMPLETE)
+    assert order_findings([unknown, doubtful, sure, large], None, {}) == (large, sure, doubtful, unknown)
