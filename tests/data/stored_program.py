@@ -12,7 +12,6 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.kept_events import finish
-from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store
@@ -35,8 +34,7 @@ def store_program(folder: Path, program: Program) -> tuple[Store, Simulation]:
         events = RankEvents(folder / EVENTS, RUN, rank, str(rank))
         kept = {name: analyze_rank(one, profile, rank) for name, one in RANK_TABLES.items()}
         finish(events, cast("Timeline", profile), kept, with_timeline=False)
-        times = analyze_rank(ANALYSES["step_times"], profile, rank)
-        tables = {"step_times": AnalysisTable.from_outcome(times, rank)}
+        tables = {"step_times": analyze_rank(ANALYSES["step_times"], profile, rank)}
         host, utc = profile.origin.host, profile.origin.start_utc_ns
         row = ProfileRow(RUN, rank, path.name, str(rank), 1, "nsys", host, "", None, utc, analysis_version=1)
         found.put_profiles(RunRow(RUN, str(folder / "profiles")), [RankResults(row, tables)])

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -28,7 +28,7 @@ from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.ask.query import query as hpcprof_query
 from hpcprof.results.collect.kept_events import finish
-from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.store.analysis_table import WHOLE_RUN
 from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
@@ -59,9 +59,8 @@ def kernel(**values: object) -> dict[str, object]:
     return {"rank": 0, "name": "k", **numbers, **floats, "class": "comp", **values}
 
 
-def table(rows: list[dict[str, object]], reason: str = "") -> AnalysisTable:
-    reasons = {0: reason} if reason else {}
-    return AnalysisTable({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, reasons)
+def table(rows: list[dict[str, object]], reason: str = "") -> Outcome:
+    return Outcome(columns_of(rows), reason)
 
 
 @pytest.fixture

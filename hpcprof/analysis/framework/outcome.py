@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -68,18 +68,9 @@ class Outcome:
             return dict(self.table)
         return {name: self.table[name].array for name in self.table.columns}
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the rows in Python's own types; missing values are None."""
-        return {name: _in_python(values) for name, values in self.arrays().items()}
-
-    def batches(self, size: int) -> Iterator[dict[str, list[Any]]]:
-        """Yield the columns of at most ``size`` rows after the other.
-
-        Python's own values take several times the memory of numpy's.
-        """
-        arrays = self.arrays()
-        for at in range(0, len(self), size):
-            yield {name: _in_python(array[at : at + size]) for name, array in arrays.items()}
+    def columns(self, first: int = 0, last: int | None = None) -> dict[str, list[Any]]:
+        """Return the columns of the rows from ``first`` up to ``last`` in Python's types; None if missing."""
+        return {name: _in_python(values[first:last]) for name, values in self.arrays().items()}
 
 
 def _in_python(values: Values) -> list[Any]:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd
 
     from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Gpu, Timeline
     from hpcprof.results.store.tables import ProfileRow
     from hpcprof.runs.step_time import StepTime
@@ -267,26 +268,25 @@ def _compute(
         _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
         _SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
-    tables = {
-        name: AnalysisTable.from_outcome(in_declared_columns(outcome, ANALYSES[name]))
-        for name, outcome in outcomes.items()
-    }
+    outcomes = {name: in_declared_columns(outcome, ANALYSES[name]) for name, outcome in outcomes.items()}
     late_ranks = store.table(run.id, "skew_summary"), store.table(run.id, "skew")
-    tables |= _late_ranks(explanation, *late_ranks, replayed=len(slowdowns) > 0)
+    outcomes |= _late_ranks(explanation, *late_ranks, replayed=len(slowdowns) > 0)
     text = msgspec.json.encode({**explanation.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
-        return explanation, store.put_analyses(run.id, WHOLE_RUN, tables, sha256, text)
+        return explanation, store.put_analyses(run.id, WHOLE_RUN, outcomes, sha256, text)
     except StoreError:  # Users who may only read the database get the explanation too.
         return explanation, True
 
 
 def _late_ranks(
     whole: Explanation, summary: AnalysisTable, skew: AnalysisTable, *, replayed: bool = False
-) -> dict[str, AnalysisTable]:
+) -> dict[str, Outcome]:
     """Return ``skew_summary`` and ``skew`` with the costs of late ranks by their findings.
 
     Where every rank was ``replayed``, those without a finding come last because others hand them their work.
     """
+    from hpcprof.analysis.framework.outcome import Outcome
+
     costs = {
         rank: late.saving_ns
         for late in reversed(whole.shown())
@@ -306,12 +306,11 @@ def _late_ranks(
     columns = {name: [row[name] for row in rows] for name in names}
     judged = {"verdict": columns["verdict"]} if rows else {}
     notes, reasons = (
-        {rank: text for rank, reason in table.reasons.items() if (text := with_hidden_lateness(reason, rows))}
-        for table in (summary, skew)
+        with_hidden_lateness(table.reasons.get(WHOLE_RUN, ""), rows) for table in (summary, skew)
     )
     return {
-        "skew_summary": replace(summary, columns=columns, reasons=notes),
-        "skew": replace(skew, columns={**skew.columns, **judged}, reasons=reasons),
+        "skew_summary": Outcome(columns, notes),
+        "skew": Outcome({**skew.columns, **judged}, reasons),
     }
 
 

@@ -38,6 +38,7 @@ from hpcprof.runs.directory import Run
 if TYPE_CHECKING:  # a report from the store does without
     import pandas as pd
 
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
     from hpcprof.results.collect.executors.processes import Processes
@@ -49,7 +50,7 @@ _PER_ROW = 3e-7
 VERDICTS = ("skew", "skew_summary")
 """The analyses that judge how late ranks are."""
 
-Computed = Mapping[int, Mapping[str, AnalysisTable]]
+Computed = Mapping[int, Mapping[str, "Outcome"]]
 """Analyses by rank, or `WHOLE_RUN`, and name."""
 
 
@@ -140,24 +141,23 @@ class RunTables(Mapping[str, AnalysisTable]):
             KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
             for rank, wanted in sorted(missing.items())
         ]
-        mappings: dict[int, Mapping[str, AnalysisTable]] = {}
+        computed: dict[int, Mapping[str, Outcome]] = {}
         # To find out the ranks of thousands of files takes seconds.
         profiled = cache(partial(find_timelines, run))
         for task, result in self._executor(analyze_kept, tasks):
             rank = task.events.rank
-            tables: Mapping[str, AnalysisTable]
             try:
-                tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
+                outcomes = result if isinstance(result, dict) else _from_profile(profiled, task, result)
             except HpcprofError as error:
-                tables = _unanalyzed_tables(task.analyses, rank, f"rank {rank} was not analyzed", error)
+                outcomes = _not_computed(task.analyses, f"rank {rank} was not analyzed", error)
             else:
                 # A reader without the right to write gets the rows too.
                 with suppress(StoreError):
-                    store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
-            mappings[rank] = tables
+                    store.put_analyses(run.id, rank, outcomes, {rank: task.events.sha256})
+            computed[rank] = outcomes
         if run_tables:
-            mappings[WHOLE_RUN] = _lists_over_ranks(run, store, run_tables)
-        return mappings
+            computed[WHOLE_RUN] = _lists_over_ranks(run, store, run_tables)
+        return computed
 
     def __getitem__(self, name: str) -> AnalysisTable:
         try:
@@ -182,9 +182,9 @@ class RunTables(Mapping[str, AnalysisTable]):
             # A search for the notes of one analysis passes over those of all.
             self._notes = self._store.notes(self._run.id)
         table = self._store.table(self._run.id, name, notes=self._notes)
-        for rank, tables in computed.items():
-            new = tables[name]
+        for rank, outcomes in computed.items():
             if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
+                new = AnalysisTable.from_outcome(outcomes[name], rank)
                 columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
                 reasons = {other: reason for other, reason in table.reasons.items() if other != rank}
                 table = replace(table, columns=columns, reasons=reasons | new.reasons)
@@ -271,48 +271,43 @@ class KeptRank(msgspec.Struct, frozen=True):
     analyses: tuple[str, ...]
 
 
-def analyze_kept(task: KeptRank) -> dict[str, AnalysisTable] | None:
+def analyze_kept(task: KeptRank) -> dict[str, Outcome] | None:
     """Return the analyses of a rank by name; None if its timeline is not kept."""
     from hpcprof.results.collect.kept_events import kept_timeline
 
     timeline = kept_timeline(task.events, task.step_range)
-    return None if timeline is None else _analyze_tables(task, timeline)
+    return None if timeline is None else _analyze(task, timeline)
 
 
-def _analyze_tables(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
+def _analyze(task: KeptRank, timeline: Timeline) -> dict[str, Outcome]:
     from hpcprof.analysis.framework.outcome import analyze_rank
 
-    rank = task.events.rank
-    return {
-        name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], timeline, rank), rank)
-        for name in task.analyses
-    }
+    return {name: analyze_rank(ANALYSES[name], timeline, task.events.rank) for name in task.analyses}
 
 
-def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:
+def _lists_over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, Outcome]:
     from hpcprof.results.collect.over_ranks import analyze_matched
 
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     try:
         outcomes = analyze_matched(run.id, store, names)
     except StoreError as error:
-        return _unanalyzed_tables(names, WHOLE_RUN, "not computed", error)
-    tables = {name: AnalysisTable.from_outcome(outcome) for name, outcome in outcomes.items()}
+        return _not_computed(names, "not computed", error)
     with suppress(StoreError):
-        store.put_analyses(run.id, WHOLE_RUN, tables, sha256)
-    return tables
+        store.put_analyses(run.id, WHOLE_RUN, outcomes, sha256)
+    return outcomes
 
 
-def _unanalyzed_tables(
-    names: Iterable[str], rank: int, subject: str, error: HpcprofError
-) -> Mapping[str, AnalysisTable]:
+def _not_computed(names: Iterable[str], subject: str, error: HpcprofError) -> dict[str, Outcome]:
+    from hpcprof.analysis.framework.outcome import Outcome
+
     reason = f"{subject}: {str(error).rstrip('.')}"
-    return {name: AnalysisTable(_no_columns(ANALYSES[name]), {rank: reason}) for name in names}
+    return {name: Outcome(_no_columns(ANALYSES[name]), reason) for name in names}
 
 
 def _from_profile(
     profiled: Callable[[], Timelines], task: KeptRank, result: Lost | None
-) -> dict[str, AnalysisTable]:
+) -> dict[str, Outcome]:
     """Return the analyses of a rank whose timeline is not kept from its profile.
 
     Raises HpcprofError if the profile cannot be read, or the process that should have read the timeline was
@@ -323,7 +318,7 @@ def _from_profile(
     timelines = profiled()
     if task.events.rank not in timelines.paths:
         raise HpcprofError("its timeline is not kept, and its profile is gone")
-    return _analyze_tables(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
+    return _analyze(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
 
 
 def _no_columns(analysis: Analysis) -> dict[str, list[Any]]:

@@ -536,9 +536,9 @@ class BatchWriter(msgspec.Struct):
             analysis_version=ANALYSIS_VERSION,
             made_by=__version__,
         )
-        results = RankResults(profile, outcome.tables, origin.gpus, origin.facts, outcome.losses)
+        results = RankResults(profile, outcome.outcomes, origin.gpus, origin.facts, outcome.losses)
         self._waiting.append(results)
-        self._rows += sum(table.count for table in outcome.tables.values())
+        self._rows += sum(map(len, outcome.outcomes.values()))
         late = time.monotonic() - self._since >= _MAX_BATCH_SECONDS
         if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
             self._put()

@@ -20,7 +20,6 @@ from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile, reading_profile
 from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
-from hpcprof.results.store.analysis_table import AnalysisTable
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.analysis.framework.outcome import Outcome
@@ -89,7 +88,7 @@ class ProfileResults(msgspec.Struct, frozen=True):
     sha256: str
     bytes: int
     origin: Origin
-    tables: Mapping[str, AnalysisTable]
+    outcomes: Mapping[str, Outcome]
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -204,14 +203,11 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     if events is not None and timeline is not None:
         _keep_tables(task, events, timeline, outcomes, with_timeline=task.keeps_timeline and not warnings)
     # Rows that are kept with the events are not in the database.
-    in_dataset = {name for name in outcomes if ANALYSES[name].policy is Policy.WITH_EVENTS}
-    tables = {
-        name: AnalysisTable.from_outcome(
-            replace(result, table={}) if name in in_dataset else result, task.rank
-        )
-        for name, result in outcomes.items()
+    stored = {
+        name: replace(outcome, table={}) if ANALYSES[name].policy is Policy.WITH_EVENTS else outcome
+        for name, outcome in outcomes.items()
     }
-    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile, task), warnings)
+    return ProfileResults(sha256, size, profile.origin, stored, _losses(profile, task), warnings)
 
 
 class _InTurn(Executor):

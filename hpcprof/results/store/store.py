@@ -78,7 +78,7 @@ class RankResults(msgspec.Struct, frozen=True):
     """The stored results of one rank: its profile, its analyses and its origin."""
 
     profile: ProfileRow
-    tables: Mapping[str, AnalysisTable]
+    outcomes: Mapping[str, Outcome]
     gpus: Sequence[Gpu] = ()
     facts: Sequence[Fact] = ()
     losses: Sequence[Loss] = ()
@@ -278,7 +278,7 @@ class Store(Database):
                 for at, loss in enumerate(rank.losses)
             ]
             insert_rows(connection, LOSSES, losses)
-            insert_analyses(connection, run.id, {rank.profile.rank: rank.tables for rank in results})
+            insert_outcomes(connection, run.id, {rank.profile.rank: rank.outcomes for rank in results})
 
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
@@ -296,14 +296,14 @@ class Store(Database):
             if _checksums(connection, run_id) != sha256:
                 return False
             delete_run_analyses(connection, run_id)
-            insert_outcomes(connection, run_id, outcomes)
+            insert_outcomes(connection, run_id, {WHOLE_RUN: outcomes})
             return True
 
     def put_analyses(
         self,
         run_id: str,
         rank: int,
-        tables: Mapping[str, AnalysisTable],
+        outcomes: Mapping[str, Outcome],
         sha256: Mapping[int, str],
         explanation: str = "",
     ) -> bool:
@@ -319,9 +319,9 @@ class Store(Database):
             if explanation:
                 delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
                 insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, explanation)])
-            for name in tables:
+            for name in outcomes:
                 delete_analysis(connection, run_id, name, rank)
-            insert_analyses(connection, run_id, {rank: tables})
+            insert_outcomes(connection, run_id, {rank: outcomes})
             return True
 
     def explanation(self, run_id: str) -> ExplanationRow | None:
@@ -440,7 +440,7 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
 
 
 _BATCH = 10_000
-"""The rows of an analysis over the ranks that are turned into Python's values at a time."""
+"""The rows that are turned into Python's values at a time: these take several times the memory of numpy's."""
 
 
 def delete_run_analyses(connection: Connection, run_id: str) -> None:
@@ -456,42 +456,34 @@ def delete_analysis(connection: Connection, run_id: str, name: str, rank: int = 
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": rank, "analysis": name})
 
 
-def insert_analyses(
-    connection: Connection, run_id: str, by_rank: Mapping[int, Mapping[str, AnalysisTable]]
+def insert_outcomes(
+    connection: Connection, run_id: str, by_rank: Mapping[int, Mapping[str, Outcome]]
 ) -> None:
     """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
 
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
-    for name in dict.fromkeys(name for tables in by_rank.values() for name in tables if name in TABLES):
-        tables = [values for part in by_rank.values() if (values := part.get(name)) and values.count]
-        if tables:
-            columns = {
-                key: [*chain.from_iterable(item.columns[key] for item in tables)] for key in tables[0].columns
-            }
-            # The positions of each rank count from 0.
-            columns["position"] = [*chain.from_iterable(range(item.count) for item in tables)]
-            columns["run_id"] = [run_id] * len(columns["position"])
+    for name in dict.fromkeys(name for outcomes in by_rank.values() for name in outcomes if name in TABLES):
+        columns: defaultdict[str, list[Any]] = defaultdict(list)
+        for outcome in (outcomes[name] for outcomes in by_rank.values() if name in outcomes):
+            for first in range(0, len(outcome), _BATCH):
+                rows = outcome.columns(first, first + _BATCH)
+                count = min(_BATCH, len(outcome) - first)
+                # The positions of each rank count from 0.
+                rows |= {"run_id": [run_id] * count, "position": [*range(first, first + count)]}
+                for key, values in rows.items():
+                    columns[key] += values
+                if len(columns["position"]) >= _BATCH:
+                    insert_columns(connection, TABLES[name], columns)
+                    columns.clear()
+        if columns:
             insert_columns(connection, TABLES[name], columns)
     reasons = [
-        ReasonRow(run_id, rank_or_run, name, reason)
-        for tables in by_rank.values()
-        for name, table in tables.items()
-        for rank_or_run, reason in table.reasons.items()
+        ReasonRow(run_id, rank, name, outcome.reason)
+        for rank, outcomes in by_rank.items()
+        for name, outcome in outcomes.items()
+        if outcome.reason
     ]
-    insert_rows(connection, REASONS, reasons)
-
-
-def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Outcome]) -> None:
-    """Insert analyses that span the ranks, a batch of rows after the other."""
-    for name, outcome in outcomes.items():
-        position = 0
-        for columns in outcome.batches(_BATCH):
-            count = len(next(iter(columns.values())))
-            columns |= {"run_id": [run_id] * count, "position": [*range(position, position + count)]}
-            insert_columns(connection, TABLES[name], columns)
-            position += count
-    reasons = [ReasonRow(run_id, WHOLE_RUN, name, row.reason) for name, row in outcomes.items() if row.reason]
     insert_rows(connection, REASONS, reasons)
 
 

@@ -24,7 +24,7 @@ def test_columns_need_no_data_frame_and_keep_what_is_missing() -> None:
     table: dict[str, Values] = {"a": np.array([1, 3]), "b": np.array([np.nan, 0.5]), "c": [None, "x"]}
     found = in_declared_columns(Outcome(table), analysis, rank=7)
     assert found.columns() == {"rank": [7, 7], "a": [3, 1], "b": [0.5, None], "c": ["x", None]}
-    assert [*found.batches(1)][1] == {"rank": [7], "a": [1], "b": [None], "c": [None]}
+    assert found.columns(1, 2) == {"rank": [7], "a": [1], "b": [None], "c": [None]}
     assert found.rows["c"].tolist() == ["x", None]
 
 

@@ -22,6 +22,7 @@ from hpcprof.analysis.explain.explanation import (
     StepAlone,
 )
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.framework.outcome import Outcome
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
@@ -77,13 +78,13 @@ def profile(rank: int, sha256: str = "a", kind: str = "nsys", version: int = ANA
     return ProfileRow("run", rank, "f", sha256 * 64, 1, kind, None, "", None, None, version)
 
 
-def table(analysis: str, name: str, values: list[str]) -> AnalysisTable:
+def table(analysis: str, name: str, values: list[str]) -> Outcome:
     """Return rows with a name, each with a count of 1 as far as the table has one."""
     counts = {"kernels": "instances", "api": "num_calls", "operators": "calls"}
     columns: dict[str, list[Any]] = {"rank": [0] * len(values), name: [*values]}
     if analysis in counts:
         columns[counts[analysis]] = [1] * len(values)
-    return AnalysisTable(columns)
+    return Outcome(columns)
 
 
 def put(store: Store, run: Run, one: ProfileRow, losses: Sequence[Loss] = ()) -> None:
@@ -390,4 +391,4 @@ def test_a_rank_of_a_replayed_table_is_late_only_by_a_finding(replayed: bool, ve
     )
     skew = AnalysisTable({"rank": [2], "verdict": ["?"]})
     found = _late_ranks(explained(), summary, skew, replayed=replayed)
-    assert found["skew"].columns["verdict"] == [verdict]
+    assert found["skew"].columns()["verdict"] == [verdict]

@@ -204,7 +204,7 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store:
 def test_a_lost_process_is_the_reason_of_its_rank(run: Run, store: Store) -> None:
     tables = RunTables(run, store, lambda function, tasks: ((t, Lost("it died")) for t in tasks))
     found = tables.complete(["idle"])
-    assert found[0]["idle"].reasons == {0: "rank 0 was not analyzed: it died"}
+    assert found[0]["idle"].reason == "rank 0 was not analyzed: it died"
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
