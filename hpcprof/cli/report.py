@@ -115,7 +115,10 @@ def command(
     unexplained = explain_first(run, store) if explains else ""
     contents = report_of_run(run, store, unexplained, threshold=threshold, html=html, scrub=scrub)
     if chosen is not None:
-        write_analysis(form, chosen, *_of_run(chosen, contents))
+        if not contents.analyses:
+            raise HpcprofError("; ".join(contents.warnings) + ".")
+        basis = contents.basis(chosen.name, alone=True)
+        write_analysis(form, chosen, contents.table(chosen.name), basis)
     else:
         _show(contents, form, everything)
     if html is not None:
@@ -163,13 +166,6 @@ def report_of_run(
         with writing(html):
             write_atomically(html, html_report(contents, store, scrub=scrub))
     return contents
-
-
-def _of_run(analysis: Analysis, contents: Contents) -> tuple[AnalysisTable, str]:
-    """Return the table of an analysis of a run, and the lines on its sample sizes and its steps."""
-    if not contents.analyses:
-        raise HpcprofError("; ".join(contents.warnings) + ".")
-    return contents.table(analysis.name), "\n".join(contents.basis(analysis.name, alone=True))
 
 
 def _over_runs(

@@ -56,7 +56,7 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     the second run, and into the results database.
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-    from hpcprof.cli.tables import show_analysis
+    from hpcprof.cli.tables import write_analysis
     from hpcprof.report.exports import write_csv
 
     command_line = typed_command()
@@ -73,7 +73,7 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     for name, table in study.tables.items():
         analysis = ANALYSES.get(name) or ACROSS_RUNS[name]
         echo(f"\n{analysis.title}")
-        show_analysis(analysis, table)
+        write_analysis("table", analysis, table)
         write_csv(folder / f"{name}.csv", [column.name for column in analysis.columns], table.rows)
     echo(f"runs {study.timed_run.id} (nsys) and {study.counted_run.id} (ncu); tables in {folder}")
 

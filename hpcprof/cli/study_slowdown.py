@@ -102,7 +102,7 @@ def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path)
 
 def _show(study: SlowdownStudy) -> None:
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
-    from hpcprof.cli.tables import show, show_analysis
+    from hpcprof.cli.tables import show, write_analysis
     from hpcprof.common.atomic import write_atomically
     from hpcprof.report.exports import write_csv
     from hpcprof.report.formatting import cell, header
@@ -121,7 +121,7 @@ def _show(study: SlowdownStudy) -> None:
         echo(tables.sentence)
     for comparison in study.comparisons:
         echo(f"\n{' at '.join(filter(None, (pairs.title, label(comparison.point))))}")
-        show_analysis(pairs, comparison.pairs)
+        write_analysis("table", pairs, comparison.pairs)
     echo(f"runs and tables of the study: {folder}")
     try:
         write_atomically(folder / "study.html", html_study(tables))

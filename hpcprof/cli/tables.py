@@ -167,14 +167,6 @@ def console(width: int | None = None, stderr: bool = False) -> Console:
     return Terminal(width=width, stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def show_analysis(analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:
-    """Print one analysis with all its rows; ``samples`` is the line on its sample sizes."""
-    from hpcprof.report.terminal import analysis_report
-
-    out = console()
-    out.print(analysis_report(analysis, table, out.width, samples))
-
-
 def show_report(contents: Contents, everything: bool = False) -> None:
     """Print the report of a run; on a terminal only its first screen, unless ``everything`` is asked for."""
     from hpcprof.report.terminal import first_screen, full_report
@@ -184,13 +176,17 @@ def show_report(contents: Contents, everything: bool = False) -> None:
     out.print(report(contents, out.width), crop=False)
 
 
-def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:
-    """Write one analysis; with CSV and JSON what is missing is said on standard error."""
-    if form == "table":
-        show_analysis(analysis, table, samples)
-        return
-    from hpcprof.report.terminal import remarks
+def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, basis: Sequence[str] = ()) -> None:
+    """Write one analysis with all its rows; with CSV and JSON what is missing is said on standard error.
 
+    ``basis`` are the lines of `Contents.basis`, which a table has below it.
+    """
+    from hpcprof.report.terminal import analysis_report, remarks
+
+    if form == "table":
+        out = console()
+        out.print(analysis_report(analysis, table, out.width, basis))
+        return
     columns = [column.name for column in analysis.columns]
     write_rows(form, columns, [list(row.values()) for row in table.rows])
     for line in remarks(table):

@@ -129,26 +129,21 @@ def _labelled_facts(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[Re
 
 
 def analysis_report(
-    analysis: Analysis, table: AnalysisTable, width: int, samples: str = ""
+    analysis: Analysis, table: AnalysisTable, width: int, basis: Sequence[str] = ()
 ) -> RenderableType:
     """Return one analysis with all its rows for a terminal of ``width`` characters.
 
-    Where it is too narrow for all columns, the main ones are shown. ``samples`` is the line of
+    Where it is too narrow for all columns, the main ones are shown. ``basis`` are the lines of
     `Contents.basis`.
     """
-    return Group(*_analysis_report(analysis, table, width, samples))
-
-
-def _analysis_report(
-    analysis: Analysis, table: AnalysisTable, width: int, samples: str
-) -> Iterator[RenderableType]:
+    parts: list[RenderableType] = []
     if table.rows:
         layout = whole_table(analysis, table.rows, analysis.shown_columns, width)
-        yield layout.table
+        parts.append(layout.table)
         hidden = [column.name for column in analysis.columns if column.name not in layout.keys]
         if hidden:
-            yield Text(f"(not shown: {_headers(hidden)}; widen the terminal or use --format csv)")
-    yield from (Text(line) for line in (samples, *remarks(table)) if line)
+            parts.append(Text(f"(not shown: {_headers(hidden)}; widen the terminal or use --format csv)"))
+    return Group(*parts, *map(Text, (*basis, *remarks(table))))
 
 
 def _headers(keys: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-from hpcprof.cli.tables import show_analysis
+from hpcprof.cli.tables import write_analysis
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import CpuCounters, OsCalls, Timeline
@@ -91,7 +91,7 @@ def printed(
 
     def lines(width: int) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(width))
-        show_analysis(ANALYSES[name], stored)
+        write_analysis("table", ANALYSES[name], stored)
         return capsys.readouterr().out.splitlines()
 
     return lines
@@ -169,7 +169,7 @@ def test_tables_over_several_runs_fit_with_their_figures(
     analysis, row = ACROSS_RUNS[name], OVER_RUNS[name]
     assert list(row) == [column.name for column in analysis.columns]
     monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(analysis, AnalysisTable({key: [value] for key, value in row.items()}, {}))
+    write_analysis("table", analysis, AnalysisTable({key: [value] for key, value in row.items()}, {}))
     out = capsys.readouterr().out
     # A command is not wrapped: it can be copied.
     assert all(len(line) <= width for line in out.splitlines() if ": hpcprof report" not in line)

@@ -144,14 +144,9 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
     return in_declared_columns(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 
 
-def analyze_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Run an analysis that compares ``runs`` with the runs in ``against``."""
-    return in_declared_columns(import_by_name(analysis.function)(runs, against), analysis)
-
-
-def analyze_runs(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
-    """Run an analysis over any number of runs."""
-    return in_declared_columns(import_by_name(analysis.function)(runs), analysis)
+def analyze_across(analysis: Analysis, *sides: Sequence[RunData]) -> Outcome:
+    """Run an analysis over any number of runs, or one that compares runs with those of a second side."""
+    return in_declared_columns(import_by_name(analysis.function)(*sides), analysis)
 
 
 def in_declared_columns(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:

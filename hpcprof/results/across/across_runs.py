@@ -10,7 +10,7 @@ from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
 from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
-from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, in_declared_columns
+from hpcprof.analysis.framework.outcome import Outcome, analyze_across, in_declared_columns
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -40,8 +40,8 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)
-    pairs_table = AnalysisTable.from_outcome(analyze_pair(analysis, *_two_sides(runs, against, store)))
-    return _with_losses(pairs_table, analysis, [*runs, *against], store)
+    outcome = analyze_across(analysis, *_two_sides(runs, against, store))
+    return _table(outcome, analysis, [*runs, *against], store)
 
 
 def compare_sides(
@@ -74,9 +74,8 @@ def compare_sides(
             )
         check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store) for run in earlier_runs(against, runs)]
-    outcome = compare(candidate, baseline, before, margin_pct, gates)
-    table = AnalysisTable.from_outcome(in_declared_columns(outcome, analysis))
-    return _with_losses(table, analysis, [*runs, *against], store)
+    outcome = in_declared_columns(compare(candidate, baseline, before, margin_pct, gates), analysis)
+    return _table(outcome, analysis, [*runs, *against], store)
 
 
 def explain_difference(
@@ -86,7 +85,7 @@ def explain_difference(
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
     candidate, baseline = _two_sides(runs, against, store)
     tables = {
-        item.name: AnalysisTable.from_outcome(analyze_pair(item, candidate, baseline)) for item in analyses
+        item.name: AnalysisTable.from_outcome(analyze_across(item, candidate, baseline)) for item in analyses
     }
     return tables, differences(baseline, candidate)
 
@@ -98,11 +97,12 @@ def slowdown_over_pair(
     # Other analyses do not need its imports.
     from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
-    pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store))
-    return (
-        AnalysisTable.from_outcome(in_declared_columns(pairs, ACROSS_RUNS["slowdown_pairs"])),
-        AnalysisTable.from_outcome(in_declared_columns(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+    outcomes = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store))
+    pairs, by_overlap = (
+        AnalysisTable.from_outcome(in_declared_columns(outcome, ACROSS_RUNS[name]))
+        for outcome, name in zip(outcomes, ("slowdown_pairs", "slowdown_by_overlap"), strict=True)
     )
+    return pairs, by_overlap
 
 
 def _two_sides(
@@ -145,16 +145,15 @@ def _inputs(runs: Sequence[Run], store: Store) -> list[RunData]:
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
-    table = AnalysisTable.from_outcome(analyze_runs(analysis, [run_data(run, store) for run in runs]))
-    return _with_losses(table, analysis, runs, store)
+    outcome = analyze_across(analysis, [run_data(run, store) for run in runs])
+    return _table(outcome, analysis, runs, store)
 
 
-def _with_losses(
-    table: AnalysisTable, analysis: Analysis, runs: Sequence[Run], store: Store
-) -> AnalysisTable:
+def _table(outcome: Outcome, analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
+    """Return an outcome over some runs as a table, with what their profiles lack."""
     ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
     losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
-    return replace(table, losses=tuple(losses))
+    return replace(AnalysisTable.from_outcome(outcome), losses=tuple(losses))
 
 
 def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:

@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind
 from benchmarks.comparison import ABBA, TURNS, Case
 from benchmarks.comparison import verdict as benchmark_verdict
 from hpcprof.analysis.comparison.compare import compare, drifts, independent, noise_of, paired_estimate, turns
-from hpcprof.analysis.framework.outcome import analyze_pair
+from hpcprof.analysis.framework.outcome import analyze_across
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
@@ -63,7 +63,7 @@ def test_welchs_interval_holds_as_often_as_it_says() -> None:
 
 
 def test_one_run_on_each_side_has_no_statistics() -> None:
-    rows = analyze_pair(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).rows
+    rows = analyze_across(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).rows
     assert rows.columns.tolist() == [column.name for column in ACROSS_RUNS["compare"].columns]
     assert rows.to_dict("records") == [
         {

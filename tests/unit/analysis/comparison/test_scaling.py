@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.comparison.scaling import scaling
-from hpcprof.analysis.framework.outcome import analyze_runs
+from hpcprof.analysis.framework.outcome import analyze_across
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from tests.unit.analysis.several import run
@@ -27,7 +27,7 @@ def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | s
 
 
 def rows(*runs: RunData) -> list[dict[Hashable, Any]]:
-    table = analyze_runs(ACROSS_RUNS["scaling"], list(runs)).rows
+    table = analyze_across(ACROSS_RUNS["scaling"], list(runs)).rows
     assert table.columns.tolist() == [column.name for column in ACROSS_RUNS["scaling"].columns]
     return table.to_dict("records")
 
@@ -173,7 +173,7 @@ def test_pops_factors_of_a_series_multiply_to_its_global_efficiency() -> None:
 
 def test_the_call_that_stops_scaling_is_named_with_the_ranks_from_which_it_dominates() -> None:
     runs = [mpi_run(ranks) for ranks in (2, 4, 8, 16)]
-    outcome = analyze_runs(ACROSS_RUNS["scaling_models"], runs)
+    outcome = analyze_across(ACROSS_RUNS["scaling_models"], runs)
     assert outcome.reason == "fewer than 6 rank counts cannot show where scaling ends"
     table = outcome.rows
     found = {row["part"]: row for row in table.to_dict("records")}
@@ -183,5 +183,5 @@ def test_the_call_that_stops_scaling_is_named_with_the_ranks_from_which_it_domin
     # 64 ms / p is 20 µs * p at 57 ranks.
     assert 55 <= found["MPI_Allreduce"]["dominates_from"] <= 60
     assert found["computation"]["dominates_from"] is None
-    few = analyze_runs(ACROSS_RUNS["scaling_models"], runs[:3])
+    few = analyze_across(ACROSS_RUNS["scaling_models"], runs[:3])
     assert few.reason == "a model needs runs at 4 or more rank counts; found 3"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.framework.outcome import analyze_pair
+from hpcprof.analysis.framework.outcome import analyze_across
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
@@ -54,7 +54,7 @@ def runs(*timelines: Timeline) -> list[RunData]:
 
 
 def rows(a: list[RunData], b: list[RunData]) -> dict[str, dict[Hashable, Any]]:
-    table = analyze_pair(ACROSS_RUNS["slowdown_pairs"], a, b).rows
+    table = analyze_across(ACROSS_RUNS["slowdown_pairs"], a, b).rows
     return {row["name"]: row for row in table.to_dict("records")}
 
 
@@ -205,7 +205,7 @@ def partly(share: float, slow: float, seed: int) -> Timeline:
 def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
     share: float, covered: str
 ) -> None:
-    outcome = analyze_pair(
+    outcome = analyze_across(
         ACROSS_RUNS["slowdown_by_overlap"], runs(partly(share, 1.5, 1)), runs(partly(0, 1.0, 2))
     )
     found = {(row["family"], row["covered"]): row for row in outcome.rows.to_dict("records")}

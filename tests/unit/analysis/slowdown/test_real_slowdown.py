@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.outcome import analyze_pair
+from hpcprof.analysis.framework.outcome import analyze_across
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
 from hpcprof.analysis.slowdown.by_overlap import (
@@ -97,7 +97,7 @@ def test_a_slowdown_is_what_counting_one_by_one_gives(
 
 def pairs(name: str, a: Timeline, b: Timeline) -> list[dict[Hashable, Any]]:
     runs = ([run(side, timelines={0: timeline})] for side, timeline in (("a", a), ("b", b)))
-    return analyze_pair(ACROSS_RUNS[name], *runs).rows.to_dict("records")
+    return analyze_across(ACROSS_RUNS[name], *runs).rows.to_dict("records")
 
 
 def test_the_same_training_on_two_ranks_is_equally_fast(timelines: dict[int, Timeline]) -> None:
