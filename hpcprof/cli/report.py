@@ -118,7 +118,7 @@ def command(
         if not contents.analyses:
             raise HpcprofError("; ".join(contents.warnings) + ".")
         basis = contents.basis(chosen.name, alone=True)
-        write_analysis(form, chosen, contents.table(chosen.name), basis)
+        write_analysis(form, chosen, contents.analyses[chosen.name], basis)
     else:
         _show(contents, form, everything)
     if html is not None:

@@ -188,7 +188,7 @@ def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, basis: S
         out.print(analysis_report(analysis, table, out.width, basis))
         return
     columns = [column.name for column in analysis.columns]
-    write_rows(form, columns, [list(row.values()) for row in table.rows])
+    write_rows(form, columns, zip(*table.columns.values(), strict=True))
     for line in remarks(table):
         echo(line, err=True)
 
