@@ -15,7 +15,13 @@ from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
-from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, last_to_complete, scan_predecessors
+from hpcprof.analysis.mpi.waits import (
+    blocked_givers,
+    blocked_sends,
+    last_to_complete,
+    receives_what_comes,
+    scan_predecessors,
+)
 from hpcprof.analysis.statistics.grouped import sums_by
 from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
@@ -256,6 +262,8 @@ class MpiNeeds:
         # One message in a call, in the order of the calls of a thread.
         ended, sent = self._received, self._sent
         single = (counts[ended] == 1) & (operations[ended] == 0)
+        rank = self._run.calls.rank[self._row[ended]]
+        single &= ~np.isin(rank, receives_what_comes(self._run))
         ended, sent = ended[single], sent[single]
         order = np.lexsort((calls.start[ended], calls.thread[ended]))
         ended, sent = ended[order], sent[order]

@@ -35,6 +35,8 @@ PATTERNS = (
 """The names of the patterns by their numbers."""
 
 _UNUSUAL_PART, _FAR_NS = 10, 1 << 62
+_MIN_REPEATED = 0.9
+"""Minimum share of a rank's receives that follow on the usual one, where it names the senders."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
     by_rank, ends = ops.rank[receives][order], call[order]
     earliest = _earliest_later_sends(by_rank, ends, start[sent][order])
     wrong = np.empty(len(receives), bool)
-    wrong[order] = earliest < start[sent][order]
+    wrong[order] = (earliest < start[sent][order]) & ~np.isin(by_rank, receives_what_comes(run))
     yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
     yield _part(run, ops.completes[sends], LATE_RECEIVER, ops.begin[ops.partner[sends]])
@@ -136,6 +138,27 @@ def _waits_of_messages(run: RunMpi) -> Iterator[Waits]:
         _until_progress(run, ends, ops.partner[ends], pattern)
         for ends, pattern in ((receives, LATE_SENDER), (ops.matched_sends, LATE_RECEIVER))
     )
+
+
+def receives_what_comes(run: RunMpi) -> Ints:
+    """Return the ranks that receive from any source: the order of their senders and tags does not repeat.
+
+    Traces record the rank that sent, also where the program named none.
+    """
+    ops = run.operations
+    rows = ops.matched_receives
+    rows = rows[np.lexsort((ops.begin[rows], ops.rank[rows]))]
+    _, kind = numbered_rows(ops.rank[rows], ops.comm[rows], ops.peer[rows], ops.tag[rows])
+    before = np.flatnonzero(np.diff(ops.rank[rows]) == 0)
+    if not len(before):
+        return np.empty(0, np.int64)
+    pairs, pair = numbered_rows(ops.rank[rows][before], kind[before], kind[before + 1])
+    count = np.bincount(pair, minlength=len(pairs))
+    kinds, number = numbered_rows(pairs[:, 0], pairs[:, 1])
+    usual = np.zeros(len(kinds))
+    np.maximum.at(usual, number, count)
+    follow = np.bincount(pairs[:, 0], count)
+    return np.flatnonzero(np.bincount(kinds[:, 0], usual) < _MIN_REPEATED * follow)
 
 
 def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> Waits:

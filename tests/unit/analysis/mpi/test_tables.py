@@ -70,6 +70,22 @@ def test_a_receive_waits_for_the_wrong_message_while_another_is_there() -> None:
     assert [one[:5] for one in waits(program)] == [(1, "MPI_Recv", "wrong order of messages", 50, 0)]
 
 
+def test_a_rank_that_receives_from_any_source_has_no_wrong_order() -> None:
+    def patterns(senders: list[int]) -> set[str]:
+        program = Program(4)
+        for rank in range(4):
+            program.call(rank, "MPI_Init", 0, 10)
+        for at, sender in enumerate(senders):
+            # Each second message begins to be sent before the one that is received before it.
+            sent = 100 * at + (60 if at % 2 == 0 else -80)
+            program.call(sender, "MPI_Send", 1000 + sent, 1000 + sent + 5, send(0))
+            program.call(0, "MPI_Recv", 1000 + 100 * at, 1070 + 100 * at, receive(sender))
+        return {wait[2] for wait in waits(program)}
+
+    assert "wrong order of messages" in patterns([1, 2, 3] * 4)
+    assert patterns([1, 2, 3, 1, 3, 2, 2, 1, 3, 3, 2, 1]) == {"late sender"}
+
+
 def test_a_late_rank_makes_all_others_wait_at_the_barrier() -> None:
     program = Program(3)
     program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 5)
