@@ -7,6 +7,7 @@ for longest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import pandas as pd
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.matching import Calls, RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
-from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
+from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT, mpi_function
 from hpcprof.profiles.columns.joins import latest_rows
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Table, concatenate
@@ -35,6 +36,9 @@ PATTERNS = (
 """The names of the patterns by their numbers."""
 
 _UNUSUAL_PART, _FAR_NS = 10, 1 << 62
+_WAITS_FOR_OTHERS = re.compile(
+    r"MPI_(?:Wait|Comm_(?:split|create|dup)|Cart_(?:create|sub)|Dist_graph_create)"
+)
 _MIN_REPEATED = 0.9
 """Minimum share of a rank's receives that follow on the usual one, where it names the senders."""
 
@@ -297,7 +301,19 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
         root = root[root]
     rank[rows] = calls.rank[arrival[root]]
     before[rows] = _places_of_delay(run, other.first, arrival, since, waits.length[rows])[root]
+    # A rank that waits for others in a call without operations is not who causes the wait.
+    is_call = np.flatnonzero(before >= len(calls))
+    waits_too = np.array([*map(_waits_for_others, calls.names)], bool)
+    unknown = is_call[waits_too[calls.name[before[is_call] - len(calls)]]]
+    rank[unknown] = before[unknown] = NONE
     return Causes(rank, before)
+
+
+def _waits_for_others(call: str) -> bool:
+    """Return whether a function of MPI waits for other ranks, whatever else it does."""
+    function = mpi_function(call)
+    at_once = function is not None and not function.nonblocking and not function.persistent
+    return at_once or _WAITS_FOR_OTHERS.match(call) is not None
 
 
 def _places_of_delay(run: RunMpi, first: Ints, arrival: Ints, since: Ints, wait: Ints) -> Ints:

@@ -75,6 +75,7 @@ _OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COL
 _COLLECTIVE_CALLS = (MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
 _UNUSED_KINDS = (MpiKind.CALL_MESSAGE, *_COLLECTIVE_CALLS)
 _OF_CALLS = (*COMPLETING, *_UNUSED_KINDS)
+_WAITING = (MpiKind.WAIT_ALL, MpiKind.WAIT, MpiKind.WAIT_SOME)
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,9 @@ def _with_calls(
     ):
         kind[~described & (kind == described_call)] = meaning
     lost = _without_record(events.take(~described & (kind == MpiKind.CALL_MESSAGE)), strings)
+    if not np.isin(kind, [*_BEGIN_OF.values()]).any():
+        waiting = {"record (what waits end, as persistent requests do)": np.isin(kind, _WAITING).sum()}
+        lost += losses(LossKind.ROW, Subject.MPI_OPERATION, waiting)
     # Each call that begins a collective has a request of its own, which no program has.
     request = np.where(recorded, events.request, NO_NAME - np.arange(len(kind)))
     return replace(events, kind=kind, request=request).take(~np.isin(kind, _UNUSED_KINDS)), lost

@@ -1,5 +1,6 @@
 """Reader of OTF2 archives, of all ranks or of one."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,12 @@ from hpcprof.profiles.timeline import (
     concatenate,
 )
 
+_ONE_SIDED = re.compile(
+    r"MPI_R?(?:Put|Get|(?:Get_a|A)ccumulate)(?:_c)?|MPI_(?:Fetch_and_op|Compare_and_swap)"
+)
+_SYNCHRONIZES = re.compile(r"MPI_Win_(?:fence|(?:un)?lock|flush|start|complete|post|wait|test|sync)")
+"""The calls of windows that access memory of another rank, and those that wait until it is accessed."""
+
 # Paradigms and roles by their numbers in the format.
 _OF_GPUS = (5, 19, 23)  # CUDA, OpenCL and HIP
 _MEASUREMENT = 6
@@ -91,6 +98,9 @@ class _Building:
         self._losses: list[Loss] = []
         self._unread = Counter[str]()
         self._unmatched = 0
+        self._one_sided = [key for key, region in regions.items() if _ONE_SIDED.fullmatch(region.name)]
+        self._unsynchronized = 0
+        """The number of one-sided calls, if the archive has no call that synchronizes windows."""
         self._visits = 0
         self._gpus: dict[int, int] = {}
 
@@ -178,6 +188,8 @@ class _Building:
                     grown=np.diff(readings.value),
                 )
             )
+        if not any(_SYNCHRONIZES.match(region.name) for region in self._archive.regions.values()):
+            self._unsynchronized += np.count_nonzero(np.isin(mpi.region, self._one_sided))
         kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
         return events_with_calls(events.mpi, mpi, kind, operation, location.id)
 
@@ -216,6 +228,8 @@ class _Building:
         lost = self._losses
         unmatched = {"counterpart": self._unmatched}
         lost += losses(LossKind.ROW, Subject.VISIT, unmatched, self._unmatched + 2 * self._visits)
+        alone = {"synchronization of their windows, whose time counts as compute": self._unsynchronized}
+        lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, alone)
         flushes, pauses = self._unread.pop(FLUSH, 0), self._unread.pop(PAUSE, 0)
         lost += losses(LossKind.CATEGORY, Subject.EVENT, {RMA: self._unread.pop(RMA, 0)})
         # The others add to regions, which have their times.

@@ -86,6 +86,18 @@ def test_a_rank_that_receives_from_any_source_has_no_wrong_order() -> None:
     assert patterns([1, 2, 3, 1, 3, 2, 2, 1, 3, 3, 2, 1]) == {"late sender"}
 
 
+def test_a_call_that_waits_for_unrecorded_messages_is_no_cause() -> None:
+    def causes(call: str) -> set[tuple[int | None, str | None]]:
+        program = Program(2)
+        program.everywhere("MPI_Barrier", "Barrier", [0, 0], 20)
+        program.call(0, call, 22, 100)
+        program.everywhere("MPI_Barrier", "Barrier", [101, 21], 110)
+        return {wait[4:] for wait in waits(program)}
+
+    assert causes("MPI_Put") == {(0, "MPI_Put")}
+    assert causes("MPI_Waitall") == causes("MPI_Sendrecv") == causes("MPI_Comm_split") == {(None, None)}
+
+
 def test_a_late_rank_makes_all_others_wait_at_the_barrier() -> None:
     program = Program(3)
     program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 5)

@@ -299,7 +299,7 @@ def test_calls_of_mpi_without_records_are_collectives_of_all_ranks(tmp_path: Pat
     """As TAU writes them: regions of the program's paradigm, in processes of which none is named a rank."""
     with otf2.writer.open(str(tmp_path / "a"), timer_resolution=0) as trace:
         define = trace.definitions
-        names = ("MPI_Init()", "MPI_Allreduce()", "MPI_Send()")
+        names = ("MPI_Init()", "MPI_Allreduce()", "MPI_Send()", "MPI_Put()", "MPI_Waitall()")
         regions = [define.region(name) for name in names]
         for rank in range(3):
             node = define.system_tree_node(f"node {rank}", class_name="")
@@ -314,12 +314,14 @@ def test_calls_of_mpi_without_records_are_collectives_of_all_ranks(tmp_path: Pat
     assert several_ranks(tmp_path / "a/traces.otf2") == SeveralRanks(((0,), (1,), (2,)), (0, 1, 2))
     timeline = rank_of(tmp_path / "a/traces.otf2", 2)
     assert (timeline.origin.rank, timeline.origin.world_size) == (2, 3)
-    assert timeline.mpi_calls.end.tolist() == [7, 17, 27]
+    assert timeline.mpi_calls.end.tolist() == [7, 17, 27, 37, 47]
     found = timeline.mpi_operations
     assert timeline.names(np.append(found.operation, found.communicator)) == ["AllReduce", "MPI_COMM_WORLD"]
     assert (found.start.tolist(), found.end.tolist(), found.ranks.tolist()) == ([10], [17], [3])
     assert {(loss.kind, loss.detail[:27]) for loss in timeline.origin.losses} == {
         (LossKind.ROW, "record (Send)"),
+        (LossKind.ROW, "record (what waits end, as "),
+        (LossKind.FIELD, "synchronization of their wi"),
         (LossKind.FIELD, "communicator"),
         (LossKind.DIAGNOSTIC, "its clock has no resolution"),
         (LossKind.ROW, "start"),
