@@ -16,10 +16,16 @@ from hpcprof.analysis.explain.cause import Cause, MachineWait, Trait, cause_name
 from hpcprof.analysis.explain.evidence import Tables
 from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.common.units import counted, format_bytes
 
 TABLE, FILES = "coincidences", "darshan_files"
 _MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
 """The most files in a finding, and the share of the run that reads and writes of one take at least."""
+
+_MIN_TIME_PCT, _SMALL_BYTES, _TIMES_SLOWER = 10.0, 64 << 10, 2
+"""Minimum share of the ranks' time that files take for a finding without a profile, in percent; maximum bytes
+of a small read or write; minimum time of a slow rank in a file, over the mean of all ranks.
+"""
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
 _MAX_CHANCE = 0.5
@@ -43,6 +49,97 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
 def _waits() -> list[tuple[str, MachineWait]]:
     declared = map(find_cause, cause_names())
     return [(cause.name, cause.wait) for cause in declared if cause.wait is not None]
+
+
+def slow_files(files: pd.DataFrame) -> Finding | None:
+    """Return the finding about a run without profiles that waits for files; None if it hardly does.
+
+    ``files`` are the rows of `darshan_files`. A file's time in MPI-IO contains that in POSIX: the longer one
+    counts. Calls that take more than the time of all ranks run beside each other, and tell no share.
+    """
+    rows = [row for row in _rows(files) if row["log"]]
+    by_file: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_file.setdefault((row["log"], row["file"]), []).append(row)
+    for same_file in by_file.values():
+        same_file.sort(key=_seconds, reverse=True)
+    logs = len({row["log"] for row in rows})
+    share = sum(same_file[0]["share_pct"] or 0.0 for same_file in by_file.values()) / max(logs, 1)
+    if not _MIN_TIME_PCT <= share <= 100.0:
+        return None
+    worst = max(by_file.values(), key=lambda same_file: _seconds(same_file[0]))
+    evidence, texts, remedies = zip(*_file_patterns(*worst), strict=True)
+    return Finding(
+        cause=Cause.SLOW_IO,
+        ranks=(),
+        where=f"{worst[0]['module']} of {worst[0]['file']}",
+        saving_ns=None,
+        saving_low_ns=None,
+        saving_high_ns=None,
+        share_pct=None,
+        evidence=tuple(Evidence(FILES, None, column, worst[0][column]) for column in evidence),
+        remedy=" ".join(filter(None, remedies)) or cause_of(Cause.SLOW_IO).remedy,
+        confidence="high",
+        evidence_text=(f"files take {share:.1f} % of the time of all ranks", *texts[1:]),
+    )
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    return float(row["read_s"] + row["write_s"] + row["meta_s"])
+
+
+def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield a column of `darshan_files`, what it says about the access to a file, and what to do.
+
+    ``inner`` are the rows of the same file in the modules below, such as POSIX below MPI-IO. The first item
+    is about the time of all files.
+    """
+    calls, size, seconds = (
+        row["reads"] + row["writes"],
+        row["read_bytes"] + row["written_bytes"],
+        _seconds(row),
+    )
+    yield "share_pct", "", ""
+    if row["meta_s"] > seconds / 2:
+        yield (
+            "meta_s",
+            f"{100 * row['meta_s'] / seconds:.0f} % of that is to open, close, seek and stat",
+            "Open files once, and fewer of them.",
+        )
+    if calls and size / calls < _SMALL_BYTES:
+        yield (
+            "reads" if row["reads"] > row["writes"] else "writes",
+            f"{counted(calls, 'call')} move {format_bytes(size / calls)} each on average",
+            "Read and write more at once: larger buffers, or collective calls of MPI-IO.",
+        )
+    # Stores of earlier versions do not have the kinds of calls.
+    unaligned = max(each.get("unaligned") or 0 for each in (row, *inner))
+    if unaligned > max(each["reads"] + each["writes"] for each in inner or (row,)) / 2:
+        yield (
+            "unaligned",
+            f"{counted(unaligned, 'call')} of POSIX begin within a block of the file system",
+            "Align what ranks write with the stripes of the file (striping_unit, H5Pset_alignment).",
+        )
+    if (row.get("independent") or 0) > calls / 2 and row["ranks"] > 1:
+        yield (
+            "independent",
+            f"{counted(row['independent'], 'call')} of MPI-IO are independent",
+            "Call the collective functions (MPI_File_write_at_all), which join the requests of ranks.",
+        )
+    if inner and 2 * _seconds(inner[0]) < seconds:
+        below = f"{inner[0]['module']} takes {100 * _seconds(inner[0]) / seconds:.0f} % of that"
+        yield (
+            "read_s" if row["read_s"] > row["write_s"] else "write_s",
+            f"{below}: in the rest, ranks exchange data and wait for each other",
+            "Let more ranks read and write for the others (cb_nodes, cb_buffer_size of MPI-IO).",
+        )
+    mean = seconds / row["ranks"]
+    if row["slowest_s"] is not None and row["slowest_s"] > _TIMES_SLOWER * mean > 0:
+        yield (
+            "slowest_s",
+            f"rank {row['slowest_rank']:.0f} takes {row['slowest_s']:.3g} s, the mean is {mean:.3g} s",
+            f"Look at what rank {row['slowest_rank']:.0f} reads and writes for others.",
+        )
 
 
 def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:

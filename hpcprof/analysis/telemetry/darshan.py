@@ -15,7 +15,10 @@ from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
 from hpcprof.profiles.timeline import Floats, Ints
 
 _MOST_FILES, _MOST_BLOCKS = 500, 60
-_SUMS = ("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s")
+_SUMS = (
+    *("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s"),
+    *("unaligned", "independent"),
+)
 _LARGE, _TIMES_SLOWER, _MAX_SLOW_SHARE = 1 << 20, 5, 0.25
 """Bytes of a file whose speed tells something, and the most files that are slow, as a share."""
 _SHARED_RANK = -1
@@ -102,6 +105,10 @@ def _totals(logs: Sequence[NamedLog]) -> Iterator[str]:
         jobs = len({log.job_id for _, log in logs})
         many = f"{jobs} jobs with {processes} in all, each up to" if jobs > 1 else f"{processes} in"
         yield f"{many} {longest}: {'; '.join(sums)}"
+    whole = sum(log.ranks * log.run_time_s for _, log in logs)
+    taken = sum(record.read_s + record.write_s + record.meta_s for record in records)
+    if taken > len(modules) * whole > 0:
+        yield f"calls run beside each other: they take {taken / whole:.1f} times the time of all ranks"
     for outer, inner in (("MPI-IO", "POSIX"), ("DFS", "DAOS")):
         if {outer, inner} <= modules.keys():
             yield f"{outer} calls {inner}, so that bytes and times are in both"

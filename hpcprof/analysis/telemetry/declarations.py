@@ -44,7 +44,9 @@ _of_files = partial(
     about=Activity.FILES,
 )
 
-_CALLS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float"
+_CALLS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float " + (
+    "unaligned independent"
+)
 
 ANALYSES = (
     Analysis(

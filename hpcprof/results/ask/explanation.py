@@ -206,9 +206,23 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
     )
     reason = "the run was not profiled (hpcprof run --profiler auto shows where its time goes)"
     findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)), noted)
+    findings = findings or _of_files(run, store)
     unread = unread_dumps(run.path) if run.manifest is None else ""
     lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
+
+
+def _of_files(run: Run, store: Store) -> tuple[Finding, ...]:
+    """Return what logs of Darshan show of a run without profiles."""
+    if not store.exists() or not store.has_run(run.id):
+        return ()
+    files = RunTables(run, store).frame("darshan_files")
+    if not len(files):
+        return ()
+    from hpcprof.analysis.explain.machine import slow_files
+
+    finding = slow_files(files)
+    return () if finding is None else (finding,)
 
 
 def _of_noted_steps(

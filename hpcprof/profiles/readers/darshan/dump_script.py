@@ -144,6 +144,8 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
         "opens": calls["OPENS"],
         "reads": calls["READS"],
         "writes": calls["WRITES"],
+        "unaligned": total("FILE_NOT_ALIGNED"),
+        "independent": total("INDEP_READS", "INDEP_WRITES", "NB_READS", "NB_WRITES"),
         "read_bytes": total("BYTES_READ"),
         "written_bytes": total("BYTES_WRITTEN"),
         **{

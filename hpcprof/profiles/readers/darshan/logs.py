@@ -39,6 +39,9 @@ class FileRecord(msgspec.Struct, frozen=True):
     read_s: float
     write_s: float
     meta_s: float
+    unaligned: int = 0
+    independent: int = 0
+    """Calls that begin within a block of the file system (POSIX), and calls of one rank alone (MPI-IO)."""
     slowest_rank: int = -1
     slowest_s: float = 0.0
 

@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import in_words
 from hpcprof.analysis.explain.explanation import Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.machine import waiting, with_machine, with_waiting
+from hpcprof.analysis.explain.machine import slow_files, waiting, with_machine, with_waiting
 
 
 def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
@@ -156,3 +156,52 @@ def test_long_steps_that_do_not_wait_for_files_stay_what_they_are() -> None:
 @pytest.mark.parametrize("cause", [Cause.STEP_DRIFT, Cause.LATE_RANK_HOST])
 def test_a_run_without_samples_has_findings_as_they_are(cause: Cause) -> None:
     assert found(cause, [])[0].evidence == ()
+
+
+def accesses(module: str, written: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """Return a row of darshan_files, of a run of 4 ranks and 10 s."""
+    row: dict[str, Any] = {
+        "log": "a",
+        "file": "/scratch/out.h5",
+        "module": module,
+        "ranks": 4,
+        "reads": 0,
+        "writes": 1000,
+    }
+    row |= {"read_bytes": 0, "written_bytes": written, "read_s": 0.0, "write_s": seconds, "meta_s": 0.0}
+    row |= {"unaligned": 0, "independent": 0, "slowest_rank": None, "slowest_s": None} | more
+    return row | {"share_pct": (row["write_s"] + row["meta_s"]) / 0.4}
+
+
+def told(*rows: dict[str, Any]) -> tuple[str, ...]:
+    finding = slow_files(pd.DataFrame(rows))
+    return () if finding is None else (finding.where, *finding.evidence_text)
+
+
+def test_a_run_without_profiles_that_waits_for_files_says_how_it_uses_them() -> None:
+    large = 1000 << 20
+    assert told(accesses("POSIX", large, 3.0)) == ()
+    # More than the time of all ranks: threads whose calls run beside each other.
+    assert told(accesses("POSIX", large, 44.0)) == ()
+    where = "POSIX of /scratch/out.h5"
+    all_files = "files take 75.0 % of the time of all ranks"
+    assert told(accesses("POSIX", large, 30.0)) == (where, all_files)
+    small = accesses("POSIX", 1000 * 512, 30.0, unaligned=900, slowest_rank=3, slowest_s=29.0)
+    assert told(small) == (
+        where,
+        all_files,
+        "1,000 calls move 512 B each on average",
+        "900 calls of POSIX begin within a block of the file system",
+        "rank 3 takes 29 s, the mean is 7.5 s",
+    )
+    opens = accesses("POSIX", large, 10.0, meta_s=20.0)
+    assert told(opens)[2:] == ("67 % of that is to open, close, seek and stat",)
+    outer, inner = accesses("MPI-IO", large, 30.0, independent=1000), accesses("POSIX", large, 27.0)
+    assert told(inner, outer) == (
+        "MPI-IO of /scratch/out.h5",
+        all_files,
+        "1,000 calls of MPI-IO are independent",
+    )
+    assert told(accesses("MPI-IO", large, 30.0), accesses("POSIX", large, 3.0))[2:] == (
+        "POSIX takes 10 % of that: in the rest, ranks exchange data and wait for each other",
+    )

@@ -99,6 +99,12 @@ def test_what_several_logs_lack_is_said_once_and_bytes_in_two_modules_are_no_sum
     )
 
 
+def test_calls_of_threads_that_take_more_than_the_run_are_said_to() -> None:
+    beside = log(records=[record(0, 0, 100, 90.0), record(1, 0, 100, 30.0)])
+    reason = darshan_tables(RunLogs([NamedLog("a", beside)]))["darshan_files"].reason
+    assert reason.endswith("calls run beside each other: they take 3.0 times the time of all ranks")
+
+
 def test_logs_of_several_jobs_are_not_told_as_one() -> None:
     logs = [NamedLog(name, log(job_id=job)) for name, job in (("a", 7), ("b", 8), ("c", 8))]
     reason = darshan_tables(RunLogs(logs))["darshan_files"].reason
