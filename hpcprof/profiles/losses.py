@@ -148,6 +148,18 @@ class Loss:
         return _REMEDIES.get(self.kind, "")
 
 
+def for_profiler(advice: str, profiler: str) -> str:
+    """Return advice with only the parts for a profiler, such as ``[nsys: (nsys --trace=cuda)]``.
+
+    ``profiler`` is the name of the reader; names in a part are the beginnings of those of readers.
+    """
+
+    def part(choice: re.Match[str]) -> str:
+        return choice["text"] if profiler.startswith(tuple(choice["profilers"].split("|"))) else ""
+
+    return _CHOICE.sub(part, advice).strip()
+
+
 def losses(
     kind: LossKind, subject: Subject, counts: Mapping[str, SupportsInt], of: int | None = None
 ) -> list[Loss]:
@@ -202,6 +214,7 @@ def _count_text(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
+_CHOICE = re.compile(r"\[(?P<profilers>[a-z|]+):(?P<text>[^]]*)\]")
 _UNSUPPORTED_WORDS = re.compile(
     r"unable|(?:not |un)supported|could not|cannot|permission|privilege"
     r"|not (?:have )?(?:been )?started|initiali[sz]ation failed|failed to (?:start|initiali[sz]e|enable)",
@@ -213,41 +226,45 @@ _LOST_WORDS = re.compile(
 )
 _SUPPORT_REMEDY = "Check that this profiler supports the device and the driver, and may read its counters."
 _NO_WORK = (
-    f"{_SUPPORT_REMEDY} nsys and PyTorch record the work of the GPU with the calls, if they support both; "
-    "rocprofv3 records it with --kernel-trace."
+    f"{_SUPPORT_REMEDY} [nsys|torch:It records the work of the GPU with the calls, if it supports both.]"
+    "[roc:rocprofv3 records the work of the GPU with --kernel-trace.]"
 )
 _UNFLUSHED = re.compile(r"Not all [\w ]+ events might have been collected|No \w+ events collected")
 """The sentences of nsys about processes of which it got no events, or not the last ones."""
 _OTHER_PROFILER = "Record MPI with a newer Score-P or Nsight Systems: the records of this profiler lack it."
 _TO_THE_END = (
-    "Let the program end by itself within the capture, or call cudaProfilerStop() before the capture ends: a "
-    "process hands over its last events then."
+    "Let the program end by itself within the capture[nsys:, or call cudaProfilerStop() before the capture "
+    "ends]: a process hands over its last events then."
 )
-RECORD_KERNELS = "rocprofv3 --kernel-trace, nsys --trace=cuda, ProfilerActivity.CUDA"
-"""The options of profilers that record the work of a GPU."""
+RECORD_KERNELS = (
+    "[roc: (rocprofv3 --kernel-trace)][nsys: (nsys --trace=cuda)][torch: (ProfilerActivity.CUDA)]"
+)
+"""The options of profilers that record the work of a GPU, for `for_profiler`."""
 _OF_SUBJECT = {
-    Subject.COPY: "Trace memory copies too: rocprofv3 --memory-copy-trace, nsys --trace=cuda.",
+    Subject.COPY: "Trace memory copies too[roc: (rocprofv3 --memory-copy-trace)][nsys: (nsys --trace=cuda)].",
     Subject.PROGRAM: "Record fewer steps, or with a newer version: JAX's profiler lost what GPUs did.",
 }
 _RECORD_AGAIN_REMEDY = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
-    "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "
-    "Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB), or record fewer steps."
+    "The profiler lost events: give it larger buffers[nsys: or flush them more often (nsys "
+    "--cuda-flush-interval)][torch: (Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB)], or record fewer steps."
 )
 _REMEDIES = {
     LossKind.ROW: _RECORD_AGAIN_REMEDY,
     LossKind.EARLY: _RECORD_AGAIN_REMEDY,
     LossKind.OVERRUN: _RECORD_AGAIN_REMEDY,
-    LossKind.UNTRACED: "Trace API calls too: nsys --trace=cuda, rocprofv3 --hip-trace, or PyTorch's "
-    "ProfilerActivity.CPU beside that of the GPU.",
-    LossKind.UNLINKED: "Record with a profiler that numbers launches: nsys, rocprofv3 --output-format rocpd, "
-    "or a newer PyTorch. Times on the GPU are right without.",
+    LossKind.UNTRACED: "Trace API calls too[nsys: (nsys --trace=cuda)][roc: (rocprofv3 --hip-trace)]"
+    "[torch: (ProfilerActivity.CPU beside that of the GPU)].",
+    LossKind.UNLINKED: "Record with a profiler that numbers launches[roc: (rocprofv3 --output-format rocpd)]"
+    "[torch: (a newer PyTorch)]. Times on the GPU are right without.",
     LossKind.LAUNCH: "Begin the capture before the work is launched, and trace all API calls.",
     LossKind.MISSING: _ROOM,
     LossKind.DIAGNOSTIC: _ROOM,
-    LossKind.GRAPH: "Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
-    "--cuda-graph-trace=node).",
-    LossKind.OPEN: "End each range on every path that leaves it (nvtxRangePop, nvtxRangeEnd, roctxRangePop).",
+    LossKind.GRAPH: "[nsys: Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
+    "--cuda-graph-trace=node).][torch|roc|unitrace: The profiler lost events of CUDA graphs: record fewer "
+    "steps, or capture the graphs while it records.]",
+    LossKind.OPEN: "End each range on every path that leaves it[nsys: (nvtxRangePop, nvtxRangeEnd)]"
+    "[roc: (roctxRangePop)].",
     LossKind.CATEGORY: "hpcprof reads no events of this category; what they did is in no figure.",
     LossKind.PAUSE: "Leave the recording on from the first step of interest to the last one.",
     LossKind.LOCATION: "Record again, and let the program end by itself, so that the archive is complete.",

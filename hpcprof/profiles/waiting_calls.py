@@ -1,4 +1,4 @@
-"""Synchronizations, as told by the names of API calls.
+"""Synchronizations and launches of graphs, as told by the names of API calls.
 
 Profilers do not distinguish all of them: nsys gives a wait of the host for a stream the type of an event, and
 CUPTI gives a query of an event, which returns at once, the type of a wait.
@@ -19,6 +19,8 @@ QUERY = -2
 
 # Calls of CUDA and HIP with the suffixes of versions and of the default stream: _v3020, _ptsz, _spt.
 _CALL = re.compile(r"(?:cu(?:da)?|hip)(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
+# Unified Runtime of oneAPI 2025.2 and earlier, and of later versions.
+_GRAPH_LAUNCH = re.compile(r"GraphLaunch|urCommandBufferEnqueueExp|urEnqueueCommandBufferExp")
 _KINDS = {
     "EventSynchronize": SyncKind.EVENT,
     "StreamWaitEvent": SyncKind.STREAM_WAIT,
@@ -46,6 +48,11 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     kind = np.full(len(process), UNKNOWN)
     kind[row] = call_kind[rows[match]]
     return kind
+
+
+def launches_graph(name: str) -> bool:
+    """Return whether the API call of this name launches a graph of CUDA, HIP or SYCL."""
+    return _GRAPH_LAUNCH.search(name) is not None
 
 
 def host_waits(name: str) -> bool:

@@ -17,6 +17,7 @@ from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, obje
 from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
+from hpcprof.profiles.waiting_calls import launches_graph
 
 _NO_ROW = -1
 _EARLIEST_NS, _LATEST_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -181,7 +182,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
     # Each kernel in a replayed graph carries out a call of its own, in the same order.
     replays = np.zeros(len(carriers), bool)
-    replays[owner] = named(timeline, timeline.calls.name[launch], lambda name: "GraphLaunch" in name)
+    replays[owner] = named(timeline, timeline.calls.name[launch], launches_graph)
     replays &= count == np.bincount(carrier, minlength=len(carriers))
     told_apart = (count > 0) & ((count == 1) | (communicators == 1) | replays)
     owners = np.flatnonzero(told_apart[carrier])

@@ -22,6 +22,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.plugins import CAUSES as PLUGIN_GROUP
 from hpcprof.common.plugins import has_plugins, load_plugin, plugin_names
 from hpcprof.common.units import shortened
+from hpcprof.profiles.losses import for_profiler
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,31 +66,67 @@ def _intern_cause(name: str) -> Cause:
     return str.__new__(Cause, name)
 
 
-_OF_CUDA = (r" \(nsys --trace=cuda records them[^)]*\)", "")
+_OF_NVIDIA = (
+    (r" \([^)]*enable_cuda_sync_events\)", ""),
+    ("flash or cuDNN backend", "flash backend"),
+)
+"""Words for the GPUs of NVIDIA alone, as in `_OTHER_WORDS`."""
 _OTHER_WORDS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "AMD|gfx|rocp",
         (
-            (
-                r"Record the kernels of CUDA graphs: .*?graph-trace=node\)",
-                "The profiler lost events: record less",
-            ),
             (r"\bCUDA (?=graph)", "HIP "),
             ("cudaHostAlloc", "hipHostMalloc"),
             (r"\bcuda(?=[A-Z])", "hip"),
+            ("PYTORCH_CUDA_ALLOC", "PYTORCH_HIP_ALLOC"),
+            (r"fewer SMs \(NCCL_MAX_CTAS, NCCL_NTHREADS\)", "fewer CUs (NCCL_MAX_NCHANNELS)"),
+            ("tensor cores", "matrix cores"),
         ),
     ),
-    ("ascend", ((r"\bCUDA (?=graph)", "NPU "), (r"\btorch\.cuda\b", "torch.npu"))),
-    ("Intel|unitrace", ((r"\bCUDA (?=graph)", "SYCL "), (r" \((?:cudaStream|torch\.cuda)[^)]*\)", ""))),
+    (
+        "ascend|NPU",
+        (
+            (r"\bCUDA (?=graph)", "NPU "),
+            (r" \((?:cuda[A-Z]|NCCL_)[^)]*\)", ""),
+            ("cudaMemcpyAsync", "aclrtMemcpyAsync"),
+            ("cudaDeviceSynchronize", "aclrtSynchronizeDevice"),
+            ("cudaMallocAsync with ", ""),
+            ("torch.cuda", "torch.npu"),
+            ("'cuda'", "'npu'"),
+            ("PYTORCH_CUDA_ALLOC", "PYTORCH_NPU_ALLOC"),
+            ("tensor cores", "cube units"),
+            ("fewer SMs", "fewer cores"),
+        ),
+    ),
+    (
+        "Intel|unitrace",
+        (
+            (r"\bCUDA (?=graph)", "SYCL "),
+            (r" \((?:cuda[A-Z]|NCCL_|torch\.cuda)[^)]*\)", ""),
+            ("cudaMemcpyAsync", "sycl::queue::memcpy"),
+            ("cudaMemPrefetchAsync", "sycl::queue::prefetch"),
+            ("cudaDeviceSynchronize", "sycl::queue::wait"),
+            ("cudaMallocAsync with ", ""),
+            ("torch.cuda", "torch.xpu"),
+            ("'cuda'", "'xpu'"),
+            ("PYTORCH_CUDA_ALLOC", "PYTORCH_ALLOC"),
+            ("tensor cores", "XMX engines"),
+            ("fewer SMs", "fewer cores"),
+        ),
+    ),
     ("TPU", ()),
 )
 """Expressions for profilers and devices, each with the words for what advice calls by CUDA's names."""
 
 
 def for_device(advice: str, device: str) -> str:
-    """Return advice in the words of a device's own interface; ``device`` names its profiler and GPUs."""
+    """Return advice in the words of a profiler and a device's own interface.
+
+    ``device`` is the name of the reader of the profile, and those of its GPUs.
+    """
+    advice = for_profiler(advice, device.partition(" ")[0])
     words = next((words for expression, words in _OTHER_WORDS if re.search(expression, device)), None)
-    for pattern, word in () if words is None else (*words, _OF_CUDA):
+    for pattern, word in () if words is None else (*words, *_OF_NVIDIA):
         advice = re.sub(pattern, word, advice)
     return advice
 

@@ -43,6 +43,7 @@ from hpcprof.profiles.timeline import (
     Ranges,
     Timeline,
 )
+from hpcprof.profiles.waiting_calls import launches_graph
 
 MOST_RANKS = 16
 """Maximum ranks whose functions are looked at."""
@@ -276,7 +277,7 @@ def with_culprits(
 
 
 def _replays_graphs(timeline: Timeline) -> bool:
-    return any("GraphLaunch" in name for name in timeline.strings[np.unique(timeline.calls.name)].tolist())
+    return any(map(launches_graph, timeline.strings[np.unique(timeline.calls.name)].tolist()))
 
 
 def remedy_for(stack: Stack, finding: Finding, *, replays_graphs: bool = False) -> str:

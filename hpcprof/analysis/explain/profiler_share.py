@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.run_graph import RunGraph
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.timeline import Floats, Ints, Mask
+from hpcprof.profiles.waiting_calls import launches_graph
 
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
 """Minimum and maximum cost of a launch in a program, by the kind of the profile.
@@ -221,7 +222,7 @@ def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
 
 def _launches_graph(graph: RunGraph) -> Mask:
     """Return which calls launch a graph."""
-    return graph.is_named(graph.calls.name, lambda name: "GraphLaunch" in name)
+    return graph.is_named(graph.calls.name, launches_graph)
 
 
 def _by_call(

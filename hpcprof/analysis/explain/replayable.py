@@ -192,7 +192,7 @@ def _without_steps(steps: Mapping[int, Sized], timeline: Timeline) -> str:
     if not len(timeline.ranges):
         clause = "recorded that could be a step; mark steps"
     if timeline.origin.gpus and not timeline.operation_count:
-        clause += f"; no work of the GPU is recorded ({RECORD_KERNELS})"
+        clause += f"; no work of the GPU is recorded{RECORD_KERNELS}"
     return f"no range of {named_ranks(without)} is {clause}"
 
 
@@ -297,8 +297,9 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
     if graph.inferred_waits:
         yield NotJudged(
             "recorded waits",
-            f"inferred, since not recorded: {counted(graph.inferred_waits, 'wait')} for events or streams "
-            "(nsys --trace=cuda records them, PyTorch's profiler with enable_cuda_sync_events)",
+            f"inferred, since not recorded: {counted(graph.inferred_waits, 'wait')} for events or streams"
+            "[nsys: (nsys --trace=cuda records them)]"
+            "[torch: (PyTorch's profiler records them with enable_cuda_sync_events)]",
         )
     if graph.paced_ranks:
         yield NotJudged(

@@ -16,11 +16,10 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.waiting_calls import launches_graph
 
 MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
 """Names of moves of pages of unified memory."""
-
-_OF_GRAPH = re.compile("GraphLaunch")
 
 _COPY = re.compile(r"(?:cuda|cu|hip)Memcpy\w*")
 
@@ -62,10 +61,10 @@ def _execution_losses(timeline: Timeline) -> list[Loss]:
         if loss.kind in _LEFT_OUT_KINDS and loss.subject in (Subject.KERNEL, Subject.GRAPH)
     )
     rows, launching = lost_launches(timeline), launch_rows(timeline)
-    launches_graph = named(timeline, timeline.calls.name, _OF_GRAPH.search)
+    is_graph_launch = named(timeline, timeline.calls.name, launches_graph)
     subject = Subject.LAUNCH
-    if timeline.operation_count and launches_graph[rows].all():
-        subject, launching = Subject.GRAPH, launching[launches_graph[launching]]
+    if timeline.operation_count and is_graph_launch[rows].all():
+        subject, launching = Subject.GRAPH, launching[is_graph_launch[launching]]
     lost = len(rows) - left_out
     return [Loss(LossKind.MISSING, subject, lost, len(launching))] if lost > 0 else []
 

@@ -29,11 +29,10 @@ from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, number_texts, numbered_rows, rows_by_key
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Table, Timeline
+from hpcprof.profiles.waiting_calls import launches_graph
 
 KERNEL, COPY, GRAPH, OPERATOR = PREFIXES = ("kernel:", "copy:", "graph:", "operator:")
 """The names of steps begin with one of them that launches mark; the rest names the launch."""
-
-_GRAPH_LAUNCH = "GraphLaunch"
 
 _TILE = re.compile(r"\d+x\d+")
 """The sizes of tiles in the names of matrix products: ``nvjet_sm90_tst_192x208_64x4``."""
@@ -170,7 +169,7 @@ def _outermost_operators(timeline: Timeline) -> _Sequence | None:
 def _describe_launches(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:
     """Return, for each call and its first operation, its prefix, the name of the operation, and its size."""
     api = timeline.calls.name[calls]
-    graph = [number for number in distinct(api).tolist() if _GRAPH_LAUNCH in timeline.strings[number]]
+    graph = [number for number in distinct(api).tolist() if launches_graph(timeline.strings[number])]
     kernels, copies = len(timeline.kernels), len(timeline.memops)
     prefix = np.where(np.isin(api, graph) | (operation >= kernels + copies), 2, 0)
     is_copy = (prefix == 0) & (operation >= kernels)

@@ -42,7 +42,7 @@ def _slow_launches(scene: Scene, place: str) -> Candidate:
 
 HOST_BOUND = CauseDeclaration(
     name="host_bound",
-    title="Python between launches",
+    title="slow launches",
     meaning="the host launches too slowly to keep the GPU busy, without a long pause",
     about="the host cannot keep the GPU busy, although no single pause or call is long: Python between all "
     "launches; `where` are the ranges",

@@ -12,9 +12,11 @@ import pytest
 
 from hpcprof.analysis.explain.cause import Cause, Stack, find_cause, for_device
 from hpcprof.analysis.explain.culprits import _replays_graphs, remedy_for
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.explanations import finding
 
+_NO_EVENTS = "No CUDA events collected. Does the process use CUDA?"
 OF_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
 
 
@@ -43,7 +45,7 @@ def test_a_program_with_mpi_gets_no_remedy_of_gpus_or_python(cause: Cause, where
         ("nsys NVIDIA H200", "Launch it as one CUDA graph (cudaStreamBeginCapture, cudaGraphLaunch)"),
         ("rocpd AMD Instinct MI300X", "Launch it as one HIP graph (hipStreamBeginCapture, hipGraphLaunch)"),
         ("unitrace Intel(R) Data Center GPU Max 1550", "Launch it as one SYCL graph"),
-        ("ascend Ascend910B", "Launch it as one NPU graph (cudaStreamBeginCapture, cudaGraphLaunch)"),
+        ("ascend Ascend910B", "Launch it as one NPU graph, or fuse"),
     ],
 )
 def test_advice_is_in_the_words_of_the_device(device: str, expected: str) -> None:
@@ -51,8 +53,37 @@ def test_advice_is_in_the_words_of_the_device(device: str, expected: str) -> Non
     assert for_device(advice, device).startswith(expected)
     torch = find_cause(Cause.SMALL_KERNELS).advise("it", (0,))
     assert ("torch.npu.make_graphed_callables" in for_device(torch, device)) == ("ascend" in device)
-    waits = for_device("2 waits (nsys --trace=cuda records them, PyTorch's with enable_x)", device)
-    assert (waits == "2 waits") == ("NVIDIA" not in device)
+    waits = for_device("2 waits[nsys: (nsys)][torch: (records them with enable_cuda_sync_events)]", device)
+    assert waits == ("2 waits (nsys)" if "NVIDIA" in device else "2 waits")
+
+
+_OF_NVIDIA = re.compile(
+    r"\b(?:cuda|cu)[A-Z]|CUDA|cuDNN|nvtx|torch\.cuda|'cuda'|NCCL_MAX_CTAS|\bSMs|tensor cores"
+)
+_OF_AMD = re.compile(r"\bhip[A-Z]|HIP|rocprof|roctx")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        *("torch AMD Instinct MI300X", "rocprofv3 gfx942", "torch Intel(R) Arc", "torch NVIDIA H100"),
+        *("unitrace Intel(R) Data Center GPU Max 1550", "ascend Ascend NPU"),
+    ],
+)
+def test_no_remedy_names_a_tool_or_an_interface_of_another_stack(device: str) -> None:
+    causes = [find_cause(cause) for cause in Cause]
+    advice = {text for cause in causes for text in (cause.remedy, *cause.remedies.values())}
+    advice |= {option.text for cause in causes for option in cause.place_remedies}
+    kinds = [(kind, subject, of) for kind in LossKind for subject in Subject for of in (2, 3)]
+    advice |= {Loss(kind, subject, 2, of, _NO_EVENTS).remedy for kind, subject, of in kinds}
+    is_amd = bool(re.search("AMD|gfx", device))
+    # ROCm's PyTorch has the names of CUDA.
+    texts = [re.sub(r"torch\.cuda|'cuda'", "", text) if is_amd else text for text in advice]
+    words = [for_device(text, device) for text in texts]
+    assert not [text for text in words if re.search(r"nsys|\[[a-z|]+:", text)]
+    assert is_amd or not [text for text in words if _OF_AMD.search(text)]
+    assert "NVIDIA" in device or not [text for text in words if _OF_NVIDIA.search(text)]
+    assert ("rocprofv3 --" in " ".join(words)) == device.startswith("roc")
 
 
 def test_slow_input_names_the_loader_of_the_framework() -> None:
@@ -76,7 +107,9 @@ def test_a_program_in_cuda_gets_no_remedy_of_pytorch(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", ["host_bound", "small_kernels"])
-@pytest.mark.parametrize("call", ["cudaGraphLaunch_v10000", "cudaLaunchKernel"])
+@pytest.mark.parametrize(
+    "call", ["cudaGraphLaunch_v10000", "urEnqueueCommandBufferExp", "cudaLaunchKernel"]
+)
 def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call: str) -> None:
     calls = SimpleNamespace(name=np.array([1, 1]))
     timeline = SimpleNamespace(calls=calls, strings=np.array(["other", call], object))
@@ -86,7 +119,7 @@ def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call
     stacks: tuple[Stack, ...] = ("", "cuda")
     for stack in stacks:
         said = remedy_for(stack, found, replays_graphs=replays)
-        assert ("that the program replays" in said) == replays == (call == "cudaGraphLaunch_v10000")
+        assert ("that the program replays" in said) == replays == (call != "cudaLaunchKernel")
     assert "XLA" in remedy_for("jax", found, replays_graphs=True) or cause == "host_bound"
 
 
