@@ -9,7 +9,8 @@
 3. A kind that occurs several times in a step may mark it with every n-th launch. The number of launches up to
    the next one of the kind then has its rarest value after every n-th, as at the end of a token's layers.
 4. The outermost period wins: the kind that marks least. Among kinds that mark equally often, the one after
-   the longest pause of the host marks the boundary.
+   the longest pause of the host marks the boundary. Layers of a decoder are no steps: kinds with fewer marks,
+   with equally many layers between them, mark its tokens.
 5. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
    them are the step, as where a solver does some work on the host after n sweeps. A wait of the host after
    every n-th one ends no step: programs log, and read clocks, after some steps.
@@ -70,6 +71,13 @@ periods, and of their time, for a step."""
 _FEWEST_SIZES, _MAX_SIZES_SHARE = 3, 2 / 3
 """Minimum number of sizes of a kernel, or of an operator's inputs, for layers, and their maximum share of
 the launches."""
+
+_OF_LAYERS = re.compile(r"norm|attn|attention|fmha|softmax|soft_max", re.IGNORECASE)
+_OF_TRAINING = re.compile(r"bwd|backward|grad|adam|sgd|optim|loss", re.IGNORECASE)
+"""Parts of names of kernels in layers of transformers, and of kernels that only training has."""
+
+_FEWEST_LAYERS = 4
+"""Minimum number of layers of a decoder."""
 
 _LONGER = 4.0
 """Maximum length of the first and the last period over the median: programs load and compile at first."""
@@ -200,7 +208,38 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
     nested = [(every, rows[first]) for rows in kinds for every, first in [_outer_periods(np.diff(rows))]]
     outer = _steps_of_marks(sequence, [(every, marks) for every, marks in nested if every > 1])
     inner = max((step.instances for step in every_launch), default=0)
-    return outer if outer and inner >= _MIN_NESTED * outer[0].instances else every_launch
+    if outer and inner >= _MIN_NESTED * outer[0].instances:
+        return outer
+    return _tokens(sequence, every_launch[0]) or every_launch if every_launch else ()
+
+
+def _tokens(sequence: _Sequence, layer: LaunchStep) -> tuple[LaunchStep, ...]:
+    """Return the tokens of a decoder as steps, if the step that was found is its layer; else nothing."""
+    launched, name = sequence.launched, layer.name
+    if name not in sequence.names:
+        return ()
+    layers = np.flatnonzero(launched.kind == sequence.names.index(name))
+    inside = {sequence.names[kind] for kind in launched.kind[layers[0] : layers[1]].tolist()}
+    if any(map(_OF_TRAINING.search, inside)) or not any(map(_OF_LAYERS.search, inside)):
+        return ()
+    for kind in distinct(launched.kind).tolist():
+        marks = np.flatnonzero(launched.kind == kind)
+        if 2 <= len(marks) <= MIN_INSTANCES and _bound_equal_groups(
+            np.searchsorted(layers, marks), len(layers)
+        ):
+            return (LaunchStep(sequence.names[kind], len(marks) - 1, layer.coverage_pct),)
+    return ()
+
+
+def _bound_equal_groups(place: Ints, layers: int) -> bool:
+    """Return whether marks at places among some layers begin, or end, tokens with equally many layers.
+
+    The last token may be cut.
+    """
+    begin = not place[0]
+    counts = np.diff(np.append(place, layers) if begin else np.append(0, place))
+    whole = counts[:-1] if begin and len(counts) > 2 else counts
+    return bool(counts[0] >= _FEWEST_LAYERS and np.all(whole == counts[0]) and counts[-1] <= counts[0])
 
 
 def _steps_of_marks(
@@ -218,7 +257,7 @@ def _steps_of_marks(
         marks = _regular_marks(launched, all_marks)
         if len(marks) <= MIN_INSTANCES:
             continue
-        if _are_layers(launched.blocks[marks]):
+        if _are_layers(launched.blocks[marks]) and _mostly_layers(launched, marks_of_kinds, count):
             break  # Whatever occurs more often is inside a layer.
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
@@ -255,6 +294,14 @@ def _are_layers(sizes: Ints) -> bool:
     changes = 1 + np.count_nonzero(np.diff(sizes))
     follow = changes == different or not np.isin(sizes[:third], sizes[-third:]).any()
     return bool(_FEWEST_SIZES <= different <= _MAX_SIZES_SHARE * len(sizes) and follow)
+
+
+def _mostly_layers(launched: _Launched, marks_of_kinds: Sequence[tuple[int, Ints]], count: int) -> bool:
+    """Return whether kinds with as many marks take most of their time with sizes as in layers."""
+    kinds = [marks for _, marks in marks_of_kinds if count <= len(marks) <= _SAME_COUNT * count]
+    work = [int(launched.work[marks].sum()) for marks in kinds]
+    layers = [_are_layers(launched.blocks[marks]) for marks in kinds]
+    return 2 * sum(time for time, layered in zip(work, layers, strict=True) if layered) >= sum(work)
 
 
 def _regular_marks(launched: _Launched, marks: Ints) -> Ints:

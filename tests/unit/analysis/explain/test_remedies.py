@@ -107,9 +107,7 @@ def test_a_program_in_cuda_gets_no_remedy_of_pytorch(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", ["host_bound", "small_kernels"])
-@pytest.mark.parametrize(
-    "call", ["cudaGraphLaunch_v10000", "urEnqueueCommandBufferExp", "cudaLaunchKernel"]
-)
+@pytest.mark.parametrize("call", ["cudaGraphLaunch_v10000", "urEnqueueCommandBufferExp", "cudaLaunchKernel"])
 def test_a_program_that_replays_a_graph_is_not_told_to_make_one(cause: str, call: str) -> None:
     calls = SimpleNamespace(name=np.array([1, 1]))
     timeline = SimpleNamespace(calls=calls, strings=np.array(["other", call], object))

@@ -151,6 +151,36 @@ def test_the_outermost_of_nested_periods_is_the_step(step: list[Launch]) -> None
     assert set(np.diff(starts)) == {1_000 * sum(pause for _, pause in step)}
 
 
+@pytest.mark.parametrize("tokens", [2, 3, 5])
+@pytest.mark.parametrize("last", ["sample", "gemm"])
+def test_tokens_of_a_decoder_are_the_steps_however_few_they_are(tokens: int, last: str) -> None:
+    token = [("embed", 100), *LAYER * 12, (last, 10)]
+    steps = steps_of(launching(*SETUP, *token * tokens))
+    assert len(steps) == tokens - 1
+    assert set(np.diff(steps.ranges.start)) <= {1_000 * (100 + 480 + 10)}
+    # The last one may be cut.
+    cut = steps_of(launching(*SETUP, *token * 3, *token[:20]))
+    assert (cut.name, len(cut)) == ("kernel:embed", 3)
+
+
+def test_steps_of_a_trainer_that_logs_a_few_times_stay_its_steps() -> None:
+    step = [("norm", 10), ("gemm", 10), ("gemm_bwd", 10), ("adam", 10)]
+    steps = steps_of(launching(*[*step * 20, ("log", 10)] * 3))
+    assert len(steps) >= 50
+
+
+def test_one_operator_with_other_shapes_does_not_hide_the_steps(tmp_path: Path) -> None:
+    events = []
+    for step in range(15):
+        shapes = [[[5 + step // 3]], *[[[64]]] * 3]
+        for place, name in enumerate(("aten::arange", "aten::linear", "aten::relu_", "aten::mse_loss")):
+            dims = {"Input Dims": shapes[place]}
+            events.append(operator(name, 50 * step + 10 * place, 2 if not place else 9, **dims))
+    path = tmp_path / "cpu.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert len(steps_of(read(path))) == 14
+
+
 def test_a_wait_of_the_host_after_some_steps_ends_no_longer_step() -> None:
     profile = launching(*[("sweep", 12), ("residual", 10)] * 8 * 12)
     moments = profile.calls.start[15::16] + 1_000
