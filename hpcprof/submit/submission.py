@@ -65,7 +65,7 @@ def submit(
     started_by = msgspec.structs.replace(site, scheduler=LocalScheduler.name) if here else site
     with on_host(host, runs_directory):
         client = _answering_client(started_by)
-        after = _job_ids(job, runs_directory, client)
+        after = _job_ids(job, runs_directory, client, started_by)
         keep(job.notify)
         # Rendered once to find mistakes in a template before anything is made.
         draft = Path(host.folder("RUN_ID")) if host else runs_directory / "RUN_ID"
@@ -198,7 +198,7 @@ def submit_array(
     host, site, jobs = _reach_host(site, jobs)
     with on_host(host, runs_directory):
         client = _answering_client(site)
-        after = _job_ids(jobs[0], runs_directory, client)
+        after = _job_ids(jobs[0], runs_directory, client, site)
         largest = client.largest_array()
         if largest is not None and len(jobs) > largest:
             raise UsageError(
@@ -285,11 +285,17 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
     return saved
 
 
-def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
+def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient, site: Site) -> list[str]:
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = poll(waited)
     for run in waited:
         if states[run.id].state not in (JobState.QUEUED, JobState.RUNNING, JobState.COMPLETED):
             raise UsageError(f"--after {run.id}: it is {states[run.id]}.")
     unfinished = [run for run in waited if not states[run.id].state.ended]
+    for run in unfinished:
+        other = run.submission.site
+        if (other.scheduler, other.host) != (site.scheduler, site.host):
+            place = f"{other.name}{f' at {other.host}' if other.host else ''}"
+            sentence = f"it runs at {place}, whose jobs no job of {site.name} can wait for"
+            raise UsageError(f"--after {run.id}: {sentence}; submit this one when it has ended.")
     return client.unfinished([run.job_id for run in unfinished])

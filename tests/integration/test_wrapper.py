@@ -952,18 +952,22 @@ print("saved on", *got, flush=True)
 
 
 def standin_nsys(path: Path) -> None:
-    """Write a profiler that acts on no signal: where USR1 reaches it, it ends before the program."""
+    """Write a profiler that USR1 ends before the program, and that sends TERM to the program once more."""
     path.write_text(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
         'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
-        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; : >"$output.nsys-rep"; exit "$code"\n'
+        'while [ "$2" != -c ]; do shift; done; "$@" & child=$!\n'
+        "trap 'sleep 0.2; kill -s TERM $(cat /proc/$child/task/$child/children)' TERM\n"
+        'while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done\n'
+        ': >"$output.nsys-rep"; exit "$code"\n'
     )
     path.chmod(0o755)
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
 @pytest.mark.parametrize(
-    ("name", "profiler"), [("USR1", "none"), ("USR1", "nsys"), ("XCPU", "nsys"), ("TERM", "none")]
+    ("name", "profiler"),
+    [("USR1", "none"), ("USR1", "nsys"), ("XCPU", "nsys"), ("TERM", "none"), ("TERM", "nsys")],
 )
 def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     name: str, group: bool, profiler: str, tmp_path: Path

@@ -6,6 +6,7 @@ the database did not answer.
 """
 
 import getpass
+import os
 import re
 import time
 from collections import Counter
@@ -245,9 +246,17 @@ class SlurmScheduler(BatchScheduler):
         """Submit by ``sbatch --parsable``; the job id is ``123``, or ``123;cluster`` on another cluster."""
         depends = []
         if after:
+            text = script.read_text("utf-8", "replace") if script.is_file() else ""
+            for number, _, cluster in (job_id.partition(";") for job_id in after):
+                there = rf"^#SBATCH (?:--clusters=|-M ?){cluster}$"
+                if cluster not in ("", os.environ.get("SLURM_CLUSTERS")) and not re.search(there, text, re.M):
+                    advice = (
+                        f"give --scheduler-arg=--clusters={cluster}, or submit it when that job has ended"
+                    )
+                    raise Refused(f"job {number} runs on cluster {cluster}, and this one does not: {advice}.")
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
             # Without the second option a job whose dependency fails stays in the queue, as a script may want.
-            stays = script.is_file() and "--kill-on-invalid-dep" in script.read_text("utf-8", "replace")
+            stays = "--kill-on-invalid-dep" in text
             depends = [f"--dependency=afterok:{numbers}", *([] if stays else ["--kill-on-invalid-dep=yes"])]
         submission = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
         try:

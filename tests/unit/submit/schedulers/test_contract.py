@@ -23,7 +23,7 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.schedulers.submitting_shell import without_options
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
-from hpcprof.submit.submission import submit
+from hpcprof.submit.submission import _job_ids, submit
 from tests.jobs import make_job
 from tests.unit.submit.schedulers.standins import ENDS, Flux, Kubernetes, Local, Lsf, Pbs, Slurm, StandIn
 
@@ -303,6 +303,15 @@ def test_a_dependency_is_passed_on_unless_the_job_has_one_of_hpcprof(
     assert f" {line}\n" in render_scripts(site, job, Path("/run"), ["hpcprof"])[JOB_SCRIPT]
     with pytest.raises(UsageError, match="itself; give --after"):
         make_job(site, arguments=["true"], scheduler_args=[line], after=[submitted(standin).id])
+
+
+@pytest.mark.parametrize("standin", ["slurm", "flux"], indirect=True)
+def test_a_run_of_another_site_is_none_to_wait_for_and_named(standin: StandIn) -> None:
+    first, site = submitted(standin), load_site("generic-pbs")
+    job = make_job(site, arguments=["true"], after=[first.id])
+    says = f"--after {first.id}: it runs at {standin.site}, whose jobs no job of generic-pbs can wait for"
+    with pytest.raises(UsageError, match=says):
+        _job_ids(job, Path("runs"), find_scheduler(site.scheduler).client(), site)
 
 
 DEPENDENCIES = {

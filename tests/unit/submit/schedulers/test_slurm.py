@@ -490,3 +490,20 @@ def test_jobs_that_squeue_lists_are_known_while_the_database_or_another_cluster_
         assert "Connection refused" in records[absent].reason
     with pytest.raises(Unreachable):
         SlurmScheduler().states(["3"], datetime.now())
+
+
+def test_a_job_waits_for_one_of_another_cluster_only_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    monkeypatch.setattr(
+        slurm, "run_submission", lambda words, _: Completed(tuple(words), 0, "6;away\n", "", 0.0)
+    )
+    script.write_text("#SBATCH --clusters=away2\n")
+    with pytest.raises(Refused, match=r"job 5 runs on cluster away, and this one does not: give .*=away, or"):
+        SlurmScheduler().submit(script, tmp_path, ["5;away"])
+    script.write_text("#SBATCH -M away\n")
+    assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
+    script.write_text("\n")
+    monkeypatch.setenv("SLURM_CLUSTERS", "away")
+    assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
