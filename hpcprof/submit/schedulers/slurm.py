@@ -248,8 +248,10 @@ class SlurmScheduler(BatchScheduler):
         if after:
             text = script.read_text("utf-8", "replace") if script.is_file() else ""
             for number, _, cluster in (job_id.partition(";") for job_id in after):
-                there = rf"^#SBATCH (?:--clusters=|-M ?){cluster}$"
-                if cluster not in ("", os.environ.get("SLURM_CLUSTERS")) and not re.search(there, text, re.M):
+                directive = rf"^#SBATCH (?:--clusters=|-M ?){cluster}$"
+                if cluster not in ("", os.environ.get("SLURM_CLUSTERS")) and not re.search(
+                    directive, text, re.M
+                ):
                     advice = (
                         f"give --scheduler-arg=--clusters={cluster}, or submit it when that job has ended"
                     )
