@@ -27,6 +27,14 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
+ForceCommand {folder}/greet
+"""
+
+# The start-up files of many accounts print something, also where nobody reads it.
+_GREETING = """\
+#!/bin/sh
+printf 'Welcome\\nJob 123.pbs\\n* no end of the line'
+exec /bin/sh -c "${SSH_ORIGINAL_COMMAND-true}"
 """
 
 # The folder of a control socket must have a short path.
@@ -96,6 +104,8 @@ def ssh_server(folder: Path, environment: Mapping[str, str]) -> Iterator[SshServ
     (folder / "bin").mkdir()
     values = " ".join(f'"{name}={value}"' for name, value in environment.items())
     (folder / "sshd_config").write_text(_SERVER.format(port=port, folder=folder) + f"SetEnv {values}\n")
+    (folder / "greet").write_text(_GREETING)
+    (folder / "greet").chmod(0o755)
     (folder / "config").write_text(_CLIENT.format(port=port, folder=folder))
     shim = folder / "bin/ssh"
     shim.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -42,7 +42,10 @@ _SHARED_CONNECTION = (
     "-o",
     "ControlPersist=10m",
 )
-_MARK = "hpcprof-account"
+_MARK = "hpcprof-begins"
+"""The line after what the start-up files of the user's shell print, such as a greeting."""
+
+_MAX_LINE_BYTES = 1 << 16
 
 _UNANSWERED_PROMPTS = ("Permission denied (", "Host key verification failed")
 """Words of ssh where it would have to ask for a password, or to confirm a host that is new."""
@@ -83,11 +86,8 @@ class Host:
 
     def account(self) -> Host:
         """Return this host with the account, and the absolute folders, that it has."""
-        # Output of the shell's start-up files comes before the mark.
-        words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
-        _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
-        lines = answer.splitlines()
-        user, home = lines if mark and len(lines) == 2 else ("", "")
+        lines = self.run(["sh", "-c", 'printf "%s\\n" "$(id -un)" "$HOME"']).stdout.splitlines()
+        user, home = lines if len(lines) == 2 else ("", "")
         if not home.startswith("/") or not home.isprintable() or not NAME.fullmatch(user):
             raise HostUnreachable(f"{self.name} does not report the user's name and home folder.")
         return replace(self, user=user, home=home, runs_dir=str(PurePosixPath(home, self.runs_dir)))
@@ -118,15 +118,19 @@ class Host:
         text = output.decode("utf-8", "replace")
         return Completed(tuple(words), running.exit_code, text, running.stderr, 0.0)
 
-    def reached(
-        self, words: Sequence[str], seconds: float, asking: bool = False
-    ) -> AbstractContextManager[Piped]:
+    @contextmanager
+    def reached(self, words: Sequence[str], seconds: float, asking: bool = False) -> Iterator[Piped]:
         """Run a command there, as `piped` does; unless ``asking``, ssh asks for no password."""
         silent = [] if asking else ["-o", "BatchMode=yes"]
         # A single word: the user's shell on the host splits it again.
-        remote = f"exec {shlex.join(words)}"
+        remote = f"echo {_MARK}; exec {shlex.join(words)}"
         command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
-        return piped(command, timeout=seconds, in_terminal=asking)
+        with piped(command, timeout=seconds, in_terminal=asking) as running:
+            while (line := running.stdout.readline(_MAX_LINE_BYTES)) and not line.endswith(
+                b"%s\n" % _MARK.encode()
+            ):
+                pass
+            yield running
 
     def check(self, ended: Piped) -> None:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
