@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcprof.common.decode import open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.node.program_words import PYTHON, find_mpi, library_beside
 from hpcprof.runs.job import Job
@@ -161,7 +160,7 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             raise UsageError(f"{program}: there is no such file{where}.")
         if file.is_file() and not os.access(file, os.X_OK):
             raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
-        if file.suffix == ".py" and file.is_file() and not _has_interpreter(file):
+        if file.suffix == ".py" and _begins_as_text(file):
             sentence = f"{program} has no first line such as #!/usr/bin/env python3"
             raise UsageError(f"{sentence}, so that a shell would run it: add one, or write python {program}.")
     elif path is not None and shutil.which(program, path=path) is None:
@@ -176,9 +175,8 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             raise UsageError(f"{name} has the line ends of Windows, by which it fails: dos2unix {name}.")
 
 
-def _has_interpreter(file: Path) -> bool:
-    with open_regular(file) as script:
-        return script.read(2) in (b"#!", b"PK")  # a zipped application begins with PK
+def _begins_as_text(file: Path) -> bool:
+    return file.is_file() and file.read_bytes()[:2] not in (b"#!", b"PK")  # PK begins a zipped application
 
 
 def _check_built_in(job: Job) -> None:

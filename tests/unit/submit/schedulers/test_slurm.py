@@ -500,7 +500,7 @@ def test_a_job_waits_for_one_of_another_cluster_only_there(
         slurm, "run_submission", lambda words, _: Completed(tuple(words), 0, "6;away\n", "", 0.0)
     )
     script.write_text("#SBATCH --clusters=away2\n")
-    with pytest.raises(Refused, match=r"job 5 runs on cluster away, and this one does not: give .*=away, or"):
+    with pytest.raises(Refused, match=r"job 5 runs on cluster away, and this one does not: --sch.*=away, or"):
         SlurmScheduler().submit(script, tmp_path, ["5;away"])
     script.write_text("#SBATCH -M away\n")
     assert SlurmScheduler().submit(script, tmp_path, ["5;away"]) == "6;away"
