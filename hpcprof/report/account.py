@@ -44,7 +44,7 @@ _BAR_FROM = 64
 """From this width in characters on, a terminal shows bars, which are shorter to leave room for ranges."""
 
 
-_NOT_ALIGNED_NOTE = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
+_SELDOM_TOGETHER = "Some ranks meet too seldom to tell who came last: their waiting counts as communication."
 _IN_MPI = "Waiting in MPI counts as communication; mpi_waits tells what is waited for."
 
 
@@ -98,7 +98,7 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     if len(rows) > 1:
         causes |= _causes_by_kind(contents)
     undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
-    waiting = (_IN_MPI if contents.table("mpi_calls").rows else _NOT_ALIGNED_NOTE) if undivided else ""
+    waiting = (_IN_MPI if contents.table("mpi_calls").rows else _SELDOM_TOGETHER) if undivided else ""
     return [
         _account(row, steps, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
         for row in rows

@@ -229,8 +229,8 @@ def why_unknown(ranks: Set[int]) -> str:
     if not ranks:
         return ""
     return (
-        f"the waiting of {named_ranks(sorted(ranks), _MAX_NAMED)} is unknown: no collectives of GPUs on "
-        "aligned clocks show when the last rank arrived; waits in MPI, if any, are in mpi_waits"
+        f"the waiting of {named_ranks(sorted(ranks), _MAX_NAMED)} is unknown: no collectives on aligned "
+        "clocks show when the last rank arrived; waits in MPI, if any, are in mpi_waits"
     )
 
 

@@ -228,8 +228,8 @@ def _why_null(gaps: Gaps, missing: str) -> list[str]:
         reasons.append(f"{missing}: latencies may include waiting for them")
     if gaps.unsized:
         reasons.append(
-            "some sizes are unknown: they need NCCL's payloads in nsys exports, and in CPU traces of PyTorch "
-            "record_shapes=True"
+            "some sizes are unknown: they need NCCL's payloads in nsys exports, record_shapes=True in CPU "
+            "traces of PyTorch, and the column bytes in a table of operations"
         )
     if gaps.unnamed:
         reasons.append("communicators are unknown: all ranks are assumed to share one")

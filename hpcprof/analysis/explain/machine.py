@@ -112,15 +112,14 @@ def _file_patterns(row: Mapping[str, Any], *inner: Mapping[str, Any]) -> Iterato
             f"{counted(calls, 'call')} move {format_bytes(size / calls)} each on average",
             "Read and write more at once: larger buffers, or collective calls of MPI-IO.",
         )
-    # Stores of earlier versions do not have the kinds of calls.
-    unaligned = max(each.get("unaligned") or 0 for each in (row, *inner))
+    unaligned = max(each["unaligned"] for each in (row, *inner))
     if unaligned > max(each["reads"] + each["writes"] for each in inner or (row,)) / 2:
         yield (
             "unaligned",
             f"{counted(unaligned, 'call')} of POSIX begin within a block of the file system",
             "Align what ranks write with the stripes of the file (striping_unit, H5Pset_alignment).",
         )
-    if (row.get("independent") or 0) > calls / 2 and row["ranks"] > 1:
+    if row["independent"] > calls / 2 and row["ranks"] > 1:
         yield (
             "independent",
             f"{counted(row['independent'], 'call')} of MPI-IO are independent",

@@ -156,7 +156,7 @@ def unexplained_waiting(
     if communicated >= _MIN_WAITING_SHARE * wall:
         ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _MAX_NAMED)
         share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
-        reason = inputs.coverage or "no collectives of GPUs on aligned clocks show when others arrive"
+        reason = inputs.coverage or "no collectives on aligned clocks show when others arrive"
         yield NotJudged(
             WAITING,
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "

@@ -71,7 +71,7 @@ class OperationReplay:
     @classmethod
     def from_table(cls, table: pd.DataFrame) -> OperationReplay:
         """Return the replay of a table; raises HpcprofError if no step has all ranks, or steps overlap."""
-        _refuse_overlap(table)
+        refuse_overlap(table)
         graphs = operation_graphs(table)
         if not graphs:
             raise HpcprofError("nothing can be replayed: no step has operations of all ranks.")
@@ -154,7 +154,7 @@ class OperationReplay:
         return sorted(values)
 
 
-def _refuse_overlap(table: pd.DataFrame) -> None:
+def refuse_overlap(table: pd.DataFrame) -> None:
     """Raise HpcprofError, which names the busiest rank, if most steps begin in the first half of others."""
     rows = table.assign(end_ns=table["start_ns"] + table["duration_ns"])
     by_step = rows.groupby("step")

@@ -181,12 +181,16 @@ def predict_runs(
 
     The other runs are of the same program on few ranks too: they tell more of the network. If that of
     ``site``, by default of the first run's, was measured, it is used instead. Raises
-    HpcprofError if a run has not been collected or has no steps, and UsageError if its mesh is ambiguous or
-    does not allow a number of ranks.
+    HpcprofError if a run has not been collected or has no steps, or if those of its table overlap, and
+    UsageError if its mesh is ambiguous or does not allow a number of ranks.
     """
+    from hpcprof.analysis.predict.operation_causes import refuse_overlap
     from hpcprof.analysis.predict.scale import Predictor
 
     tables = [run_operations(run, store) for run in runs]
+    for run, table in zip(runs, tables, strict=True):
+        if operations_of(run, store) is not None:
+            refuse_overlap(table)
     manifest = runs[0].manifest
     job = manifest.job if manifest else None
     per_node = ranks_per_node or (max(job.ranks // job.nodes, 1) if job else None)

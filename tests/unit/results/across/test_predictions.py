@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.across import predictions
-from hpcprof.results.across.predictions import Kept, check, kept_predictions
+from hpcprof.results.across.predictions import Kept, check, kept_predictions, predict_runs
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import RunRow
@@ -31,3 +32,14 @@ def test_a_prediction_is_not_scored_by_a_run_of_another_program(
     for name in ("large", "imported"):
         (scored,) = check(tmp_path, Run(name, tmp_path), store)
         assert (scored.actual, scored.checked_by) == (1000, name)
+
+
+def test_steps_of_a_table_that_overlap_are_not_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"stage": 0, "name": "task", "kind": "compute", "duration_ns": 9000}
+    rows = [row | {"rank": r, "step": s, "start_ns": 10000 * (s + r)} for s in range(9) for r in range(4)]
+    monkeypatch.setattr(predictions, "operations_of", lambda run, store: pd.DataFrame(rows))
+    store = Store(store_url(str(tmp_path / "hpcprof.db"), Path()))
+    with pytest.raises(HpcprofError, match="the steps overlap"):
+        predict_runs([Run("tasks", tmp_path)], store, [8])
