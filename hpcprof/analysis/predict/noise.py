@@ -37,8 +37,10 @@ _PAUSE_GAP, _LEAST_PAUSE, _RARE = 4.0, 0.01, 0.2
 """Minimum excess of a pause over the median, in the largest one of an ordinary time (a heavy tail has no such
 gap), and in mean steps; maximum number of pauses in a step of a unit.
 """
-_LEAST_QUARTILE = 1e-4
-"""Minimum distance of the third quartile from the median, in mean steps, in which times are compared."""
+_MIN_ORDINARY = 1e-4
+"""Minimum mean distance of ordinary times from the median, in mean steps, in which times are compared."""
+_COMMON_LENGTH = 0.5
+"""Minimum ratio of the shortest to the longest pause in a step that have one cause."""
 _PAUSE_SPREAD = 0.5
 """Standard deviation of the logarithm of a pause's length, if one was measured."""
 _LEAST_CHI = 0.1
@@ -132,21 +134,27 @@ def noise_of(work: Floats, names: Ints, generator: np.random.Generator, doubt: b
 def _pauses(work: Floats) -> Floats:
     """Return by how much times exceed the median of their unit where that is a rare pause, else 0.
 
-    A pause that half of the units have in one step is common to them.
+    Pauses of about the same length that more than half of the units have in one step are common to them.
     """
     if work.shape[2] < _FEWEST_STEPS or not work.size:
         return np.zeros_like(work)
     excess = work - np.median(work, axis=2, keepdims=True)
     step = work.mean(axis=(1, 2)).sum()
-    usual = np.quantile(excess, 0.75, axis=(1, 2), keepdims=True)
-    relative = excess / np.maximum(usual, _LEAST_QUARTILE * step)
+    sizes = np.sort(np.abs(excess).reshape(len(work), -1), axis=1)
+    usual = sizes[:, : int(np.ceil((1 - _RARE) * sizes.shape[1]))].mean(axis=1)[:, None, None]
+    relative = excess / np.maximum(usual, _MIN_ORDINARY * step)
     ordered = np.sort(relative, axis=None)[-int(_RARE * excess[0].size) - 1 :]
     gaps = np.flatnonzero(ordered[1:] >= _PAUSE_GAP * np.maximum(ordered[:-1], 1.0))
     if not gaps.size:
         return np.zeros_like(work)
     pause = (relative >= ordered[gaps[0] + 1]) & (excess >= _LEAST_PAUSE * step)
-    pause &= pause.sum(axis=1, keepdims=True) <= max(work.shape[1] / 2, 1)
-    return np.where(pause, excess, 0.0)
+    lengths = np.where(pause, excess, np.nan)
+    number = pause.sum(axis=1, keepdims=True)
+    few = number <= max(work.shape[1] / 2, 1)
+    alike = np.fmin.reduce(lengths, axis=1, keepdims=True) >= _COMMON_LENGTH * np.fmax.reduce(
+        lengths, axis=1, keepdims=True
+    )
+    return np.where(pause & (few | ~alike), excess, 0.0)
 
 
 def _draw_pauses(paused: Floats, generator: np.random.Generator, doubt: bool) -> Floats:

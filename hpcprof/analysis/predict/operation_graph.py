@@ -1,7 +1,8 @@
 """The graph of the operations of a job: who waits for whom, from their times alone.
 
 1. Steps with the same operations are one graph; times are arrays of shape (operations, steps).
-2. A send and a receive are one message if they name each other as peers, else if their ends coincide best.
+2. A send and a receive are one message if they name each other as peers, whatever their names are; else if
+   their ends coincide best.
 3. A collective waits for the ranks of its group. If the table names none, it is the widest set of ranks (all,
    one stage, one replica) in which none ends before the last one begins, and whose ends are about as close
    together as in the narrowest such set. An operation that claims to compute is a collective too if its ranks
@@ -9,7 +10,8 @@
 4. On a rank, computing is one sequence. A collective begins after the computing before it; computing waits
    for a collective that ends while the rank computes nothing. A send waits for the operation that computes
    what it sends, and a receive holds up the operation that needs it: the n-th of the same direction
-   (``forward-recv`` and ``forward-compute``), else the one that begins after it.
+   (``forward-recv`` and ``forward-compute``), else the one that begins after it. Without such names, a
+   message follows the computing or the collective after which it begins with the steadiest delay.
 5. The own time of communication is what remains after the last peer has begun. The rest is waiting.
 
 The what-if analysis of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
@@ -222,21 +224,59 @@ class _Building:
 
     def _messages(self) -> Iterator[tuple[int, int]]:
         """Yield the send and the receive of each message."""
-        sends, receives = ({}, {})  # type: dict[tuple[str, int], list[int]], dict[tuple[str, int], list[int]]
-        for rank, rows in self._of_rank.items():
-            for row in self._select(rows, *MESSAGES):
-                if self._partner.get(row, row) is not None:
-                    side = sends if self._kind[row] == "send" else receives
-                    side.setdefault((self._direction[row], rank), []).append(row)
-        peer = self.rows["peer"].to_numpy()
-        for (direction, rank), rows in sends.items():
-            if (peer[rows] >= 0).all():
-                for other in np.unique(peer[rows]).tolist():
-                    matching = [row for row in receives.get((direction, other), []) if peer[row] == rank]
-                    yield from zip([row for row in rows if peer[row] == other], matching, strict=False)
+        peer, rank = self.rows["peer"].to_numpy(), self.rows["rank"].to_numpy(np.int64)
+        sends, receives = (
+            [row for rows in self._of_rank.values() for row in self._select(rows, kind)] for kind in MESSAGES
+        )
+        # Messages beyond the ends of the pipeline were recorded and not sent.
+        sends, receives = (
+            [row for row in rows if self._partner.get(row, row) is not None] for rows in (sends, receives)
+        )
+        for receiver in np.unique(peer[sends]).tolist():
+            if receiver >= 0:
+                sent = [row for row in sends if peer[row] == receiver]
+                yield from self._messages_to(sent, [row for row in receives if rank[row] == receiver])
+        sides = ({}, {})  # type: tuple[dict[tuple[str, int], list[int]], dict[tuple[str, int], list[int]]]
+        for side, rows in zip(sides, (sends, receives), strict=True):
+            for row in rows:
+                if peer[row] < 0:
+                    side.setdefault((self._direction[row], int(rank[row])), []).append(row)
+        yield from self._messages_by_ends(*sides)
+
+    def _messages_to(self, sends: Sequence[int], receives: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield the messages to a rank whose senders name it, and whose receives may name no sender.
+
+        Both ends may name different directions: a message to the right comes from the left.
+        """
+        peer, rank = self.rows["peer"].to_numpy(), self.rows["rank"].to_numpy()
+        from_peer: dict[int, list[int]] = {}
+        for row in receives:
+            from_peer.setdefault(int(peer[row]), []).append(row)
+        unnamed, left = from_peer.pop(-1, []), []
+        for row in sends:
+            matching = from_peer.get(int(rank[row]), [])
+            if not matching:
+                left.append(row)
                 continue
-            stage = self.rows["stage"].to_numpy()
-            replica = self.rows["replica"].to_numpy()
+            alike = (other for other in matching if self._direction[other] == self._direction[row])
+            receive = next(alike, matching[0])
+            matching.remove(receive)
+            yield row, receive
+        if left and unnamed:
+            from scipy.optimize import linear_sum_assignment
+            from scipy.spatial.distance import cdist
+
+            apart = cdist(self.end[left], self.end[unnamed], "cityblock")
+            for first, second in zip(*linear_sum_assignment(apart), strict=True):
+                yield left[first], unnamed[second]
+
+    def _messages_by_ends(
+        self, sends: Mapping[tuple[str, int], list[int]], receives: Mapping[tuple[str, int], list[int]]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the messages without peers, by direction and rank, whose ends coincide best."""
+        stage = self.rows["stage"].to_numpy()
+        replica = self.rows["replica"].to_numpy()
+        for (direction, rank), rows in sends.items():
             best, distance = None, np.inf
             for (name, other), matching in receives.items():
                 if name != direction or other == rank or len(matching) != len(rows):
@@ -317,9 +357,21 @@ class _Building:
             talks = self._kind[row] == "collective"
             same, other = (self._find_last_ended(lanes[lane], row) for lane in (talks, not talks))
             before[row] |= _known_rows(same)
-            if other is not None and (talks or same is None or self._last[other] > self._last[same]):
+            if other is not None and (talks or same is None or self._holds_up(other, same, row)):
                 before[row].add(other)
             lanes[talks].append(row)
+
+    def _holds_up(self, collective: int, same: int, row: int) -> bool:
+        """Return whether computing waits for a collective, from when it begins after the computing before it.
+
+        A collective that computing usually hides shows in the steps in which it came late.
+        """
+        if self._last[collective] > self._last[same]:
+            return True
+        tolerance = min(self._tolerance[same], self._tolerance[row])
+        late = self.start[row] - self.end[same] > tolerance
+        behind = self.start[row] - self.end[collective]
+        return bool(late.any() and (behind >= -tolerance).all() and (behind[late] <= tolerance).mean() > 0.5)
 
     def _find_last_ended(self, rows: Sequence[int], row: int) -> int | None:
         """Return the last of some operations that has ended when another one begins; None without one."""
@@ -333,6 +385,7 @@ class _Building:
 
     def _attach_messages(self, rank: int, rows: Ints, before: list[set[int]]) -> None:
         computing = list(self._computes[rank])
+        collectives = self._select(rows, "collective")
         previous: dict[str, list[int]] = {}
         for row in self._select(rows, *MESSAGES):
             name = self._name[row]
@@ -342,6 +395,9 @@ class _Building:
             if self._kind[row] == "send":
                 sender = self._find_last_ended(computing, row) if partner is None else partner
                 before[row] |= _known_rows(sender)
+                collective = self._find_last_ended(collectives, row)
+                if partner is None and self._steadiest(row, [sender, collective]) == collective:
+                    before[row] |= _known_rows(collective)
                 continue
             limit = self._last[row] - self._tolerance[row]
             needing = (
@@ -351,15 +407,26 @@ class _Building:
             )
             if needing is not None and needing != self._find_last_ended(computing, row):
                 before[needing].add(row)
-            before[row] |= _known_rows(self._post_predecessor(computing, needing, row))
+            # A receive whose name tells its direction follows the computing of that direction.
+            posting = [
+                work for work in computing if needing is None or self._word[work] == self._word[needing]
+            ]
+            posted = [
+                self._find_last_ended(candidates, row) for candidates in (posting, computing, collectives)
+            ]
+            named = needing is not None and self._word[row] == self._word[needing]
+            before[row] |= _known_rows(posted[0] if named else self._steadiest(row, posted))
 
-    def _post_predecessor(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
-        """Return the operation after which a receive is posted.
+    def _steadiest(self, row: int, candidates: Sequence[int | None]) -> int | None:
+        """Return the operation after which another one begins with the steadiest delay; the first of equals.
 
-        It is the last one in the direction of the receive's consumer, of any direction without a consumer.
+        None stands for the begin of the step.
         """
-        posting = [work for work in computing if needing is None or self._word[work] == self._word[needing]]
-        return self._find_last_ended(posting, row)
+        delays = [
+            self.start[row] - (0.0 if candidate is None else self.end[candidate]) for candidate in candidates
+        ]
+        spread = [max(float(np.std(delay)) - float(self._tolerance[row]), 0.0) for delay in delays]
+        return candidates[int(np.argmin(spread))]
 
 
 def _known_rows(row: int | None) -> set[int]:

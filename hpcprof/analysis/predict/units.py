@@ -25,6 +25,8 @@ from hpcprof.profiles.timeline import Floats, Ints
 _KEY = ["stage", "name", "number"]
 _MAX_BETWEEN = 0.5
 """Maximum computing between a send and a receive of one exchange, over the mean computing per message."""
+_RESOLUTION = 1e-6
+"""Resolution of times, over the length of a step."""
 
 
 class Span(Enum):
@@ -125,11 +127,7 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
     has_place = place >= 0
     durations[place[has_place], unit[has_place]] = graph.own[has_place]
     row_at[place[has_place], unit[has_place]] = np.flatnonzero(has_place)
-    at = {row: int(place[row]) for row in template.tolist()}
-    before = [
-        np.array([at[other] for other in graph.before[row].tolist() if other in at], np.int64)
-        for row in template.tolist()
-    ]
+    before = _predecessors(graph, unit, place, row_at, fullest)
     joints = [
         item
         for item in _joints(graph, unit, place, fullest, keep)
@@ -147,6 +145,30 @@ def unit_of(table: pd.DataFrame, keep: int = 1) -> Unit:
         step_ns=_periods(graph, table),
         consecutive=_consecutive(graph),
     )
+
+
+def _predecessors(graph: OperationGraph, unit: Ints, place: Ints, row_at: Ints, template: int) -> list[Ints]:
+    """Return what each operation of the unit numbered ``template`` waits for, by place.
+
+    All units wait for an operation that one unit was seen to wait for, unless one of them did not wait.
+    """
+    slack = _RESOLUTION * float(np.median(graph.measured))
+    waits: list[set[int]] = [set() for _ in row_at]
+    begins_early: set[tuple[int, int]] = set()
+    for row in np.flatnonzero(place >= 0).tolist():
+        at = int(place[row])
+        for other in {*place[graph.before[row]].tolist()} - {-1} - waits[at]:
+            if unit[row] == template:
+                waits[at].add(other)
+            elif other < at and (at, other) not in begins_early:
+                both = row_at[[at, other]]
+                first, last = both[:, (both >= 0).all(axis=0)]
+                waited = (graph.start[first] >= graph.end[last] - slack).all()
+                if waited:
+                    waits[at].add(other)
+                else:
+                    begins_early.add((at, other))
+    return [np.array(sorted(places), np.int64) for places in waits]
 
 
 def ancestors(before: Sequence[Ints], operations: Collection[int]) -> set[int]:

@@ -135,6 +135,16 @@ def test_rare_pauses_are_no_tail_of_the_ordinary_noise() -> None:
     assert noise.times(0.5)[noise.pauses > 0].mean() == pytest.approx(0.5e6 + long.mean(), rel=0.02)
 
 
+def test_pauses_of_two_units_in_one_step_have_one_cause_if_they_are_alike() -> None:
+    generator = np.random.default_rng(2)
+    quiet = 1e6 * (1 + 0.01 * generator.standard_normal((8, 2, 20)))
+    for lengths, common in (((5e6, 1e6), False), ((5e6, 4e6), True)):
+        work = quiet.copy()
+        work[0, :, 7] += lengths
+        pauses = noise_of(work, np.arange(8), generator).pauses
+        assert pauses.any() is np.bool_(not common)
+
+
 @pytest.mark.parametrize("where", [(slice(None), slice(None), 50), (0, slice(1, 2), slice(None))])
 def test_what_all_units_or_one_always_take_is_no_rare_pause(where: tuple[int | slice, ...]) -> None:
     generator = np.random.default_rng(2)
@@ -389,6 +399,63 @@ def test_ranks_at_an_edge_have_fewer_messages_and_no_delays() -> None:
     # The last receives are posted after the computing before them.
     half = Predictor(table, changes=parse_changes(["kernel:compute*0.5"])).predict(4)
     assert half.step.value == pytest.approx(28e6, rel=1e-3)
+
+
+def stencil(named: bool) -> pd.DataFrame:
+    """Return two phases of a step on four ranks: a sweep of its own length, messages, borders, an all-reduce.
+
+    The names of messages tell the neighbour. If not ``named``, receives do not record who sent.
+    """
+    noise = 5e6 * np.random.default_rng(1).random((10, 2, 4))
+    now, rows = 0.0, []
+    for step, phase in np.ndindex(10, 2):
+        ready = now + 2e7 + noise[step, phase]
+        for rank in range(4):
+            rows.append((rank, step, "sweep", "compute", now, ready[rank] - now, -1))
+            ends = [ready[rank]]
+            for side, at in (("left", rank - 1), ("right", rank + 1)):
+                if 0 <= at < 4:
+                    ends.append(max(ready[rank], ready[at]) + 4e6)
+                    for way, peer in (("recv", at if named else -1), ("send", at)):
+                        rows.append(
+                            (rank, step, f"{way}-{side}", way, ready[rank], ends[-1] - ready[rank], peer)
+                        )
+            rows.append((rank, step, "border", "compute", max(ends), 3e6, -1))
+        borders = [row[4] + 3e6 for row in rows if row[1] == step and row[2] == "border"][-4:]
+        last = max(borders) + 1e6
+        rows += [
+            (rank, step, "all-reduce", "collective", end, last - end, -1) for rank, end in enumerate(borders)
+        ]
+        now = last
+    columns = ["rank", "step", "name", "kind", "start_ns", "duration_ns", "peer"]
+    table: pd.DataFrame = pd.DataFrame(rows, columns=columns)
+    table = table.assign(stage=-1, microbatch=-1, chunk=-1, replica=-1)
+    table["group"] = np.where(table["kind"] == "collective", "world", "")
+    table = table.assign(bytes=1000).astype(dict.fromkeys(("start_ns", "duration_ns"), np.int64))
+    return table
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_messages_wait_for_what_they_follow_whatever_their_names_are(named: bool) -> None:
+    unit = Predictor(stencil(named)).unit
+    # No delay holds the time of something else: of a sweep, of an all-reduce, or of a neighbour's sweep.
+    assert np.nanmax(unit.lag) < 10
+    messages = unit.keys["kind"].isin(["send", "recv"]).to_numpy()
+    assert np.nanmax(unit.own[messages]) < 4e6 + 10
+    assert {joint.offset for joint in unit.joints} == {-1, 0, 1}
+
+
+def test_computing_waits_for_a_collective_that_it_usually_hides() -> None:
+    # The second half of a step needs an all-reduce that ends during the first one, except in step 3.
+    hidden = [("first", 0.0, 10.0, -1), ("AllReduce", 0.0, 2.0, -1), ("second", 10.0, 20.0, -1)]
+    table = timeline({0: hidden, 1: hidden})
+    late = table["step"] == 3
+    table.loc[late & (table["name"] == "AllReduce"), "duration_ns"] = 15_000_000
+    table.loc[late & (table["name"] == "second"), "start_ns"] += 5_000_000
+    table.loc[late & (table["name"] == "second"), "duration_ns"] = 5_000_000
+    unit = Predictor(table).unit
+    names = unit.keys["name"].tolist()
+    assert names.index("AllReduce") in unit.before[names.index("second")]
 
 
 def test_two_ranks_are_neighbours_on_both_sides() -> None:
