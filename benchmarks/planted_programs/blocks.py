@@ -22,6 +22,22 @@ def sync():
         torch.cuda.synchronize()
 
 
+def ranks():
+    """Join the other processes of mpiexec or torchrun; return the rank and their number."""
+    import torch
+    import torch.distributed as dist
+
+    env = os.environ
+    me, n = (int(env.get(f"OMPI_COMM_WORLD_{k}", env.get(k, d))) for k, d in (("RANK", 0), ("SIZE", 1)))
+    n = int(env.get("WORLD_SIZE", n))
+    env.setdefault("MASTER_ADDR", "127.0.0.1")
+    env.setdefault("MASTER_PORT", "29871")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(me % torch.cuda.device_count())
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", rank=me, world_size=n)
+    return me, n
+
+
 def turns(step, steps, warm, finish=sync, order="ABBA"):
     i = 0
     for cause in (False, True):
@@ -56,6 +72,8 @@ def main(build, argv=None, finish=sync):
     step = build()
     if argv[0] == "turns":
         blocks = turns(step, int(argv[1]), int(argv[2]), finish, argv[3])
+        if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")) != "0":
+            return
         with Path(argv[4]).open("a") as f:
             for b in blocks:
                 f.write(json.dumps(b) + "\n")

@@ -53,6 +53,7 @@ from hpcprof.analysis.explain.replayable import Replayable, Timelines, replayabl
 from hpcprof.analysis.explain.scene import Scene
 from hpcprof.analysis.explain.step_series import outside_steps
 from hpcprof.analysis.explain.whole_run import (
+    double_precision,
     is_held_up,
     is_rare,
     moving_pages,
@@ -237,6 +238,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     breakdown = inputs.tables["breakdown"]
     capture_notes = (
         *moving_pages(breakdown, inputs.tables["memops"]),
+        *double_precision(inputs.tables["kernels"]),
         *rest_of_capture(breakdown, covered, bool(len(series.wall))),
     )
     unjudged = (*capture_notes, *waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)

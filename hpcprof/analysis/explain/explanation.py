@@ -39,6 +39,9 @@ IDLE = "idle time of the GPU"
 PAGES = "unified memory"
 """The subject in `NotJudged` of moves of its pages."""
 
+PRECISION = "double precision"
+"""The subject in `NotJudged` of kernels that compute in it."""
+
 REST = "rest of the capture"
 """The subject in `NotJudged` of the time that no step covers."""
 

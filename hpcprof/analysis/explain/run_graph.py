@@ -76,6 +76,9 @@ def common_clock(
     return CommonClock(clocks, part, zero)
 
 
+_CLOCK_SHARE = 0.01
+"""Maximum share of a wait for the root of a collective by which the clocks of the ranks may contradict it."""
+
 MESSAGE = "SendRecv"
 """The operation of the couplings of sends and receives."""
 
@@ -206,14 +209,15 @@ class Coupler:
 def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
     """Return the column of the root of each collective; ``start`` and ``end`` have shape (n, ranks).
 
-    ``gives`` says whether the root gives its data to the others, or gets theirs.
+    ``gives`` says whether the root gives its data to the others, or gets theirs. The clocks of two ranks may
+    be some microseconds apart, which is little beside a long wait.
     """
     if gives:
-        possible = np.all(end[:, None, :] >= start[:, :, None], axis=2)
         waited = start - start.min(axis=1, keepdims=True)
+        possible = np.all(end[:, None, :] + _CLOCK_SHARE * waited[:, :, None] >= start[:, :, None], axis=2)
     else:
-        possible = np.all(start[:, None, :] <= end[:, :, None], axis=2)
         waited = start.max(axis=1, keepdims=True) - start
+        possible = np.all(start[:, None, :] <= (end + _CLOCK_SHARE * waited)[:, :, None], axis=2)
     always = possible.all(axis=0)
     if always.any():
         return np.full(len(start), int(np.argmax(np.where(always, waited.sum(axis=0), -1))))

@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.explanation import (
     IDLE,
     LEAST_ESTIMATE_PCT,
     PAGES,
+    PRECISION,
     REST,
     WAITING,
     Evidence,
@@ -43,6 +44,12 @@ _MIN_COPYING_PCT = 20.0
 
 _MIN_MOVING_SHARE = 0.03
 """Minimum share of the capture for pages of unified memory that the driver moves."""
+
+_DOUBLE = re.compile(r"\bdouble\b|f64|float64|complex128|d884|dgemm", re.IGNORECASE)
+"""Names of kernels that compute in double precision: of templates, CuPy, CUTLASS and cuBLAS."""
+
+_MOSTLY_DOUBLE = 0.5
+"""Minimum share of the time of kernels in double precision that is told."""
 
 _ON_GPU = re.compile(r"memset|fill|DtoD|Device-to-Device", re.IGNORECASE)
 """Names of memory operations that move nothing between host and GPU."""
@@ -191,6 +198,23 @@ def moving_pages(breakdown: pd.DataFrame, copies: pd.DataFrame) -> Iterator[NotJ
             f"the driver moves pages of unified memory for {format_ns(time)} of the capture "
             f"({100 * time / span:.0f} %; {amount}), and kernels that need them wait: cudaMemPrefetchAsync "
             "moves them before",
+        )
+
+
+def double_precision(kernels: pd.DataFrame) -> Iterator[NotJudged]:
+    """Yield the share of the time of kernels in double precision, if it is most.
+
+    Whether the program needs it is not known. ``kernels`` is the table of that name.
+    """
+    computing = kernels[kernels["class"] == "comp"]
+    time = computing["total_ns"].astype(float)
+    double = float(time[computing["name"].str.contains(_DOUBLE)].sum())
+    if double and double >= _MOSTLY_DOUBLE * time.sum():
+        yield NotJudged(
+            PRECISION,
+            f"{100 * double / time.sum():.0f} % of the time of kernels is in those of double precision, by "
+            "their names. Where the results allow single precision, a kernel that moves data takes half of "
+            "its time",
         )
 
 

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.removals import Removals, _ratio_to_equal, _Shares
@@ -189,6 +190,21 @@ def test_only_the_receivers_of_a_broadcast_wait_for_its_root() -> None:
     # The root gets the median of the others.
     predicted = walls(replay, lambda removals, times: removals.late_gpu(times, 1))
     assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
+@pytest.mark.parametrize("ahead_ns", [-30 * US, 30 * US])
+def test_clocks_some_microseconds_apart_do_not_hide_the_root_of_a_broadcast(ahead_ns: int) -> None:
+    """As in a pipeline on two H200: the last stage sends its results 29 ms after the first one has come."""
+
+    def program(kernel: int) -> list[Instruction]:
+        broadcast = StreamWait(23, 7), Launch(5 * US, 23, collective=True, root=1), StreamWait(7, 23)
+        return [forward(kernel), *broadcast, Launch(4 * MS), *all_reduce(MS), Launch(MS), Wait()]
+
+    inputs = inputs_of(simulate([program(2 * MS), program(9 * MS)], STEPS))
+    built = replayable(replace(inputs, clocks={0: RankClock.shifted(0), 1: RankClock.shifted(ahead_ns)}))
+    assert isinstance(built, Replayable)
+    predicted = walls(Replay(built.graph), lambda removals, times: removals.late_gpu(times, 1))
+    assert np.median(predicted) == pytest.approx(np.median(walls(replay_of([program(2 * MS)] * 2))), rel=0.01)
 
 
 def two_gpus(first: int, second: int) -> list[Instruction]:

@@ -11,6 +11,7 @@ import pandas as pd
 from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.whole_run import (
+    double_precision,
     moving_pages,
     of_capture,
     of_capture_without_steps,
@@ -65,6 +66,22 @@ def test_much_time_of_pages_of_unified_memory_is_said() -> None:
     )
     assert not [*moving_pages(pd.DataFrame({"span_ns": [160e6]}), copies)]
     assert not [*moving_pages(pd.DataFrame({"span_ns": [16e6]}), copies.iloc[1:])]
+
+
+def test_most_time_of_kernels_in_double_precision_is_said() -> None:
+    names = [
+        "regular_fft<(unsigned int)1024, double>",
+        "cupy_multiply__complex128",
+        "copy<float>",
+        "nccl<double>",
+    ]
+    kernels = pd.DataFrame(
+        {"name": names, "class": [*["comp"] * 3, "comm"], "total_ns": [4e6, 2e6, 4e6, 9e9]}
+    )
+    (said,) = double_precision(kernels)
+    assert said.reason.startswith("60 % of the time of kernels is in those of double precision")
+    assert not [*double_precision(kernels.iloc[1:])]
+    assert not [*double_precision(kernels.iloc[:0])]
 
 
 def test_a_capture_that_is_mostly_outside_the_steps_says_so() -> None:
