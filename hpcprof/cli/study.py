@@ -124,10 +124,10 @@ def network(request: JobSpec, db: str | None) -> None:
 def call_costs(request: JobSpec, db: str | None) -> None:
     """Measure what Nsight Systems adds to calls of CUDA on a site.
 
-    Four short jobs on one GPU time launches, small copies, allocations, events and synchronizations in loops:
-    alone, twice recorded, and alone again. The costs of the kinds of calls over that of a launch are kept
-    with the site, and the explanations of its runs take the profiler's share out in these ratios. Options of
-    the workload calls go after --.
+    Four short jobs on one GPU time launches, small copies, events and synchronizations in loops: alone, twice
+    recorded, and alone again. The costs of the kinds of calls over that of a launch are kept with the site,
+    and the explanations of its runs take the profiler's share out in these ratios. Options of the workload
+    calls go after --.
     """
     from hpcprof.cli.tables import show
     from hpcprof.study.call_costs import run_call_costs

@@ -60,7 +60,11 @@ def run_call_costs(
     if request.workload not in (None, _WORKLOAD):
         raise UsageError(f"--workload {request.workload}: the study runs its own workload, {_WORKLOAD}.")
     request = replace(request, workload=_WORKLOAD)
-    jobs = [resolve(replace(request, profiler=profiler)) for profiler in _PROFILERS]
+    whole = {**request.profiler_options, "capture": "whole"}
+    jobs = [
+        resolve(replace(request, profiler=profiler, profiler_options=whole if profiler == "nsys" else {}))
+        for profiler in _PROFILERS
+    ]
     store = prepared_store(db, request.runs_dir)
     study = StudyRuns(len(jobs), store, request.runs_dir, request.template, progress, command_line)
     with study.cancelled_on_interrupt():

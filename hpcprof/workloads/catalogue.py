@@ -26,7 +26,8 @@ class Workload:
     """A program that ships with hpcprof; ``python -m`` runs its ``module``.
 
     ``size`` distinguishes strong from weak scaling; None if no single parameter sets the amount of work.
-    ``uses_jax`` says that it is a program of JAX, not of PyTorch.
+    ``uses_jax`` says that it is a program of JAX, not of PyTorch, and ``marks_steps`` that it marks the steps
+    that a profiler captures.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Workload:
     module: str
     size: Size | None = None
     uses_jax: bool = False
+    marks_steps: bool = True
 
     def command(self, python: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one rank; ``python`` is on the compute nodes, with hpcprof installed."""
@@ -85,11 +87,13 @@ WORKLOADS: dict[str, Workload] = {
             "network",
             "times of all-reduce, all-gather, reduce-scatter, all-to-all and send (hpcprof study network)",
             "hpcprof.workloads.network",
+            marks_steps=False,
         ),
         Workload(
             "calls",
             "times of single calls of CUDA's driver (hpcprof study call-costs)",
             "hpcprof.workloads.calls",
+            marks_steps=False,
         ),
     )
 }

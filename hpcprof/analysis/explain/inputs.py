@@ -51,7 +51,7 @@ class ExplainInputs:
     """The elapsed time of a step without the profiler, where it is known."""
     call_weights: Mapping[str, float] = field(default_factory=dict)
     """Costs of the profiler by the kind of a call, over that of the launch of a kernel, as measured on the
-    site: the names of `CallKind` in small letters, and ``graph`` for the launch of a CUDA graph."""
+    site, by the names of `CallKind` in small letters."""
     as_recorded: bool = False
     """True to leave the profiler's share in."""
 

@@ -214,8 +214,7 @@ class _CallWeights:
 
 def _weights(graph: RunGraph, measured: Mapping[str, float]) -> _CallWeights:
     by_kind = np.array([measured.get(kind.name.lower(), WEIGHTS.get(kind, 0.0)) for kind in CallKind])
-    graph_weight = measured.get("graph", _OF_GRAPH)
-    each = np.where(_launches_graph(graph), graph_weight, by_kind[graph.calls.kind])
+    each = np.where(_launches_graph(graph), _OF_GRAPH, by_kind[graph.calls.kind])
     other = float(by_kind[CallKind.OTHER])
     return _CallWeights(each, other, each + other * graph.calls.others)
 

@@ -20,11 +20,10 @@ class CallTimes(msgspec.Struct, frozen=True):
     recorded_ns: tuple[int, ...]
 
     @property
-    def cost_ns(self) -> tuple[float, int, int]:
-        """The cost of the profiler for a call: the mean, the least and the most of the runs."""
+    def cost_ns(self) -> tuple[int, int, int]:
+        """The cost of the profiler for a call, of the quickest runs, and its least and most of two runs."""
         alone, recorded = self.alone_ns, self.recorded_ns
-        mean = sum(recorded) / len(recorded) - sum(alone) / len(alone)
-        return mean, min(recorded) - max(alone), max(recorded) - min(alone)
+        return min(recorded) - min(alone), min(recorded) - max(alone), max(recorded) - min(alone)
 
 
 class SiteCallCosts(msgspec.Struct, frozen=True):
@@ -38,8 +37,8 @@ class SiteCallCosts(msgspec.Struct, frozen=True):
     @property
     def weights(self) -> dict[str, float]:
         """The cost of a call of each kind over that of a launch; empty if launches cost nothing."""
-        costs = {kind: max(0.0, times.cost_ns[0]) for kind, times in self.kinds.items()}
-        launch = costs.get("launch", 0.0)
+        costs = {kind: max(0, times.cost_ns[0]) for kind, times in self.kinds.items()}
+        launch = costs.get("launch", 0)
         return {kind: cost / launch for kind, cost in costs.items()} if launch > 0 else {}
 
 

@@ -31,7 +31,7 @@ def kept_measurement(site: str, kind: str, type_: type[Measurement]) -> Measurem
     path = _file(site, kind)
     try:
         return from_json(path.read_bytes(), type_)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise HpcprofError(f"{path} cannot be read: {error}.") from None

@@ -129,7 +129,9 @@ class Target:
     @property
     def marks_steps(self) -> bool:
         """True if a workload, or the start-up hook in a program of PyTorch, marks the steps to capture."""
-        return self.workload is not None or (self.captures > 0 and not (self.is_compiled or self.uses_jax))
+        if self.workload is not None:
+            return catalogue.find(self.workload).marks_steps
+        return self.captures > 0 and not (self.is_compiled or self.uses_jax)
 
 
 def target_of(job: Job) -> Target:

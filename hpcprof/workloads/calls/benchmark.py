@@ -1,7 +1,8 @@
-"""Times single calls of CUDA's driver in loops, on an idle GPU.
+"""Times single calls of CUDA's driver in loops, on an idle GPU, in several processes one after another.
 
-Only the standard library and the driver are needed, so that it runs on any node with an NVIDIA GPU. The
-time of Python itself is in all times alike, and not in the difference of two runs.
+Only the standard library and the driver are needed, so that it runs on any node with an NVIDIA GPU. The time
+of Python itself is in all times alike, and not in the difference of two runs. Processes of one program differ
+by a factor of two, by the clock of the core that they run on: the quickest of them counts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import csv
 import ctypes
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,30 +24,35 @@ from hpcprof.workloads.rankenv import RankEnvironment
 
 _LIBRARY = "libcuda.so.1"
 _KERNEL = b".version 6.0\n.target sm_60\n.address_size 64\n.visible .entry empty() { ret; }\n"
-_GRAPH_KERNELS = 20
-_CALLS, _FEWER_CALLS = 200, 20
-"""Calls of a round, and those that allocate memory or launch a graph."""
-_WARM_UP = 10
-_BYTES, _ALLOCATED_BYTES = 64, 2 << 20
-_WITHOUT_TIMES, _THREAD_LOCAL = 2, 1
-"""CU_EVENT_DISABLE_TIMING, and CU_STREAM_CAPTURE_MODE_THREAD_LOCAL."""
+_CALLS, _WARM_UP = 200, 10
+"""Calls of a round, and rounds that do not count."""
+_BYTES = 64
+_WITHOUT_TIMES = 2
+"""CU_EVENT_DISABLE_TIMING."""
 
-TimedCall = tuple[str, str, int, Callable[[int], object]]
-"""A kind, a name, the calls of a round, and a function that makes the call of a number."""
+TimedCall = tuple[str, str, Callable[[], object]]
+"""A kind, a name, and a function that makes the call."""
+Row = tuple[str, str, int]
+"""A kind, a name, and the time of the call in ns."""
 
 
 def run(wanted: Parameters | Exception) -> int:
-    """Time the calls and write the table; return the exit status."""
+    """Time the calls and write the table; return the exit status. A single process prints its times."""
     try:
         if isinstance(wanted, Exception):
             raise wanted
-        rows = time_calls(Driver(ctypes.CDLL(_LIBRARY)), wanted.rounds)
+        if wanted.processes == 1:
+            csv.writer(sys.stdout).writerows(time_calls(Driver(ctypes.CDLL(_LIBRARY)), wanted.rounds))
+            return 0
+        rows = quickest([_time_in_process() for _ in range(wanted.processes)])
     except OSError as error:
         sys.stderr.write(f"The workload calls needs an NVIDIA GPU and its driver: {error}.\n")
         return 1
     except HpcprofError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except subprocess.CalledProcessError as error:
+        return error.returncode
     path = (RankEnvironment.from_environment(os.environ).run_dir or Path.cwd()) / OUTPUT
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -55,21 +62,33 @@ def run(wanted: Parameters | Exception) -> int:
     return 0
 
 
-def time_calls(driver: Driver, rounds: int) -> list[tuple[str, str, int]]:
-    """Return the kind, the name and the median time in ns of each call, over ``rounds``."""
+def _time_in_process() -> list[Row]:
+    """Return the times of this program in a process of its own; CalledProcessError if that fails."""
+    command = [sys.executable, *sys.orig_argv[1:], "--processes", "1"]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [(kind, name, int(ns)) for kind, name, ns in csv.reader(printed.splitlines())]
+
+
+def quickest(tables: list[list[Row]]) -> list[Row]:
+    """Return each call with its least time in several tables."""
+    return [min(rows, key=lambda row: row[2]) for rows in zip(*tables, strict=True)]
+
+
+def time_calls(driver: Driver, rounds: int) -> list[Row]:
+    """Return the median time of each call over ``rounds``."""
     calls = [*driver.calls()]
     times: dict[str, list[float]] = {kind: [] for kind, *_ in calls}
     for number in range(_WARM_UP + rounds):
-        for kind, _, count, call in calls:
+        for kind, _, call in calls:
             driver.call("cuStreamSynchronize", driver.stream)
             began = time.perf_counter_ns()
-            for i in range(count):
-                call(i)
+            for _ in range(_CALLS):
+                call()
             ended = time.perf_counter_ns()
             if number >= _WARM_UP:
-                times[kind].append((ended - began) / count)
+                times[kind].append((ended - began) / _CALLS)
     driver.call("cuCtxSynchronize")
-    return [(kind, name, round(median(times[kind]))) for kind, name, *_ in calls]
+    return [(kind, name, round(median(times[kind]))) for kind, name, _ in calls]
 
 
 class Driver:
@@ -80,7 +99,6 @@ class Driver:
         device, context, module = c_int(), c_void_p(), c_void_p()
         self.stream, self._kernel, self._event = c_void_p(), c_void_p(), c_void_p()
         self._on_gpu, self._on_host = c_uint64(), c_void_p()
-        self._pointers = [c_uint64() for _ in range(_FEWER_CALLS)]
         self.call("cuInit", 0)
         self.call("cuDeviceGet", byref(device), 0)
         self.call("cuDevicePrimaryCtxRetain", byref(context), device)
@@ -91,7 +109,6 @@ class Driver:
         self.call("cuEventCreate", byref(self._event), _WITHOUT_TIMES)
         self.call("cuMemAlloc_v2", byref(self._on_gpu), c_size_t(_BYTES))
         self.call("cuMemHostAlloc", byref(self._on_host), c_size_t(_BYTES), 0)
-        self._graph = self._ready_graph()
 
     def call(self, function: str, *arguments: object) -> None:
         """Call a function; raises HpcprofError with CUDA's number if it fails."""
@@ -99,34 +116,17 @@ class Driver:
             raise HpcprofError(f"{function} of CUDA's driver fails with error {status}.")
 
     def calls(self) -> Iterator[TimedCall]:
-        """Yield the calls that are timed; what is allocated is freed by the call after it."""
+        """Yield the calls that are timed."""
 
         def timed(kind: str, name: str, *arguments: object) -> TimedCall:
             function = getattr(self._library, name)
-            return kind, name, _CALLS, lambda _: function(*arguments)
+            return kind, name, lambda: function(*arguments)
 
+        grid = (1, 1, 1, 32, 1, 1)
+        yield timed("launch", "cuLaunchKernel", self._kernel, *grid, 0, self.stream, None, None)
         copied = (self._on_gpu, self._on_host, c_size_t(_BYTES), self.stream)
-        yield "launch", "cuLaunchKernel", _CALLS, lambda _: self.launch()
         yield timed("copy", "cuMemcpyHtoDAsync_v2", *copied)
         yield timed("wait", "cuStreamSynchronize", self.stream)
         yield timed("record", "cuEventRecord", self._event, self.stream)
         yield timed("stream_wait", "cuStreamWaitEvent", self.stream, self._event, 0)
         yield timed("other", "cuEventQuery", self._event)
-        cuda, size = self._library, c_size_t(_ALLOCATED_BYTES)
-        launch_graph, allocate, free = cuda.cuGraphLaunch, cuda.cuMemAlloc_v2, cuda.cuMemFree_v2
-        yield "graph", "cuGraphLaunch", _FEWER_CALLS, lambda _: launch_graph(self._graph, self.stream)
-        yield "allocate", "cuMemAlloc_v2", _FEWER_CALLS, lambda i: allocate(byref(self._pointers[i]), size)
-        yield "free", "cuMemFree_v2", _FEWER_CALLS, lambda i: free(self._pointers[i])
-
-    def launch(self) -> None:
-        """Launch the empty kernel."""
-        self._library.cuLaunchKernel(self._kernel, 1, 1, 1, 32, 1, 1, 0, self.stream, None, None)
-
-    def _ready_graph(self) -> c_void_p:
-        graph, ready = c_void_p(), c_void_p()
-        self.call("cuStreamBeginCapture_v2", self.stream, _THREAD_LOCAL)
-        for _ in range(_GRAPH_KERNELS):
-            self.launch()
-        self.call("cuStreamEndCapture", self.stream, byref(graph))
-        self.call("cuGraphInstantiateWithFlags", byref(ready), graph, c_uint64(0))
-        return ready

@@ -9,14 +9,15 @@ from hpcprof.common.errors import UsageError
 from hpcprof.workloads.arguments import Options, WorkloadParser, option
 
 OUTPUT = "calls.csv"
-"""The table in the run's folder: kind, call, ns (the median of the rounds)."""
+"""The table in the run's folder: kind, call, ns (the median of the rounds of the quickest process)."""
 
 
 @dataclass(frozen=True)
 class Parameters(Options):
     """How often calls are timed."""
 
-    rounds: int = option(60, "timed rounds of each call", minimum=1)
+    rounds: int = option(20, "timed rounds of each call in a process", minimum=1)
+    processes: int = option(8, "processes, one after another; a single one prints its times", minimum=1)
 
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` for several ranks, which would disturb each other."""

@@ -105,6 +105,9 @@ def test_nsys_captures_a_range_only_of_a_program_that_opens_one(
 
 def test_several_spans_of_steps_are_ranges_that_nsys_repeats() -> None:
     assert "--capture-range-end=repeat:3" in nsys_flags(Target("sequence-parallel", ranks=4, captures=3))
+    # These workloads mark no steps: a range that nobody opens would leave no profile.
+    for name in ("network", "calls"):
+        assert "--capture-range=cudaProfilerApi" not in nsys_flags(Target(name, ranks=2))
     assert "--capture-range-end=stop" in nsys_flags(Target("sequence-parallel", ranks=4, captures=1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.calls import benchmark
-from hpcprof.workloads.calls.benchmark import Driver, time_calls
+from hpcprof.workloads.calls.benchmark import Driver, quickest, time_calls
 from hpcprof.workloads.calls.options import parse
 
 
@@ -28,15 +29,17 @@ class Library:
         return function
 
 
-def test_each_kind_of_call_is_timed_in_each_round_and_what_is_allocated_is_freed() -> None:
+def test_each_kind_of_call_is_timed_in_each_round() -> None:
     library: Any = Library()
     rows = time_calls(Driver(library), rounds=2)
-    kinds = ["launch", "copy", "wait", "record", "stream_wait", "other", "graph", "allocate", "free"]
-    assert [kind for kind, *_ in rows] == kinds
+    assert [kind for kind, *_ in rows] == ["launch", "copy", "wait", "record", "stream_wait", "other"]
     assert all(ns >= 0 for _, _, ns in rows)
-    assert library.called["cuMemcpyHtoDAsync_v2"] == 12 * 200
-    # One allocation more is the target of the copies.
-    assert library.called["cuMemAlloc_v2"] - 1 == library.called["cuMemFree_v2"] == 12 * 20
+    assert library.called["cuMemcpyHtoDAsync_v2"] == library.called["cuLaunchKernel"] == 12 * 200
+
+
+def test_the_quickest_process_counts_for_each_call() -> None:
+    tables = [[("launch", "a", 5), ("copy", "b", 2)], [("launch", "a", 4), ("copy", "b", 3)]]
+    assert quickest(tables) == [("launch", "a", 4), ("copy", "b", 2)]
 
 
 def test_a_driver_without_a_gpu_is_named_with_its_error() -> None:
@@ -49,7 +52,7 @@ def test_a_node_without_the_driver_has_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark, "_LIBRARY", "libnowhere.so")
-    assert benchmark.run(parse([])) == 1
+    assert benchmark.run(parse(["--processes", "1"])) == 1
     assert capsys.readouterr().err.startswith(
         "The workload calls needs an NVIDIA GPU and its driver: libnowhere.so"
     )
@@ -59,11 +62,20 @@ def test_a_node_without_the_driver_has_one_sentence(
 def test_the_table_is_written_into_the_folder_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctypes.CDLL", lambda _: Library())
+    times = iter([[("launch", "cuLaunchKernel", 9)], [("launch", "cuLaunchKernel", 7)]])
+    monkeypatch.setattr(benchmark, "_time_in_process", lambda: next(times))
     monkeypatch.setenv("HPCPROF_RUN_DIR", str(tmp_path))
-    assert benchmark.run(parse(["--rounds", "1"])) == 0
+    assert benchmark.run(parse(["--processes", "2"])) == 0
     with (tmp_path / "calls.csv").open(newline="") as file:
-        assert [row["kind"] for row in csv.DictReader(file)][:2] == ["launch", "copy"]
+        assert [row["ns"] for row in csv.DictReader(file)] == ["7"]
+
+
+def test_a_process_that_fails_ends_the_workload_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[benchmark.Row]:
+        raise subprocess.CalledProcessError(3, ["python"])
+
+    monkeypatch.setattr(benchmark, "_time_in_process", fail)
+    assert benchmark.run(parse([])) == 3
 
 
 def test_several_ranks_are_refused() -> None:

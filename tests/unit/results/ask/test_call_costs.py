@@ -23,7 +23,7 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_are_costs_over_that_of_a_launch() -> None:
-    assert KINDS["launch"].cost_ns == (2100, 1800, 2400)
+    assert KINDS["launch"].cost_ns == (2000, 1800, 2400)
     weights = SiteCallCosts("here", (), "nsys 1", KINDS).weights
     assert weights == {"launch": 1.0, "record": pytest.approx(0.2, abs=0.002), "wait": 0.0}
     assert not SiteCallCosts("here", (), "nsys 1", {"launch": KINDS["wait"]}).weights
