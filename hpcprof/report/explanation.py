@@ -270,6 +270,10 @@ def _remedy_text(finding: Finding, explanation: Explanation) -> str:
     return f"without {named(finding, explanation)}"
 
 
+_UNEXPLAINED_TIME = (WAITING, IDLE, PAGES)
+"""The subjects in `NotJudged` of time that no finding explains."""
+
+
 def _nothing(explanation: Explanation) -> str:
     """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
     memory = [named(cause, explanation) for cause in explanation.shown() if is_a(cause.cause, Trait.MEMORY)]
@@ -285,7 +289,7 @@ def _nothing(explanation: Explanation) -> str:
     compute = explanation.step.compute_pct or 0.0
     if compute >= _MOSTLY_COMPUTE and not explanation.step.is_alone:
         nothing += (
-            f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis roofline)."
+            f" Compute takes {compute:.0f} % of it: what remains is to compute faster (--analysis kernels)."
         )
     if kernel := explanation.step.kernel:
         nothing += f" {visible(kernel.name)} takes {kernel.share_pct:.0f} % of it"
@@ -297,7 +301,7 @@ def _nothing(explanation: Explanation) -> str:
             if kernel.measurable
             else "."
         )
-    lost = (visible(row.reason) for row in explanation.not_judged if row.what in (WAITING, IDLE, PAGES))
+    lost = (visible(row.reason) for row in explanation.not_judged if row.what in _UNEXPLAINED_TIME)
     return " ".join([nothing, *(f"But {reason}." for reason in lost)])
 
 
@@ -463,7 +467,9 @@ def in_short(explanation: Explanation) -> list[str]:
     step = explanation.step
     takes = [*_takes(step, step.priced_ns)] if step.priced_ns is not None else []
     priced = takes if step.is_alone else takes[1:] if lines else []
-    uncovered = [f"{_capital(row.reason)}." for row in explanation.not_judged if row.what == REST]
+    has_saving = any(finding.saving_ns is not None for finding in explanation.shown())
+    lost = (REST,) if has_saving or not lines else (REST, *_UNEXPLAINED_TIME)
+    uncovered = [f"{_capital(row.reason)}." for row in explanation.not_judged if row.what in lost]
     return [*_slower(explanation), *priced, *(lines or [_nothing(explanation)]), *uncovered]
 
 

@@ -78,7 +78,7 @@ from hpcprof.profiles.timeline import Category, Floats, Timeline
 _BEYOND_NCU = re.compile("AMD|gfx|roc|Intel|unitrace|TPU|ascend")
 """Names of profilers and GPUs whose kernels Nsight Compute does not measure."""
 
-_MAIN_PCT = 50.0
+_MAIN_PCT = 30.0
 """Minimum share of a step, in percent, of kernels that are named even if nothing is found."""
 
 

@@ -270,7 +270,7 @@ class StepSummary:
     ``capture`` where nothing does, and the whole capture is one step.
     """
     kernel: MainKernel | None = None
-    """None if no name takes half of the step."""
+    """None if no name takes 30 % of the step."""
     counted_steps: int | None = None
     """The number of steps of which the recorded elapsed time is the mean; None if unknown."""
 

@@ -312,6 +312,14 @@ def test_a_capture_without_steps_has_savings_of_the_capture() -> None:
     assert covered == "The judged work covers 2 of 10 ms."
 
 
+def test_waiting_that_no_finding_prices_is_in_the_report_beside_others() -> None:
+    """Rebuilt from a public trace: communication was 62 % of a step, and the report told missing ranks."""
+    waiting = NotJudged(WAITING, "communication that no compute hides takes 12 ms of a step (62 %)")
+    incomplete = replace(explained(finding(None, 0)), not_judged=(waiting,))
+    assert in_short(incomplete)[-1] == "Communication that no compute hides takes 12 ms of a step (62 %)."
+    assert len(in_short(replace(incomplete, findings=(finding(13),)))) == 2
+
+
 def test_long_names_are_shortened_in_places_and_remedies() -> None:
     name = f"begin {'x' * 500} end"
     lines = in_short(explained(replace(finding(13), where=name)))

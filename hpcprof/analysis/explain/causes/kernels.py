@@ -206,6 +206,9 @@ def _moves_bytes(scene: Scene) -> Mask:
 _STRIDED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel<.*direct_copy_kernel")
 """PyTorch's copy between tensors of other strides, as ``contiguous()`` makes it; others are vectorized."""
 
+_MAX_COPIES = 4
+"""Maximum number of copies to other strides per convolution: a transformer has one, for patches."""
+
 _CONVOLUTION = re.compile("^(?!.*sdpa).*(fprop|dgrad|wgrad|convolve|conv2d)", re.IGNORECASE | re.DOTALL)
 """A convolution; cuDNN names its fused attention after its passes too (``…_sdpa_sm90_flash_fprop_…``)."""
 
@@ -214,8 +217,10 @@ def _conversions(scene: Scene) -> Iterator[Candidate]:
     """Yield all conversions: the layout of one place decides on those of the next."""
     work = scene.graph.work
     copies, convolves = (scene.named(one.search) for one in (_STRIDED_COPY, _CONVOLUTION))
-    # A copy to other strides converts a layout where the place has convolutions.
-    copies &= np.isin(work.place, work.place[convolves])
+    # A copy to other strides converts a layout where the place has a convolution for every few of them.
+    places = work.place.max(initial=0) + 2
+    copied, convolved = (np.bincount(work.place[rows] + 1, minlength=places) for rows in (copies, convolves))
+    copies &= (copied <= _MAX_COPIES * convolved)[work.place + 1]
     converts = np.flatnonzero((scene.once(kernel_kinds) == KernelKind.LAYOUT) | copies)
     yield from scene.of_operations(LAYOUT_CONVERSION, converts, (work.end - work.start)[converts])
 
