@@ -43,7 +43,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     metavar="NAME",
     shell_complete=complete_metrics,
     default="step_ns",
-    help="The median step, or a metric of hpcprof compare.",
+    help="The elapsed time per step, or a metric of hpcprof compare.",
 )
 @repeatable(
     "--gate",

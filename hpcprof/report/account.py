@@ -173,15 +173,22 @@ def _notes(steps: StepSet, ranks: int, waiting: str, uneven: bool) -> tuple[str,
 
 def account_title(account: Account) -> str:
     """Return the heading of an account: the elapsed time per step, of which steps, and their median."""
-    steps = account.steps.short
+    start, where = "A step takes", f" on {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
     if account.kind:
-        start = f"Kind {account.kind} of {account.kinds}, {account.share_pct:.0f} % of the steps:"
-    else:
-        start = "A step takes"
-        steps += f" on {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
-    all_steps = "" if account.steps.count == account.median_steps else f" of all {account.median_steps:,}:"
-    median = f"median{all_steps} {format_ns(account.p50_ns)}"
-    return f"{start} {format_ns(account.elapsed_ns)} (elapsed time per step of {steps}; {median})"
+        start, where = f"Kind {account.kind} of {account.kinds}, {account.share_pct:.0f} % of the steps:", ""
+    steps = time_of_steps(account.steps.count, account.median_steps, where, format_ns(account.p50_ns))
+    return f"{start} {format_ns(account.elapsed_ns)} ({steps})"
+
+
+def time_of_steps(counted_steps: int | None, steps: int, where: str, median: str) -> str:
+    """Return which steps an elapsed time counts, and the ``median`` beside it.
+
+    The median is of ``steps`` that all ranks have (``where``); None counts them all.
+    """
+    all_counted = counted_steps in (None, steps)
+    subset, all_steps = ("", "") if all_counted else (f"{counted_steps:,} of ", f" of all {steps:,}:")
+    counted_words = f"{subset}{counted(steps, 'step')}{where}"
+    return f"elapsed time per step of {counted_words}; median{all_steps} {median}"
 
 
 def share(part: AccountPart, account: Account) -> str:

@@ -23,7 +23,7 @@ from hpcprof.analysis.comparison.compare import (
 from hpcprof.analysis.comparison.kernel_difference import WHOLE_CAPTURES
 from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.comparison.step_difference import STEP
-from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.notebook import InNotebooks
@@ -235,14 +235,16 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
     reasons = []
     before, after = (_find_explanation(side[-1], store) for side in (compared.baseline, compared.candidate))
     if after is not None:
-        had = {_identity(finding): finding.saving_ns or 0 for finding in before.findings} if before else {}
+        had = {finding.place: finding.saving_ns or 0 for finding in before.findings} if before else {}
         grown = [
-            ((finding.saving_ns or 0) - had.get(_identity(finding), 0), finding) for finding in after.findings
+            ((finding.saving_ns or 0) - had.get(finding.place, 0), finding) for finding in after.findings
         ]
         least = (after.step.priced_ns or 0) * MATERIAL_PCT / 100
         growth, finding = max(grown, key=lambda pair: pair[0], default=(0, None))
         if finding is not None and growth > least:
-            reasons.append(f"Cause: {named(finding, after)}, {format_ns(growth)} a step.")
+            more = compared.waterfall.difference_ns if compared.waterfall else growth
+            whole = "Cause" if growth >= more / 2 else "Part of it"
+            reasons.append(f"{whole}: {named(finding, after)}, {format_ns(growth)} a step.")
     longer = [
         (increase, label, " ".join(filter(None, (row.get(name) for name in names))))
         for analysis, (label, names, effects) in _NAMED_ANALYSES.items()
@@ -260,10 +262,6 @@ def regression_reasons(compared: Comparison, store: Store) -> list[str]:
 def _find_explanation(run: Run, store: Store) -> Explanation | None:
     explain_for_report(run, store)
     return kept_explanation(run, store)
-
-
-def _identity(finding: Finding) -> tuple[object, ...]:
-    return finding.cause, finding.where, finding.ranks
 
 
 _LEAST_SHARE = 0.01

@@ -28,6 +28,7 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.stalls.evidence import describe
 from hpcprof.common.units import counted, format_ns, listed, named_ranks, shortened, visible
+from hpcprof.report.account import time_of_steps
 
 _LABELS = 12
 _INDENT = 3
@@ -227,13 +228,14 @@ def _measured_steps_text(step: StepSummary) -> str:
     """Return of which steps the time of a step is, and their median beside their elapsed time."""
     if step.source == CAPTURE:
         return "no step was found, so all judged work is one: collect --step-range NAME chooses another"
-    noted = " that the program noted" if step.source == HOOK and not step.explained_steps else ""
-    where = f"{counted(step.steps, 'step')}{noted} on {counted(step.ranks, 'rank')}"
+    # A program notes the sum of several short steps, and the median of these.
+    noted, about = "", ""
+    if step.source == HOOK and not step.explained_steps:
+        noted, about = " that the program noted", "about "
+    where = f"{noted} on {counted(step.ranks, 'rank')}"
     if step.elapsed_ns is None or step.wall_p50_ns is None:
-        return f"median of {where}"
-    partial = step.counted_steps is not None and step.counted_steps < step.steps
-    subset, all_steps = (f"{step.counted_steps:,} of ", f" of all {step.steps:,}:") if partial else ("", "")
-    return f"elapsed time per step of {subset}{where}; median{all_steps} {format_ns(step.wall_p50_ns)}"
+        return f"median of {counted(step.steps, 'step')}{where}"
+    return time_of_steps(step.counted_steps, step.steps, where, f"{about}{format_ns(step.wall_p50_ns)}")
 
 
 def _kinds(step: StepSummary) -> Iterator[str]:
@@ -365,7 +367,7 @@ def _in_steps(finding: Finding, step: StepSummary) -> str:
 
 
 def alternative_texts(finding: Finding, explanation: Explanation) -> list[str]:
-    """Return what would save about as much instead of a finding, each with its price."""
+    """Return what would save time instead of a finding, each with its price."""
     return [f"{named(other, explanation)}: {saved(other, explanation)}" for other in finding.alternatives]
 
 

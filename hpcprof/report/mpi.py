@@ -123,7 +123,7 @@ def delays(rows: Sequence[Row]) -> str:
 
 def _place(place: str | None) -> str:
     if not place:
-        return ""
+        return " in unknown places"
     return f" {visible(place)}" if place.startswith(BETWEEN) else f" in {visible(place)}"
 
 

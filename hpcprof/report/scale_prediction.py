@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from hpcprof.analysis.predict.scale import ScalePrediction
     from hpcprof.results.across.predictions import Kept
 
-_PARTS = ("compute", "communication", "wait_for_peer", "other")
+_PARTS = {
+    "compute": "computing",
+    "communication": "communication",
+    "wait_for_peer": "waiting",
+    "other": "delays between operations",
+}
+"""The parts of a predicted step in words: computing alone, and what each of the others adds."""
 
 
 def scale_text(
@@ -37,11 +43,16 @@ def scale_text(
     mesh = ", ".join(f"{name} {size:,}" for name, size in last.mesh.items())
     sentences = [
         f"On {counted(first.measured_ranks, 'rank')} a step takes {format_ns(first.measured_ns)}, as explain "
-        f"prices savings (a replay is {abs(first.replay_error_pct):.1f} % off); {first.scaling} scaling.",
+        f"prices savings (the model's replay of it is {abs(first.replay_error_pct):.1f} % off); "
+        f"{first.scaling} scaling.",
         f"Mesh on {counted(last.ranks, 'rank')}: {mesh}. Network: from {_SOURCES[last.network]}.",
     ]
-    parts = ", ".join(f"{_words(part).lower()} {format_ns(last.account[f'{part}_ns'])}" for part in _PARTS)
-    limits = f"On {counted(last.ranks, 'rank')}, {_words(last.limits).lower()} grows most ({parts})"
+    compute, *added = (format_ns(last.account[f"{part}_ns"]) for part in _PARTS)
+    grows = f"{_PARTS[last.limits]} grows most"
+    if last.limits == "compute":
+        grows = "no part but computing grows by more than 1 % of the step"
+    beyond = ", ".join(f"{name} {time}" for name, time in zip([*_PARTS.values()][1:], added, strict=True))
+    limits = f"On {counted(last.ranks, 'rank')}, {grows}: computing takes {compute}, and beyond it {beyond}"
     hours = f"1,000 steps take {last.node_hours_per_1000_steps:.3g} node-hours."
     sentences += [f"{limits}. {hours}", *notes, score_text(checks)]
     sentences.append(f"Not modelled: {listed(last.not_modelled, len(last.not_modelled), '; ')}.")
@@ -53,10 +64,6 @@ _SOURCES = {
     "run": "the run's own communication",
     "literature": "start values of the literature, since the run has too few sizes: the interval is wide",
 }
-
-
-def _words(part: str) -> str:
-    return {"wait_for_peer": "Waiting"}.get(part, part.capitalize())
 
 
 def pipeline_text(prediction: PipelinePrediction) -> str:

@@ -26,9 +26,9 @@ _CLOCKS_APART_SECONDS = 60.0
 _MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
 """The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
 
-_TREND_PCT, _FEWEST_LINES, _FEWEST_STEPS = 5.0, 5, 3
-"""Minimum relative change, number of lines, and number of steps at the start, for the sentence that steps
-take longer than at the start. The median of fewer steps may be of one in which the job was suspended."""
+_TREND_PCT, _FEWEST_LINES, _TRIMMED = 5.0, 8, 8
+"""Minimum relative change, and minimum number of lines, for the sentence that steps take longer than at the
+start, and the part of the lines of either side (one in ...) that may be on the other's level."""
 
 _SLOW_FACTOR = 3
 """A step is slow from this multiple of the median on."""
@@ -159,8 +159,9 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     # A running job is described by its last lines, an ended job by all lines.
     if now is None and (whole := noted_step_time(run)):
-        behind = f"{counted(whole.steps, 'step')} of the program; median {format_ns(whole.p50_ns)}"
-        takes = f"{format_ns(whole.elapsed_ns)} a step ({behind})"
+        takes = (
+            f"{format_ns(whole.elapsed_ns)} a step ({whole.words}; median about {format_ns(whole.p50_ns)})"
+        )
     else:
         wall = typical_step_ns(line for lines in steps.values() for line in lines)
         most = max(sum(line.steps for line in lines) for lines in steps.values())
@@ -183,7 +184,10 @@ def _memory(steps: Mapping[int, LiveSteps]) -> str:
 
 
 def _trend(run: Run) -> str:
-    """Return by how much a rank's last steps differ from the first after the warm-up, if it is much."""
+    """Return by how much a rank's last steps are slower than the first, if nearly all of them are.
+
+    That they are faster tells of the warm-up, and not of the program.
+    """
     path, since = next(iter(_files(run).items()))[1], _seconds_since(run)
     try:
         with open_regular(path) as file:
@@ -195,11 +199,12 @@ def _trend(run: Run) -> str:
     if first and last and last[0].step <= first[-1].step:
         unique_lines = sorted({*first, *last}, key=lambda line: line.step)
         first, last = unique_lines[: len(unique_lines) // 2], unique_lines[len(unique_lines) // 2 :]
-    if len(first) + len(last) < _FEWEST_LINES or sum(line.steps for line in first[1:]) < _FEWEST_STEPS:
+    if len(first) + len(last) < _FEWEST_LINES:
         return ""
+    before, after = (sorted(line.wall_ns for line in lines) for lines in (first[1:], last))
+    lowest, highest = after[len(after) // _TRIMMED], before[-1 - len(before) // _TRIMMED]
     change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
-    direction = "slower" if change > 0 else "faster"
-    return f", {abs(change):.0f} % {direction} than at the start" if abs(change) >= _TREND_PCT else ""
+    return f", {change:.0f} % slower than at the start" if lowest > highest and change >= _TREND_PCT else ""
 
 
 def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:

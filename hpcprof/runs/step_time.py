@@ -18,6 +18,7 @@ from statistics import median
 import msgspec
 
 from hpcprof.common.robust import MAD_TO_DEVIATION
+from hpcprof.common.units import counted
 
 MIN_EXCESS = 0.5
 """Minimum excess of a long step over the median, as a share of the median."""
@@ -33,20 +34,31 @@ MIN_STEPS = 6
 
 
 class StepTime(msgspec.Struct, frozen=True):
-    """The time of a step over ``steps`` steps, in ns: elapsed without what happened once, and median."""
+    """The time of a step, in ns: elapsed over the ``counted`` steps, and the median of all ``steps``.
+
+    Steps that take long once are not counted.
+    """
 
     elapsed_ns: float
     p50_ns: float
     steps: int
+    counted: int
+
+    @property
+    def words(self) -> str:
+        """The counted steps: ``38 of 39 steps of the program``."""
+        subset = "" if self.counted == self.steps else f"{self.counted:,} of "
+        return f"{subset}{counted(self.steps, 'step')} of the program"
 
 
 def step_time(walls: Sequence[float]) -> StepTime | None:
     """Return the time of a step from the wall times of all steps, in ns; None without steps."""
     if not walls:
         return None
-    middle = median(walls)
-    once = sum(walls[place] - middle for place in single_long_steps(walls))
-    return StepTime((sum(walls) - once) / len(walls), float(middle), len(walls))
+    once = single_long_steps(walls)
+    usual = len(walls) - len(once)
+    elapsed = (sum(walls) - sum(walls[place] for place in once)) / usual
+    return StepTime(elapsed, float(median(walls)), len(walls), usual)
 
 
 def single_long_steps(walls: Sequence[float]) -> list[int]:

@@ -952,8 +952,8 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
     name, detail = last(hpcprof)
     assert name == "completed"
     assert re.fullmatch(
-        r"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step \(\d+ steps? of the program; median [\d.]+ ms\)"
-        r"(, \d+ % \w+ than at the start)?",
+        r"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step \((\d+ of )?\d+ steps? of the program; median about "
+        r"[\d.]+ ms\)(, \d+ % slower than at the start)?",
         detail,
     )
 

@@ -138,7 +138,7 @@ def _rare_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"the elapsed time per step changes by {100 * (elapsed - 1):+.1f} % and the median step by "
-        f"{100 * (median - 1):+.1f} %: some steps take longer than most"
+        f"{100 * (median - 1):+.1f} %: long steps weigh {'more' if elapsed > median else 'less'} in B"
     ]
 
 
@@ -318,8 +318,10 @@ def step_metrics(run: RunData) -> dict[str, float]:
 
 def steps_behind(run: RunData, metric: str) -> str:
     """Return the steps behind a time of a step, such as ``19 of 20 profiled steps``; else empty."""
-    if metric in (OWN_ELAPSED, OWN_STEP):
+    if metric == OWN_STEP:
         return f"{counted(len(run.own_step_ns), 'step')} of the program"
+    if metric == OWN_ELAPSED and (noted := step_time(run.own_step_ns.tolist())):
+        return noted.words
     kinds = run.tables["step_kinds"]
     if metric not in (ELAPSED, STEP) or not len(kinds):
         return ""

@@ -99,6 +99,8 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     a, b = (_by_kind(_kernels(side), _number_of_steps(side, per_step, True)) for side in (against, runs))
     if not a and not b:
         return no_rows("no CUDA kernels on either side")
+    if not all(map(_is_recorded, (*runs, *against))):
+        return no_rows(_UNRECORDED)
     removed, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
     rows = []
     for pair in find_renamed(_as_kernels(removed), _as_kernels(new)):
@@ -121,6 +123,8 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
     a, b = (_by_kind(_by_size(table), steps) for table, steps in sides)
     if not a and not b:
         return no_rows("no collectives on either side")
+    if not all(map(_is_recorded, (*runs, *against))):
+        return no_rows(_UNRECORDED)
     exposed: list[Counter[Hashable]] = [Counter(), Counter()]
     for totals, (table, steps) in zip(exposed, sides, strict=True):
         for kind, time in zip(
@@ -159,6 +163,14 @@ _Kinds = dict[_Kind, dict[Hashable, LaunchSum]]
 
 _Sum = tuple[_Kind, Hashable, int, int]
 """A kind, a shape, and the number and the time of all its launches."""
+
+
+_UNRECORDED = "a run without a profile does not tell what it launched"
+
+
+def _is_recorded(run: RunData) -> bool:
+    """Return whether a profile shows what a run launched: one that only noted its steps has no kernels."""
+    return any(len(run.tables[name]) for name in ("kernels_by_shape", "step_times"))
 
 
 def _have_steps(*runs: RunData) -> bool:

@@ -232,8 +232,8 @@ def order_findings(
     placed = [item.changed(of_step) if elapsed else item for item in findings]
 
     def place(finding: Finding) -> tuple[bool, int, bool]:
-        together = {(other.cause, other.where, other.ranks) for other in finding.together}
-        before = [item for item in placed if (item.cause, item.where, item.ranks) in together]
+        together = {other.place for other in finding.together}
+        before = [item for item in placed if item.place in together]
         least = min(_ranked_saving(item) for item in (finding, *before))
         return finding.saving_ns is None, -least, bool(before)
 

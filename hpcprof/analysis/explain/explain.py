@@ -213,10 +213,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         without_judged_copies(findings, replayed), replayed, {pause.step for pause in paused}, drifting
     )
     hiding = [finding_of(inputs, built, item, elapsed, usual, hidden=True) for item in hidden]
-    # A cost of the whole step may be that of its only place, and one that a finding prices hides nowhere.
-    priced = {(item.cause, item.where, item.ranks) for item in findings}
-    hiding = [*{(item.cause, item.where, item.ranks): item for item in hiding}.values()]
-    hiding = [item for item in hiding if (item.cause, item.where, item.ranks) not in priced]
+    # A cost of the whole step may be that of its only place, and one that has a price hides nowhere.
+    priced = {item.place for finding in findings for item in (finding, *finding.alternatives)}
+    hiding = [*{item.place: item for item in hiding if item.place not in priced}.values()]
     summary = replace(
         summary,
         wall_p50_ns=summary.wall_p50_ns or round(search.wall),

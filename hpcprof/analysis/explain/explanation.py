@@ -127,7 +127,7 @@ class Finding(InNotebooks):
     steps: tuple[int, ...] = ()
     """The steps that have the cause; empty where most have it."""
     alternatives: tuple[Finding, ...] = ()
-    """The candidates that would save about as much instead, and little once this cause is gone."""
+    """The candidates that would shorten the step too, and would save little once this cause is gone."""
     together: tuple[Finding, ...] = ()
     """Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what a
     step gains without all of them, beyond what those of them save that are findings of their own.
@@ -141,6 +141,11 @@ class Finding(InNotebooks):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cause", Cause(self.cause))
+
+    @property
+    def place(self) -> tuple[str, str, tuple[int, ...]]:
+        """The cause, the place and the ranks, by which findings are told apart."""
+        return self.cause, self.where, self.ranks
 
     def changed(self, change: Callable[[Finding], Finding]) -> Finding:
         """Return the finding changed, and so those that are alternatives to it or go together with it."""

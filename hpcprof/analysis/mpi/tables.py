@@ -1,6 +1,6 @@
 """The tables about the MPI calls of a run: calls, messages, waits and efficiencies."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, delaying_ranges, find_waits
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import listed, named_ranks
-from hpcprof.profiles.collective_operations import POINT_TO_POINT, mpi_function
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, MpiFunction, mpi_function
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
@@ -55,8 +55,7 @@ def mpi_tables(
         if not apart:
             efficiencies.add(run, last=window.last)
     reasons = unmatched.problems()
-    alone = [name for name in _PARTNERLESS if name in sums.names]
-    if alone:
+    if alone := sums.names_without_partners(several=len(lists.ranks) > 1):
         reasons.append(f"waits in {', '.join(alone)} count as transfer: their partners are not recorded")
     if apart:
         clocks_apart = f"the clocks of {named_ranks(apart)} are not aligned with the others"
@@ -66,7 +65,10 @@ def mpi_tables(
     why_empty = reason or ("" if waits else "no call of MPI waited")
     return {
         "mpi_calls": Outcome(sums.calls_table(), reason),
-        "mpi_matrix": Outcome(matrix, reason or ("" if matrix else _without_messages(sums.names))),
+        "mpi_matrix": Outcome(
+            matrix,
+            reason if matrix else _without_messages(sums.names) or reason or "no messages between ranks",
+        ),
         "mpi_waits": Outcome(waits, why_empty),
         "mpi_delays": Outcome(delays, why_empty),
         "pop": no_rows(reason) if apart else Outcome(columns_of(efficiencies.rows()), reason),
@@ -74,12 +76,18 @@ def mpi_tables(
 
 
 def _without_messages(names: Iterable[str]) -> str:
-    """Return why calls of these names have no messages."""
-    functions = {name: mpi_function(name) for name in sorted(names)}
-    calls = [name for name, item in functions.items() if item and item.operation in POINT_TO_POINT]
+    """Return why calls of these names have no messages; empty if none of them has a partner."""
+    calls = [name for name, item in _functions(names) if item.operation in POINT_TO_POINT]
     if not calls:
-        return "no messages between ranks"
+        return ""
     return f"no valid record of a message between ranks, though the program calls {listed(calls, 4)}"
+
+
+def _functions(names: Iterable[str]) -> Iterator[tuple[str, MpiFunction]]:
+    """Yield the calls of MPI that are known, by name, with what they do."""
+    for name in sorted(names):
+        if item := mpi_function(name):
+            yield name, item
 
 
 def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -115,6 +123,7 @@ class _Sums:
         self._waits: dict[_WaitKey, int] = {}
         self._delays: dict[tuple[int, str | None], _Delay] = {}
         self._messages: dict[tuple[int, int], Ints] = {}
+        self._with_operations: set[str] = set()
 
     def add(self, run: RunMpi) -> None:
         """Add a window whose calls are on the common clock, if there is one."""
@@ -135,6 +144,8 @@ class _Sums:
         maximum = np.maximum(ops.sent, ops.received)
         rows = np.flatnonzero(maximum >= 0)
         size[ops.begin[rows]] = 0
+        named = np.unique(calls.name[np.concatenate([ops.begin, ops.completes])])
+        self._with_operations.update(calls.names[name] for name in named.tolist())
         np.add.at(size, ops.begin[rows], maximum[rows])
         kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
         counted = np.flatnonzero(calls.counted)
@@ -167,6 +178,18 @@ class _Sums:
     def names(self) -> set[str]:
         """The names of the calls."""
         return {name for _, name, _ in self._calls}
+
+    def names_without_partners(self, *, several: bool) -> list[str]:
+        """Return the names of calls that wait for ranks which the profiles do not record.
+
+        Messages of a run that has not ``several`` ranks go to no rank.
+        """
+        blocking = {
+            name
+            for name, item in _functions(self.names)
+            if several and item.operation in POINT_TO_POINT and not item.nonblocking and not item.persistent
+        }
+        return sorted((blocking - self._with_operations) | (self.names & {*_PARTNERLESS}))
 
     def calls_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_calls``."""

@@ -361,12 +361,15 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def compare_times(wall: int, gpu_span: int | None) -> str:
-    """Return a sentence on a median step whose wall time and GPU span differ; empty if they hardly do."""
+    """Return a sentence on median wall times and GPU spans that differ; empty if they hardly do.
+
+    The median span may be that of another step than the median wall time.
+    """
     if gpu_span is None:
         return "steps have no span on the GPU, so they are measured on the host"
     if abs(wall - gpu_span) <= wall * GPU_SPAN_PCT / 100:
         return ""
     return (
-        f"the wall time of the median step is {format_ns(wall)}, its span on the GPU {format_ns(gpu_span)} "
-        f"({100 * gpu_span / wall:.1f} %)"
+        f"the median wall time of a step is {format_ns(wall)}, the median span on the GPU "
+        f"{format_ns(gpu_span)} ({100 * gpu_span / wall:.1f} %)"
     )

@@ -82,7 +82,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 23
+_VERSION_KEY, _VERSION = "version", 24
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -200,6 +200,7 @@ def _explain_unprofiled(run: Run, store: Store) -> Explanation:
         elapsed_ns=round(noted.elapsed_ns) if noted else None,
         source=HOOK if noted else None,
         steps=noted.steps if noted else 0,
+        counted_steps=noted.counted if noted else None,
         ranks=len(steps),
         explained_steps=0,
         replay_error_pct=None,

@@ -72,7 +72,10 @@ def foreign_files(run: Run) -> list[str]:
     """
     if run.manifest is not None or run.files is not None or not is_folder(run.path):
         return []
-    files = (file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes)
+    profiles = profiles_of(run)
+    files = (
+        file for file in sorted(run.path.iterdir()) if ".json" not in file.suffixes and file not in profiles
+    )
     kinds = ((file.name, foreign_kind(file)) for file in files)
     return [f"{name} is left out: it is {kind}." for name, kind in kinds if kind]
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.steps.step_set import StepRule, StepSet
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents
 from hpcprof.results.store.analysis_table import AnalysisTable
@@ -99,6 +101,10 @@ def test_an_account_says_which_steps_it_averages() -> None:
     (made,) = accounts((80, 0, 0, 0, 0, 20), counted=7)
     assert "elapsed time per step of 7 of 8 steps; median of all 8: 90.00 ns" in account_title(made)
     assert made.notes[0] == "The parts are means over 7 of 8 steps (without 1 whose end is unknown)."
+    of_ten = msgspec.structs.replace(
+        made, steps=StepSet(10, ((StepRule.COMMON, 2), (StepRule.ENDED, 1))), ranks=2
+    )
+    assert "of 7 of 8 steps on 2 ranks; median of all 8:" in account_title(of_ten)
 
 
 def test_each_kind_of_steps_has_its_account_below_that_of_all() -> None:

@@ -181,6 +181,12 @@ def test_the_reason_is_the_cause_that_grew_and_what_takes_longer(monkeypatch: py
     grown = replace(sync, saving_ns=10 * MS)
     explanations = {"a|b": explained(sync), "gemm": explained(grown, replace(late, ranks=(1,)))}
     monkeypatch.setattr(comparison, "_find_explanation", lambda run, store: explanations[run.id])
-    cause, increase = comparison.regression_reasons(compared("regression"), cast(Store, None))
-    assert cause.endswith("in data on rank 1, 4.000 ms a step.")
+    regressed = compared("regression")
+    cause, increase = comparison.regression_reasons(regressed, cast(Store, None))
+    assert cause.startswith("Cause: ") and cause.endswith("in data on rank 1, 4.000 ms a step.")
     assert increase == "Largest increase: kernel gemm, 1.000 ns a step."
+    step: dict[str, list[Any]] = {"part": ["step"], "a_ns": [0], "b_ns": [9 * MS], "difference_ns": [9 * MS]}
+    differences = {**regressed.differences, "step_difference": AnalysisTable(step)}
+    slower = replace(regressed, differences=differences)
+    part, _ = comparison.regression_reasons(slower, cast(Store, None))
+    assert part.startswith("Part of it: ") and part.endswith("4.000 ms a step.")

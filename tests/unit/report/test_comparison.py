@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -30,14 +31,17 @@ def compared(*verdicts: str) -> Comparison:
 
 
 def test_a_run_is_named_with_the_steps_that_are_compared() -> None:
-    def steps(metric: str, counted: float) -> str:
+    def steps(metric: str, counted: float, once: int = 100) -> str:
         kinds = pd.DataFrame({"steps": [6], "counted_steps": [counted], "once_steps": [0]})
-        run: Any = SimpleNamespace(tables={"step_kinds": kinds}, own_step_ns=[1] * 212)
+        run: Any = SimpleNamespace(tables={"step_kinds": kinds}, own_step_ns=np.array([100] * 211 + [once]))
         return steps_compared(run, metric)
 
     assert steps("elapsed_per_step_ns", 5) == "5 of 6 profiled steps; median of 6 profiled steps"
     assert steps("elapsed_per_step_ns", 6) == "6 profiled steps"
     assert steps("own_elapsed_per_step_ns", 5) == "212 steps of the program"
+    assert steps("own_elapsed_per_step_ns", 5, once=9000) == (
+        "211 of 212 steps of the program; median of 212 steps of the program"
+    )
     run = Run("r", Path("r"))
     assert replace(compared(), steps={"r": steps("step_p50_ns", 5)}).named(run) == "r (6 profiled steps)"
     assert (steps("span_ns", 5), compared().named(run)) == ("", "r")

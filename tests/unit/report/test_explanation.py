@@ -145,9 +145,9 @@ def test_elapsed_time_comes_first_with_the_median_and_the_kinds_of_steps() -> No
         "The steps are of 2 kinds (medians): 75 % of them take 80.00 ms, 25 % of them take 120.0 ms.",
         "Without host work in data on all ranks it would take about 81.00 ms, 10.0 % less.",
     ]
-    noted = replace(step, source="hook", explained_steps=0, replay_error_pct=None, kinds=())
+    noted = replace(step, source="hook", explained_steps=0, replay_error_pct=None, kinds=(), counted_steps=7)
     assert (
-        "elapsed time per step of 8 steps that the program noted on 2 ranks"
+        "elapsed time per step of 7 of 8 steps that the program noted on 2 ranks; median of all 8: about 100"
         in write_explanation(explained(step=noted)).conclusion[0]
     )
     alike = replace(step, kinds=(kinds[0], replace(kinds[1], wall_p50_ns=81 * MS)))

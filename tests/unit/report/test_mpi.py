@@ -98,10 +98,11 @@ def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
         delay(2, "between MPI_Isend and MPI_Waitall", 6_000_000, 60.0),
         delay(None, None, 3_000_000, 30.0),
         delay(1, "solve", 1_000_000, 10.0),
+        delay(2, None, 1_000_000, 9.0),
     ]
     assert delays(rows) == (
-        "10.00 ms in 6 waits of the whole capture; rank 2 between MPI_Isend and MPI_Waitall causes 60 %, "
-        "rank 1 in solve causes 10 %"
+        "11.00 ms in 8 waits of the whole capture; rank 2 between MPI_Isend and MPI_Waitall causes 60 %, "
+        "rank 1 in solve causes 10 %, rank 2 in unknown places causes 9 %"
     )
     assert delays([delay(3, None, 1_000, 2.0)]) == (
         "1.000 µs in 2 waits of the whole capture; no rank causes more than 2.0 % in one place"

@@ -24,6 +24,8 @@ def test_a_long_step_happens_once_if_no_other_is_alike(steps: list[int], once: l
 
 
 def test_the_elapsed_time_per_step_leaves_out_what_happened_once() -> None:
-    assert step_time([*USUAL, 5000]) == StepTime(100, 100, len(USUAL) + 1)
-    assert step_time([*USUAL, 200, *USUAL, 210]) == StepTime(2410 / 22, 100, 22)
+    assert step_time([*USUAL, 5000]) == StepTime(100, 100, 11, 10)
+    assert step_time([*USUAL, 200, *USUAL, 210]) == StepTime(2410 / 22, 100, 22, 22)
+    assert (time := step_time([*USUAL, 5000])) is not None
+    assert time.words == "10 of 11 steps of the program"
     assert step_time([]) is None

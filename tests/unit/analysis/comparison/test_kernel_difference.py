@@ -121,6 +121,14 @@ def test_times_are_per_step_and_rank_and_the_largest_change_comes_first() -> Non
     assert (found["gemm"]["a_per_step"], found["gemm"]["a_ns"], found["gemm"]["b_ns"]) == (2.0, 200, 220)
 
 
+def test_what_a_run_without_a_profile_launched_is_unknown_and_not_gone() -> None:
+    profiled = stepped("a", 2, kernels_by_shape=[kernel("gemm", 8, 800)])
+    for runs, against in (([run("b")], [profiled]), ([profiled, run("b")], [profiled])):
+        outcome = kernel_difference(runs, against)
+        assert not len(outcome)
+        assert outcome.reason == "a run without a profile does not tell what it launched"
+
+
 def test_without_steps_the_figures_are_those_of_whole_profiles() -> None:
     a, b = (run(name, tables={"kernels_by_shape": [kernel("gemm", 8, 800)]}) for name in "ab")
     outcome = kernel_difference([b], [a])

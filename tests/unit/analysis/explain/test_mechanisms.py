@@ -334,3 +334,17 @@ def test_work_and_a_copy_as_long_before_a_collective_are_the_late_host_in_either
     assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "data", (1,))
     assert first.saving_ns == pytest.approx(10 * MS, rel=0.02)
     assert Cause.BLOCKING_COPY in {item.cause for item in first.alternatives}
+
+
+def test_work_that_has_a_price_beside_a_finding_is_not_hidden_as_well() -> None:
+    # The host works before the copy, while the GPU is busy; without its calls the copy would begin earlier.
+    copy = Launch(4 * MS, name="[CUDA memcpy Host-to-Device]", category=Category.MEM, blocks=True)
+    step: list[Instruction] = [
+        Place("data", (Host(3 * MS), copy)),
+        Launch(20 * MS),
+        Launch(MS, collective=True),
+    ]
+    found = explained(step, step, steps=8)
+    priced = {item.place for finding in found.findings for item in (finding, *finding.alternatives)}
+    assert (Cause.HOST_WORK, "data", (0, 1)) in priced
+    assert not priced & {item.place for item in found.hidden}

@@ -345,6 +345,18 @@ def test_waits_for_ranks_that_are_not_recorded_are_said_to_be_transfer() -> None
     assert {program.tables()[name].reason for name in ("mpi_calls", "mpi_waits", "pop")} == {said}
 
 
+def test_messages_that_are_not_recorded_leave_no_known_wait_in_their_calls() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+        for step in range(1, 9):
+            begin = 1_000_000 * step
+            program.call(rank, "MPI_Allreduce", begin, begin + 20, {"op": "AllReduce", "bytes": 8})
+            program.call(rank, "MPI_Sendrecv", begin + 1_000, begin + 300_000)
+    said = "waits in MPI_Sendrecv count as transfer: their partners are not recorded"
+    assert {program.tables()[name].reason for name in ("mpi_calls", "mpi_waits", "pop")} == {said}
+
+
 def test_a_nonblocking_collective_waits_for_the_rank_that_completes_it_last() -> None:
     program = Program(2)
     for rank, work in enumerate((10_000, 50_000)):

@@ -144,7 +144,7 @@ def test_garbage_collection_that_the_gpu_waits_for_is_in_the_wall_time_and_in_it
     assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [3 * MS, 0, 0]
     summary = steps_summary({"step_times": step_times(trace).rows.assign(rank=0)})
     assert summary.reason == (
-        "the wall time of the median step is 60.00 ms, its span on the GPU 3.000 ms (5.0 %)"
+        "the median wall time of a step is 60.00 ms, the median span on the GPU 3.000 ms (5.0 %)"
     )
 
 

@@ -127,7 +127,7 @@ def test_steps_that_a_program_noted_stay_when_its_node_was_collected(
     store = open_store(None, tmp_path)
     store.prepare()
     store.put_profiles(RunRow(run.id, str(run.path)), [])
-    noted = StepTime(119, 73, 9)
+    noted = StepTime(119, 73, 9, 9)
     monkeypatch.setattr("hpcprof.results.across.listing.noted_step_time", lambda run: noted)
     (row,) = list_runs(tmp_path)
     assert (row.step_ns, row.step_p50_ns, row.step_source) == (119, 73, "program")

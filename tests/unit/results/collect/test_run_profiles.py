@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hpcprof.results.collect.run_profiles import foreign_files, why_unprofiled
 from hpcprof.runs.directory import Run
@@ -19,6 +21,12 @@ def test_files_of_other_tools_beside_profiles_are_named(tmp_path: Path) -> None:
     assert nvprof.startswith("a.nvprof is left out: it is a profile of nvprof")
     assert rocprof.startswith("results.csv is left out: it is a table of rocprof")
     assert not foreign_files(Run("a-1", tmp_path, files=(tmp_path / "a.sqlite",)))
+
+
+def test_profiles_that_end_as_files_of_other_tools_do_are_not_left_out(tmp_path: Path) -> None:
+    columns = {"rank": [0], "step": [0], "name": ["gemm"], "kind": ["compute"]}
+    pq.write_table(pa.table({**columns, "start_ns": [0], "duration_ns": [5]}), tmp_path / "jobs.parquet")
+    assert foreign_files(Run("a-1", tmp_path)) == []
 
 
 def profiled(run: Run) -> Run:
