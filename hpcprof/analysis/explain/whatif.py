@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import reduce
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.changes import Change, Prediction
@@ -42,10 +43,29 @@ def predict_each(inputs: ExplainInputs, sets: Sequence[Sequence[Change]]) -> lis
     replay = Replay(built.graph)
     changer = _Changer(replay)
     slowed = inputs.alone is not None or typical_launch(changer.removals, built.profiler) is not None
-    return [replace(_predict_step(replay, changer, changes), has_profiler_share=slowed) for changes in sets]
+    unreplayed = _unreplayed(replay, inputs.tables["step_kinds"])
+    return [
+        replace(_predict_step(replay, changer, changes, unreplayed), has_profiler_share=slowed)
+        for changes in sets
+    ]
 
 
-def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]) -> Prediction:
+def _unreplayed(replay: Replay, kinds: pd.DataFrame) -> tuple[float, float]:
+    """Return what the account's median step and elapsed time have beyond the replay's, in ns.
+
+    The replay has no last step without an end, and no time after the last operation of one.
+    """
+    if not len(kinds) or kinds["steps"].iloc[0] != replay.graph.steps:
+        return 0.0, 0.0
+    observed = replay.graph.observed
+    measured = float(np.median(replay.walls(observed))), float(replay.elapsed(observed).mean())
+    return kinds["wall_p50_ns"].iloc[0] - measured[0], kinds["elapsed_ns"].iloc[0] - measured[1]
+
+
+def _predict_step(
+    replay: Replay, changer: "_Changer", changes: Sequence[Change], unreplayed: tuple[float, float]
+) -> Prediction:
+    """Predict a step with some changes; ``unreplayed`` times are in the measured and the predicted step."""
 
     def changed(times: Times) -> Times:
         return reduce(changer.changed, changes, times)
@@ -68,15 +88,16 @@ def _predict_step(replay: Replay, changer: "_Changer", changes: Sequence[Change]
     uncertainty = Uncertainty(replay, replay.wall, abs(error))
     apart = predicted[: len(steps)]
     saving = uncertainty.of_saving(replay.measured, changed, base - wall, apart - apart.mean())
+    median_rest, elapsed_rest = unreplayed
     return Prediction(
-        wall_p50_ns=round(wall),
-        low_ns=round(max(0.0, base - saving.high)),
-        high_ns=round(base - saving.low),
-        measured_p50_ns=round(float(np.median(measured))),
+        wall_p50_ns=round(wall + median_rest),
+        low_ns=round(max(0.0, base - saving.high) + median_rest),
+        high_ns=round(base - saving.low + median_rest),
+        measured_p50_ns=round(float(np.median(measured)) + median_rest),
         replay_error_pct=round(100 * error / float(np.median(measured)), 3),
         steps=replay.graph.steps,
-        elapsed_ns=round(elapsed),
-        measured_elapsed_ns=round(measured_elapsed),
+        elapsed_ns=round(elapsed + elapsed_rest),
+        measured_elapsed_ns=round(measured_elapsed + elapsed_rest),
     )
 
 

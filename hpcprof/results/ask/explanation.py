@@ -396,21 +396,7 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
         _check(text, change, inputs)
     from hpcprof.analysis.explain.whatif import predict
 
-    prediction, kinds = predict(inputs, changes), inputs.tables["step_kinds"]
-    if not len(kinds) or kinds["steps"].iloc[0] != prediction.steps:
-        return prediction
-    # The replay has no last step without an end, and no time after the last operation of one.
-    median = int(kinds["wall_p50_ns"].iloc[0]) - prediction.measured_p50_ns
-    elapsed = int(kinds["elapsed_ns"].iloc[0]) - prediction.measured_elapsed_ns
-    return replace(
-        prediction,
-        wall_p50_ns=prediction.wall_p50_ns + median,
-        low_ns=prediction.low_ns + median,
-        high_ns=prediction.high_ns + median,
-        measured_p50_ns=prediction.measured_p50_ns + median,
-        elapsed_ns=prediction.elapsed_ns + elapsed,
-        measured_elapsed_ns=prediction.measured_elapsed_ns + elapsed,
-    )
+    return predict(inputs, changes)
 
 
 def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import Prediction, parse_changes
@@ -65,6 +68,25 @@ def test_the_prediction_is_the_step_of_the_program_with_these_times(
     found = what_if(change)
     assert found.wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
     assert found.low_ns <= found.wall_p50_ns <= found.high_ns
+
+
+@pytest.mark.parametrize("further", [0, 1])
+def test_a_replay_of_all_steps_measures_what_the_account_does_and_saves_as_much(further: int) -> None:
+    inputs, changes = inputs_of(simulate((program(), program()), STEPS)), parse_changes(["range:data*0"])
+
+    def predicted(steps: int, more: int) -> Prediction:
+        row = {"steps": steps, "wall_p50_ns": 20 * MS + more, "elapsed_ns": 21 * MS + more}
+        tables = ChainMap({"step_kinds": pd.DataFrame([row])}, cast(Any, inputs.tables))
+        return predict(replace(inputs, tables=tables), changes)
+
+    steps = predicted(0, 0).steps
+    before, after = predicted(steps, 0), predicted(steps + further, 7)
+    if further:
+        assert after == predicted(0, 0)
+        return
+    assert (before.measured_p50_ns, before.measured_elapsed_ns) == (20 * MS, 21 * MS)
+    for name in ("wall_p50_ns", "low_ns", "high_ns", "measured_p50_ns", "elapsed_ns", "measured_elapsed_ns"):
+        assert getattr(after, name) == getattr(before, name) + 7
 
 
 def test_time_before_the_first_call_of_the_capture_is_in_no_step() -> None:

@@ -276,24 +276,6 @@ def test_changes_are_checked_and_replayed(run: Run, store: Store, graph: Graph) 
     assert what_if(run, store, ["range:iteration/data*0", "api:Malloc$*0", "rank:1=median"]) == PREDICTION
 
 
-@pytest.mark.parametrize("further", [0, 1])
-def test_a_replay_of_all_steps_measures_what_the_account_does_and_saves_as_much(
-    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch, further: int
-) -> None:
-    median, elapsed = PREDICTION.measured_p50_ns + 3, PREDICTION.measured_elapsed_ns + 5
-    row = {"steps": PREDICTION.steps + further, "elapsed_ns": elapsed, "wall_p50_ns": median}
-    inputs = SimpleNamespace(tables={"step_kinds": pd.DataFrame([row])})
-    monkeypatch.setattr("hpcprof.results.ask.explanation.explain_inputs", lambda *_: inputs)
-    changed = what_if(run, store, [])
-    if further:
-        assert changed == PREDICTION
-        return
-    assert (changed.measured_p50_ns, changed.measured_elapsed_ns) == (median, elapsed)
-    assert changed.elapsed_ns - elapsed == PREDICTION.elapsed_ns - PREDICTION.measured_elapsed_ns
-    for name in ("wall_p50_ns", "low_ns", "high_ns"):
-        assert getattr(changed, name) == getattr(PREDICTION, name) + 3
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
