@@ -1,7 +1,5 @@
 """``hpcprof explain``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial
@@ -76,7 +74,7 @@ def command(
         sys.exit(code)
 
 
-def _gate_exit(gates: list[Gate], explanation: Explanation) -> int:
+def _gate_exit(gates: "list[Gate]", explanation: "Explanation") -> int:
     """Return the exit code of the gates, and name each finding and each cause that could not be judged."""
     from hpcprof.report.explanation import named, saved
 

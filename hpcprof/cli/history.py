@@ -1,7 +1,5 @@
 """``hpcprof history``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +115,7 @@ def command(
         sys.exit(_REGRESSION_EXIT)
 
 
-def _show(histories: Sequence[History]) -> None:
+def _show(histories: "Sequence[History]") -> None:
     from hpcprof.report.history import in_words, sparkline, told_apart
 
     out = console()
@@ -136,7 +134,7 @@ def _show(histories: Sequence[History]) -> None:
             _show_runs(history)
 
 
-def _show_runs(history: History) -> None:
+def _show_runs(history: "History") -> None:
     from hpcprof.report.history import table
 
     columns = table(history)

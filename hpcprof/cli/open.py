@@ -1,7 +1,5 @@
 """``hpcprof open``."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -86,7 +84,7 @@ def command(
     store.prepare()
     as_page = can_show_pages() and not terminal
 
-    def collect_and_show(run: Run) -> bool:
+    def collect_and_show(run: "Run") -> bool:
         # The report of a submitted run collects it.
         complete = run.manifest is not None or collect_and_tell(run, store, aside=True, program=program)
         if run.manifest or store.profiles(run.id) or store.has_run(run.id):
@@ -101,7 +99,7 @@ def command(
         sys.exit(1)
 
 
-def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
+def _show(run: "Run", store: "Store", runs_dir: Path, as_page: bool) -> None:
     from hpcprof.results.across.cleanup import page_path
     from hpcprof.results.collect.missing import find_collected_run
 

@@ -1,7 +1,5 @@
 """``hpcprof predict``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from functools import partial
@@ -95,7 +93,7 @@ def command(
     changes: tuple[str, ...],
     pipeline: int | None,
     microbatches: int | None,
-    schedule: Schedule,
+    schedule: "Schedule",
     chunks: int | None,
     check: str | None,
     listed: bool,
@@ -194,7 +192,7 @@ def _ranks_per_node(site: str | None) -> int | None:
     return node.gpus or node.cores
 
 
-def _show_kept(predictions: list[Kept], form: str) -> None:
+def _show_kept(predictions: "list[Kept]", form: str) -> None:
     import msgspec
 
     if form == "json":

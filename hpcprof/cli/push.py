@@ -1,7 +1,5 @@
 """``hpcprof push``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -59,7 +57,7 @@ def command(
         sys.exit(1)
 
 
-def push_ended(hub: HubAddress, runs: Sequence[Run], runs_dir: Path) -> bool:
+def push_ended(hub: "HubAddress", runs: "Sequence[Run]", runs_dir: Path) -> bool:
     """Collect runs whose jobs have ended and push them, as `push_each` does."""
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.results.store.store import open_store

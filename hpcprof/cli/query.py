@@ -1,7 +1,5 @@
 """``hpcprof query``."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os
@@ -84,7 +82,12 @@ def command(
 
 
 def _ask_events(
-    store: Store, runs_dir: Path, form: str, sql: str | None, memory: str | None, references: tuple[str, ...]
+    store: "Store",
+    runs_dir: Path,
+    form: str,
+    sql: str | None,
+    memory: str | None,
+    references: tuple[str, ...],
 ) -> None:
     from hpcprof.results.ask.event_query import MEMORY, asking, find_events, schema
 

@@ -1,7 +1,5 @@
 """``hpcprof study slowdown``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +53,7 @@ _ALONE_MEANINGS = {
 def slowdown(
     context: click.Context,
     /,
-    request: JobSpec,
+    request: "JobSpec",
     db: str | None,
     repeats: int,
     alone: str,
@@ -100,7 +98,7 @@ def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path)
     return folder if folder.is_dir() else runs_dir / resume
 
 
-def _show(study: SlowdownStudy) -> None:
+def _show(study: "SlowdownStudy") -> None:
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.tables import show, write_analysis
     from hpcprof.common.atomic import write_atomically

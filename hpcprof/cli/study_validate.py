@@ -1,7 +1,5 @@
 """``hpcprof study validate``."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,7 +50,7 @@ _FIRST_COLUMNS = (
 def validate(
     context: click.Context,
     /,
-    request: JobSpec,
+    request: "JobSpec",
     db: str | None,
     faults: tuple[str, ...],
     block_steps: int,
@@ -91,7 +89,7 @@ def split_faults(texts: tuple[str, ...]) -> list[str]:
     return faults if texts else []
 
 
-def _show(study: ValidationStudy) -> None:
+def _show(study: "ValidationStudy") -> None:
     from hpcprof.cli.tables import show_what_fits
     from hpcprof.report.exports import write_csv
     from hpcprof.report.formatting import cell, header

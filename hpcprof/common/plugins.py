@@ -4,8 +4,6 @@ Reading the metadata of all installed packages takes 30 ms, so it is done only f
 in.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from pathlib import Path
@@ -34,7 +32,7 @@ def has_plugins(group: str) -> bool:
 
 
 @cache
-def _entry_points(group: str) -> dict[str, EntryPoint]:
+def _entry_points(group: str) -> "dict[str, EntryPoint]":
     # The import alone takes 15 ms.
     from importlib.metadata import entry_points
 

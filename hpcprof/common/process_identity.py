@@ -3,8 +3,6 @@
 The supervisor of a local job imports it, so it needs nothing that takes time to import.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +15,7 @@ class ProcessIdentity(NamedTuple):
     boot_id: str
 
     @staticmethod
-    def of(pid: int) -> ProcessIdentity | None:
+    def of(pid: int) -> "ProcessIdentity | None":
         """Return the identity of a process, None if it does not exist or is a zombie."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -28,7 +26,7 @@ class ProcessIdentity(NamedTuple):
         return None if fields[0] == "Z" else ProcessIdentity(pid, fields[19], boot_id)
 
     @staticmethod
-    def parse(text: str | None) -> ProcessIdentity | None:
+    def parse(text: str | None) -> "ProcessIdentity | None":
         """Read what `str` wrote."""
         parts = (text or "").split()
         return ProcessIdentity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None

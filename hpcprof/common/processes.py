@@ -4,8 +4,6 @@ No command goes through a shell, and each is logged (`hpcprof.common.logs`). The
 on first use: many commands of hpcprof start no process, and `subprocess` alone takes 3 ms.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -148,7 +146,7 @@ _RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
 class Piped:
     """A command that runs in the block of `piped`, then has its exit code and the begin of its stderr."""
 
-    def __init__(self, process: Popen[bytes]) -> None:
+    def __init__(self, process: "Popen[bytes]") -> None:
         assert process.stdin is not None and process.stdout is not None
         self.stdin: IO[bytes] = process.stdin
         self.stdout: IO[bytes] = process.stdout
@@ -251,7 +249,7 @@ def run_in_terminal(command: Sequence[str]) -> int:
 
 def start_in_background(
     command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
-) -> Popen[bytes]:
+) -> "Popen[bytes]":
     """Start a process that outlives the caller and its terminal, without input or output."""
     import subprocess
 
@@ -285,7 +283,7 @@ def _text(output: str | bytes | None) -> str:
     return output.decode("utf-8", "replace") if isinstance(output, bytes) else output or ""
 
 
-def _kill(process: Popen[str]) -> None:
+def _kill(process: "Popen[str]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,5 @@
 """The comparison of candidate runs with baseline runs, and its conclusion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -93,7 +91,7 @@ class Comparison(InNotebooks):
         return f"{run.id} ({steps})" if steps else run.id
 
     @cached_property
-    def waterfall(self) -> Waterfall | None:
+    def waterfall(self) -> "Waterfall | None":
         """The parts of the difference of the step; None if it is not known on both sides."""
         return waterfall(self.differences["step_difference"].rows) if self.differences else None
 

@@ -5,8 +5,6 @@ in dissemination order (Hensgen, Finkel and Manber, 1988): in round k each rank 
 so that all wait for all. Its rounds share the bytes that the best algorithms send.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 

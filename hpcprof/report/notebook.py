@@ -1,7 +1,5 @@
 """Objects of the Python interface as HTML for notebooks, from the parts of the pages."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from functools import singledispatch

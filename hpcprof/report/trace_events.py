@@ -13,8 +13,6 @@ program that reads them as doubles keeps every nanosecond of 13 days. ``baseTime
 of their zero.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -334,7 +332,7 @@ def _messages(timeline: Timeline, ranges: Ranges) -> Iterator[str]:
         yield f',"args":{{"Input Dims":[[{length}]],"Input type":["unsigned char"]}}' if length > 0 else ""
 
 
-def _allocation_events(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
+def _allocation_events(table: Allocations, rank: int, zero: int, tracks: "_Tracks") -> Iterator[str]:
     """Yield the allocations as instant events on a track of their own."""
     track = tracks.of_allocator(table)
     columns = (table.time - zero, table.device, table.bytes, table.allocated, table.reserved)

@@ -1,7 +1,5 @@
 """The runs that the application shows, looked up again every few seconds for all of its readers together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -54,7 +52,7 @@ class Filters:
     group: str = ""
 
     @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> Filters:
+    def of(cls, parameters: Mapping[str, str]) -> "Filters":
         """Return the filters among the parameters of an address."""
         return cls(**{f.name: parameters[f.name].strip() for f in fields(cls) if f.name in parameters})
 
@@ -179,7 +177,7 @@ class Listing(msgspec.Struct, frozen=True):
         if reference.listed.state not in _ENDED_STATES:
             return set(), None
 
-        def like(run: KnownRun) -> bool:
+        def like(run: "KnownRun") -> bool:
             is_same_program = (run.program, run.listed.ranks) == (reference.program, reference.listed.ranks)
             return (
                 is_same_program

@@ -1,7 +1,5 @@
 """The study of the costs of Nsight Systems for single calls of CUDA on a site."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +23,13 @@ _PROFILERS = ("none", "nsys", "nsys", "none")
 class CallCostStudy:
     """A complete study of calls: its runs, the costs, and the file that keeps them."""
 
-    runs: tuple[Run, ...]
-    costs: SiteCallCosts
+    runs: "tuple[Run, ...]"
+    costs: "SiteCallCosts"
     path: Path
 
 
 def run_call_costs(
-    request: JobSpec,
+    request: "JobSpec",
     *,
     db: str | None = None,
     progress: Progress | None = None,

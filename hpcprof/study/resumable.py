@@ -1,7 +1,5 @@
 """Studies that can be continued: the file that lists their runs, and the runs that are still to be made."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +37,7 @@ class StudyRecord(msgspec.Struct, frozen=True):
     runs: Sequence[Any]
     template: str | None = None
 
-    def with_run(self, index: int, run: str) -> Self:
+    def with_run(self, index: int, run: str) -> "Self":
         """Return the record with another id for one run."""
         runs = list(self.runs)
         runs[index] = msgspec.structs.replace(runs[index], run=run)
@@ -118,7 +116,7 @@ def read_to_resume(folder: Path, study: str, form: type[R]) -> R:
 
 def make_runs(
     record: R,
-    store: Store,
+    store: "Store",
     folder: Path,
     runs_dir: Path,
     progress: Progress | None,

@@ -1,7 +1,5 @@
 """The study of roles: a program runs as single ranks of a larger job, one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +21,12 @@ class Role:
     """A rank of a larger job that ran alone: its run, and its step in ns without communication."""
 
     rank: int
-    run: Run
+    run: "Run"
     step_ns: int
 
 
 def run_roles(
-    request: JobSpec,
+    request: "JobSpec",
     world_size: int,
     ranks: Sequence[int],
     *,

@@ -1,7 +1,5 @@
 """The tables of a study of slowdown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +46,7 @@ class StudyTable:
     columns: Sequence[Column]
     rows: Sequence[Row]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """Return the table as a DataFrame."""
         return data_frame(
             self.columns, {c.name: [row[c.name] for row in self.rows] for c in self.columns}, exact=True

@@ -1,7 +1,5 @@
 """Merges the metrics of kernels with their slowdown into one table, to train models with."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -179,7 +177,7 @@ def _read(path: Path, kind: str, columns: Sequence[Column]) -> pd.DataFrame:
     return table
 
 
-def _numbers(texts: pd.Series[str], column: Column, path: Path) -> pd.Series[Any]:
+def _numbers(texts: "pd.Series[str]", column: Column, path: Path) -> "pd.Series[Any]":
     try:
         numbers: pd.Series[Any] = pd.to_numeric(texts.replace("", None))
     except (ValueError, TypeError) as error:

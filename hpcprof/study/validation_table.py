@@ -3,8 +3,6 @@
 Costs are measured by unprofiled blocks of steps with and without the fault.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ class Validation:
     """One fault: its true cost and the explanation of a run with it; None if there is none."""
 
     injected: InjectedFault
-    cost: Cost
+    cost: "Cost"
     explanation: Explanation | None
     ranks: int
 

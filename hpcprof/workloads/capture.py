@@ -18,8 +18,6 @@ The same calls work under every profiler and without one, so a program needs no 
 ...                 loss.backward()
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import time
@@ -124,7 +122,7 @@ class Capture:
         if hook is not None:
             hook.follow_marks(self._lines)
 
-    def __enter__(self) -> Capture:
+    def __enter__(self) -> "Capture":
         if not self._chosen:
             self._start()
             return self

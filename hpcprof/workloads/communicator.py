@@ -1,7 +1,5 @@
 """The communicator of the ranks: MPI's if MPI started them, or under torchrun a replacement."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -95,7 +93,7 @@ class StoreComm:
         """Wait until every rank has called this."""
         self.allgather(None)
 
-    def split(self, group: str) -> StoreComm:
+    def split(self, group: str) -> "StoreComm":
         """Return the communicator of the ranks that pass the same ``group``."""
         groups = self.allgather(group)
         members = [self._members[rank] for rank, other in enumerate(groups) if other == group]

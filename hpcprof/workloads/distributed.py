@@ -1,7 +1,5 @@
 """Connect the ranks: the launcher numbers them, torch.distributed carries their data."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """The environment variables that the rank wrapper sets for a workload; all of them are optional."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -53,7 +51,7 @@ class RankEnvironment:
     """``SLURM_MPI_TYPE``: the value of ``srun --mpi``; empty for Slurm's default."""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
+    def from_environment(cls, environ: Mapping[str, str]) -> "RankEnvironment":
         """Read the variables from ``environ``."""
         return cls(
             run_dir=_path(environ, "HPCPROF_RUN_DIR"),

@@ -4,8 +4,6 @@ This module imports the standard library only, because the collect side must nev
 nanoseconds. NaN is written as ``null``, since JSON has no NaN.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -185,11 +183,11 @@ class RankResult:
     training: Training | None = None
     marked_ns: list[int] = field(default_factory=list)
     point: str = ""
-    points: list[RankResult] = field(default_factory=list)
+    points: "list[RankResult]" = field(default_factory=list)
     alone_bound_ns: int | None = None
     bound_parts_ns: dict[str, int] = field(default_factory=dict)
 
-    def every_point(self) -> list[RankResult]:
+    def every_point(self) -> "list[RankResult]":
         """Return the results of all points of a sweep; without a sweep, this result only."""
         return self.points or [self]
 

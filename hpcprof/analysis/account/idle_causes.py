@@ -1,7 +1,5 @@
 """Causes of idle GPU time: what the next operation waits for, nanosecond by nanosecond."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -172,7 +170,7 @@ def step_idle_causes(timeline: Timeline) -> Outcome:
 
 @dataclass(frozen=True)
 class _IdleTime:
-    kinds: _Kinds
+    kinds: "_Kinds"
     sums: _Sums
 
 

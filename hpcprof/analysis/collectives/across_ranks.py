@@ -1,7 +1,5 @@
 """Collectives and messages across ranks: latency and bandwidth, and how far apart the ranks begin them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,7 @@ class Gaps(msgspec.Struct, frozen=True):
     unaligned: bool
 
     @classmethod
-    def of_all(cls, parts: Sequence[Gaps]) -> Gaps:
+    def of_all(cls, parts: "Sequence[Gaps]") -> "Gaps":
         """Return the gaps of all parts together."""
         names = ("unsized", "unnamed", "uncounted", "unaligned")
         return cls(

@@ -1,7 +1,5 @@
 """One clock for all ranks of a run, from the clocks that their collectives and messages align."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +27,7 @@ class RankClock:
     """By how much it gets ahead per ns before the first moment and after the last."""
 
     @classmethod
-    def shifted(cls, zero: int) -> RankClock:
+    def shifted(cls, zero: int) -> "RankClock":
         """Return a clock on which the common clock's zero is the time stamp ``zero``."""
         return cls(zero, 0, np.zeros(1), np.zeros(1), 0.0)
 

@@ -1,7 +1,5 @@
 """Matches collectives and messages across ranks, and aligns the clocks of ranks by them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +34,7 @@ class Communication:
     pairs: list[MatchedPairs]
     unpaired: list[str]
     """The reasons why some messages are not matched."""
-    exposed: pd.DataFrame
+    exposed: "pd.DataFrame"
     """The time of exposed communication of each rank in each step; see `exposed_by_step`."""
     missing: str
     """The ranks of the program without a profile, counted in words; empty if none or unknown."""
@@ -58,7 +56,7 @@ class Communication:
 
 
 def communication(
-    batches: Iterable[pd.DataFrame],
+    batches: "Iterable[pd.DataFrame]",
     communicators: Collection[str] = (),
     exchanging: Collection[str] = (),
     profiled: int | None = None,

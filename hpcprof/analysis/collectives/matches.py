@@ -1,7 +1,5 @@
 """Matched operations: the rows of different ranks that belong together, and the waits between ranks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -59,7 +57,7 @@ class Matches(Table):
     """
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Matches]) -> Matches:
+    def concatenate(cls, parts: "Sequence[Matches]") -> "Matches":
         """Return the rows of several parts, with consecutive numbers of groups and matches."""
         arrays: dict[str, list[NDArray[Any]]] = {field.name: [] for field in fields(cls)}
         first = {"group": 0, "match": 0}

@@ -1,7 +1,5 @@
 """Matches the collectives of several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -69,7 +67,7 @@ class RecordedCollectives(msgspec.Struct, frozen=True):
 
     members: dict[str, Ints]
     """The ranks that recorded anything of a communicator; empty text is the unknown one."""
-    operations: dict[tuple[str, str], RecordedOperation]
+    operations: "dict[tuple[str, str], RecordedOperation]"
     """By communicator and operation."""
 
 
@@ -83,13 +81,13 @@ class RecordedOperation:
     """Operations whose kernel all of these ranks recorded; shape (m,)."""
     columns: dict[str, NDArray[Any]]
     """Shape (m, n) for values that differ between ranks, else (m,)."""
-    by_step: RecordedOperation | None = None
+    by_step: "RecordedOperation | None" = None
     """The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
     and the position in it.
     """
 
 
-def recorded_collectives(rows: pd.DataFrame) -> RecordedCollectives:
+def recorded_collectives(rows: "pd.DataFrame") -> RecordedCollectives:
     """Sort the rows of ``rank_collectives`` of some ranks by communicator and operation.
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).

@@ -1,7 +1,5 @@
 """The difference of kernels, collectives and idle time between two sides of runs, by name."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -189,7 +187,7 @@ def _number_of_steps(side: Sequence[RunData], per_step: bool, begun: bool = Fals
     return sum(run["kernels_by_shape"]["rank"].nunique() for run in tables) or 1
 
 
-def begun_steps(tables: Mapping[str, pd.DataFrame]) -> pd.Series[int]:
+def begun_steps(tables: Mapping[str, pd.DataFrame]) -> "pd.Series[int]":
     """Return the number of steps that each rank begins, by rank.
 
     Launches that mark steps do not tell when the last one ends, but its kernels are in the capture.
@@ -241,7 +239,7 @@ def _by_kind(sums: Iterable[_Sum], steps: int) -> _Kinds:
     }
 
 
-def _as_kernels(kinds: _Kinds) -> list[Kernel]:
+def _as_kernels(kinds: _Kinds) -> "list[Kernel]":
     return [Kernel(kind, frozenset(shapes), total(shapes)) for kind, shapes in kinds.items()]
 
 

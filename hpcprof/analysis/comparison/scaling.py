@@ -1,7 +1,5 @@
 """Scaling: the step time by the number of ranks, over runs of the same program, and models of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -293,7 +291,7 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
 
 
 def _model_row(
-    part: str, ranks: Sequence[int], times: Sequence[float], dominance: Dominance | None, step_ns: float
+    part: str, ranks: Sequence[int], times: Sequence[float], dominance: "Dominance | None", step_ns: float
 ) -> dict[str, Any]:
     model = fit(ranks, times)
     return {

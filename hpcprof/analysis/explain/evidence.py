@@ -1,7 +1,5 @@
 """The evidence of a finding: cells of analyses that a reader can look up, and the sentence for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -67,7 +65,7 @@ def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...
     return tuple(largest("step_times", "wall_ns", rows.drop_duplicates("step")))
 
 
-def largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
+def largest(analysis: str, key: str, rows: "pd.DataFrame") -> list[Evidence]:
     """Return the two largest values of a column of an analysis, as cells that can be looked up."""
     filled = rows[rows[key].notna()]
     values = filled[key].astype(float)
@@ -140,7 +138,7 @@ def in_words(
     return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
 
 
-def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
+def _row(table: "pd.DataFrame", evidence: Evidence) -> Row | None:
     is_row = table[evidence.key] == evidence.value
     if evidence.rank is not None:
         is_row &= table["rank"] == evidence.rank

@@ -4,8 +4,6 @@ A saving is what the step gains without the cause, not the size of the symptom. 
 the first finding; the others are judged on the replay without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -56,13 +54,13 @@ class Judged:
     """That of the saving; from 0 on for what is not taken out."""
     steps: tuple[int, ...] = ()
     """The steps that have the cause, where only some have it."""
-    alternatives: tuple[Judged, ...] = ()
+    alternatives: "tuple[Judged, ...]" = ()
     """Causes that would save about as much instead, and nothing once this is taken out."""
-    together: tuple[Judged, ...] = ()
+    together: "tuple[Judged, ...]" = ()
     """The causes that hide the saving of a late rank: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
     """The gain of each replayed step."""
-    limits_after: Judged | None = None
+    limits_after: "Judged | None" = None
     """The finding after which a hidden cost would limit the step."""
 
 

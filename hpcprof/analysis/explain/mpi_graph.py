@@ -1,7 +1,5 @@
 """The graph of a run whose steps are measured on the host: its MPI calls, and the work between them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -31,7 +29,7 @@ class HostSteps:
     calls: int
 
     @classmethod
-    def of(cls, timeline: Timeline) -> HostSteps:
+    def of(cls, timeline: Timeline) -> "HostSteps":
         """Return the steps of a timeline."""
         steps = steps_of(timeline)
         return cls(steps.number, steps.ranges.start, steps.ranges.end, len(timeline.mpi_calls))

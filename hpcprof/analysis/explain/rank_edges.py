@@ -4,8 +4,6 @@ A node is the start or the end of a call or of an operation; an edge says that a
 after another. Waits that a profile does not record are inferred by the rules that the functions here state.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from dataclasses import dataclass
 from itertools import pairwise
@@ -192,7 +190,7 @@ def _median(values: Ints, default: int) -> int:
 
 
 def _waiting_calls(
-    calls: HostCalls, work: Work, waits: WaitedWork, nodes: _Nodes
+    calls: HostCalls, work: Work, waits: "WaitedWork", nodes: _Nodes
 ) -> tuple[Edges, Ints, Ints]:
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 

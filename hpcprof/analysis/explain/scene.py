@@ -1,7 +1,5 @@
 """The scene of a search for causes: the graph of a run, its replay, and what takes causes out of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -72,7 +70,7 @@ class Scene:
         )
         return [candidate for candidate in all_candidates if candidate.own_ns >= self.least]
 
-    def once(self, compute: Callable[[Scene], _ComputedT]) -> _ComputedT:
+    def once(self, compute: "Callable[[Scene], _ComputedT]") -> _ComputedT:
         """Return what a function computes of the scene, computed at its first use."""
         if compute not in self._computed:
             self._computed[compute] = compute(self)

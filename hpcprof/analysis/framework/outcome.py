@@ -1,7 +1,5 @@
 """Results of analyses, and running one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +30,7 @@ Values: TypeAlias = "NDArray[Any] | ExtensionArray | list[Any]"
 class Outcome:
     """Rows, and one sentence if there are none or if a value in them is null."""
 
-    table: pd.DataFrame | Mapping[str, Values]
+    table: "pd.DataFrame | Mapping[str, Values]"
     """The columns by name, all of one length. A DataFrame of a few rows takes ten times as long."""
     reason: str = ""
 
@@ -43,7 +41,7 @@ class Outcome:
         return len(self.table)
 
     @cached_property
-    def rows(self) -> pd.DataFrame:
+    def rows(self) -> "pd.DataFrame":
         """The rows as a DataFrame."""
         import pandas as pd
 

@@ -1,7 +1,5 @@
 """The data of one run that an analysis over several runs reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,7 +28,7 @@ class RunData:
     """The parameters that the workload recorded; may be empty."""
     own_step_ns: Ints
     """The steps by the workload's own clock; each is the time of its slowest rank; shape (n,)."""
-    tables: Mapping[str, pd.DataFrame]
+    tables: "Mapping[str, pd.DataFrame]"
     """The analyses that were asked for, by name, as the store has them."""
     timeline_ranks: tuple[int, ...]
     """The ranks that have a timeline."""

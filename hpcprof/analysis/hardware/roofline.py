@@ -1,7 +1,5 @@
 """The roofline: peak rates of a GPU from Nsight Compute, and how close each kernel comes to them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -146,7 +144,7 @@ def _binding_resource(
     return {"bound": bound, "pct_of_bound": round(100 * needed[bound] / time, 2)}
 
 
-def _median(values: pd.Series[Any]) -> float | None:
+def _median(values: "pd.Series[Any]") -> float | None:
     """Return the median of the launches with a value; others may have been measured for other metrics."""
     measured = values.dropna()
     return float(measured.astype(float).median()) if len(measured) else None

@@ -3,8 +3,6 @@
 Growth on the host counts as far as it is beyond chance.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -414,7 +412,7 @@ def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     return Outcome(rows.astype(dict.fromkeys(("a_bytes", "b_bytes", "difference_bytes"), np.int64)))
 
 
-def _fullest(table: pd.DataFrame) -> pd.Series[Any] | None:
+def _fullest(table: pd.DataFrame) -> "pd.Series[Any] | None":
     """Return the bytes by place of the rank that holds most in each event; steps are one event."""
     if not len(table):
         return None
@@ -427,7 +425,7 @@ def _fullest(table: pd.DataFrame) -> pd.Series[Any] | None:
     return sums
 
 
-def _mean(tables: Sequence[pd.Series[Any]], name: str) -> pd.Series[Any]:
+def _mean(tables: "Sequence[pd.Series[Any]]", name: str) -> "pd.Series[Any]":
     mean: pd.Series[Any] = pd.concat(tables, axis=1).fillna(0.0).mean(axis=1)
     mean.name = name
     return mean

@@ -5,8 +5,6 @@ rest of the call is transfer. Only one of the operations that end in a call deci
 for longest.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@
    everywhere, with the names that save there. The next one is judged on the replay without it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +67,7 @@ class OperationReplay:
     graphs: Sequence[OperationGraph]
 
     @classmethod
-    def from_table(cls, table: pd.DataFrame) -> OperationReplay:
+    def from_table(cls, table: pd.DataFrame) -> "OperationReplay":
         """Return the replay of a table; raises HpcprofError if no step has all ranks, or steps overlap."""
         refuse_overlap(table)
         graphs = operation_graphs(table)

@@ -9,8 +9,6 @@
 4. A block starts when its stage is free and its message has come. The slowest replica ends the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -280,7 +278,7 @@ def _one_forward_one_backward(
     """Return the order of a stage: some forward blocks ahead, then forward and backward in turns."""
     count = microbatches * chunks
 
-    def block(kind: str, at: int) -> Block:
+    def block(kind: str, at: int) -> "Block":
         group, within = divmod(at, stages * chunks)
         chunk = within // stages
         chunk = chunk if kind == FORWARD else chunks - 1 - chunk

@@ -3,8 +3,6 @@
 Their ratio is the slowdown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -242,11 +240,11 @@ class StepRatios(msgspec.Struct, frozen=True):
     baseline: list[tuple[Ints, Floats]]
 
     @classmethod
-    def of(cls, matched: MatchedTimes, kernels: Ints) -> StepRatios:
+    def of(cls, matched: MatchedTimes, kernels: Ints) -> "StepRatios":
         """Return the ratios of some kernels together."""
         return cls(*([run.ratios(kernels) for run in side] for side in (matched.candidate, matched.baseline)))
 
-    def estimate(self, control: StepRatios | None) -> tuple[float, float | None, float | None]:
+    def estimate(self, control: "StepRatios | None") -> tuple[float, float | None, float | None]:
         """Return the mean logarithm of the candidate runs' medians, less that of the baseline runs.
 
         With a control, its own is subtracted. The 95 % interval follows; both of its ends may be None.

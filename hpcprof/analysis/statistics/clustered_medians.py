@@ -1,7 +1,5 @@
 """Medians of values that come in clusters, such as the kernels of a step, and intervals of their ratios."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -52,7 +50,7 @@ class ClusteredMedians(msgspec.Struct, frozen=True):
     """The distance by which the part moves the median of its group, to first order; shape (parts,)."""
 
     @classmethod
-    def of(cls, group: Ints, cluster: Ints, value: Ints) -> ClusteredMedians:
+    def of(cls, group: Ints, cluster: Ints, value: Ints) -> "ClusteredMedians":
         """Return the medians of ``value`` by ``group``; all arrays have shape (n,), n > 0.
 
         A median moves by the surplus of values above it, divided by the density of values around it. The
@@ -118,7 +116,7 @@ class ClusteredMedians(msgspec.Struct, frozen=True):
         widths[(clustered == 0) & (independent == 0)] = 0
         return widths
 
-    def _side(self, row: Ints, gradient: Floats, cell: Ints, owner: Ints) -> _Side:
+    def _side(self, row: Ints, gradient: Floats, cell: Ints, owner: Ints) -> "_Side":
         """Return one side of all rows; ``gradient`` is 0 for the groups of the other side.
 
         ``cell`` numbers the row and cluster of each part, and ``owner`` has the row of each cell.

@@ -1,7 +1,5 @@
 """The times of the steps, and of each of their phases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -101,7 +99,7 @@ class _Found(msgspec.Struct, frozen=True):
     phase: Ints
     """The row, the step and the phase of each range."""
     segments: Segments
-    wall: _Lengths
+    wall: "_Lengths"
 
     def in_order(self) -> list[int]:
         """Return the numbers of the phases in the order of their first appearance, the rest last."""
@@ -132,7 +130,7 @@ class _Lengths(msgspec.Struct, frozen=True):
     length: Ints
 
     @classmethod
-    def of_sums(cls, step: Ints, phase: Ints, length: Ints) -> _Lengths:
+    def of_sums(cls, step: Ints, phase: Ints, length: Ints) -> "_Lengths":
         """Add up the lengths of each pair."""
         pairs, group, phases = _pairs(step, phase)
         total = np.zeros(len(pairs), np.int64)
@@ -140,7 +138,7 @@ class _Lengths(msgspec.Struct, frozen=True):
         return cls(pairs // phases, pairs % phases, total)
 
     @classmethod
-    def of_unions(cls, step: Ints, phase: Ints, start: Ints, end: Ints) -> _Lengths:
+    def of_unions(cls, step: Ints, phase: Ints, start: Ints, end: Ints) -> "_Lengths":
         """Measure the union of the intervals of each pair."""
         pairs, group, phases = _pairs(step, phase)
         return cls(pairs // phases, pairs % phases, grouped_length(group, start, end, len(pairs)))

@@ -4,8 +4,6 @@ Every answer about the step of a run comes from here: `step_series` gives its me
 account, its elapsed time and its kinds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,7 +91,7 @@ def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
     return whole
 
 
-def _on_all_ranks(table: pd.DataFrame) -> pd.Series[bool]:
+def _on_all_ranks(table: pd.DataFrame) -> "pd.Series[bool]":
     return table.groupby("step")["rank"].transform("size") == table["rank"].nunique()
 
 

@@ -1,7 +1,5 @@
 """Discovery of profiles and of their readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -75,7 +73,7 @@ def _added_readers() -> list[Reader]:
 
 def read_profile(
     path: Path, part: ProfilePart | None = None, threads: int = 2, captured: tuple[tuple[int, int], ...] = ()
-) -> Timeline | KernelReport:
+) -> "Timeline | KernelReport":
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 
     ``threads`` is how many threads read the tables of a profile, where its reader uses several; ``captured``
@@ -102,7 +100,7 @@ def read_profile(
 _UNNAMED_GPU = "unnamed GPU"
 
 
-def _with_used_gpus(timeline: Timeline) -> Timeline:
+def _with_used_gpus(timeline: "Timeline") -> "Timeline":
     """Name only the GPUs that a rank used; profilers also list others of its node, or lack its own."""
     from hpcprof.profiles.columns.unique import distinct
 

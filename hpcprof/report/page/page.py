@@ -1,7 +1,5 @@
 """The report of a run as one HTML file, also for sharing: without hosts, users, paths, commands and logs."""
 
-from __future__ import annotations
-
 import getpass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -114,7 +112,7 @@ def render_page(
     tables: Sequence[PageTable],
     data: Mapping[str, object],
     parts: Sequence[tuple[str, str]] = PARTS,
-    clean: Clean | None = None,
+    clean: "Clean | None" = None,
     **values: object,
 ) -> str:
     """Render a page by a template that extends ``report/page.html.j2``.
@@ -136,7 +134,7 @@ def render_page(
 
 
 @lru_cache(1)
-def page_environment(clean: Clean | None) -> Environment:
+def page_environment(clean: "Clean | None") -> Environment:
     """Return the environment of pages' templates; it keeps those that are compiled."""
     return Environment(
         loader=FileSystemLoader(packaged("templates")),

@@ -4,8 +4,6 @@ The classes of PyPI's ``perfetto`` make one message at a time, which takes three
 (docs/explanation/performance.md, "Perfetto traces").
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,7 +27,7 @@ class Encoded(NamedTuple):
     data: NDArray[np.uint8]
     length: Ints
 
-    def take(self, rows: Ints) -> Encoded:
+    def take(self, rows: Ints) -> "Encoded":
         """Return the pieces that an index array selects, in its order."""
         length = self.length[rows]
         begin = (np.cumsum(self.length) - self.length)[rows]

@@ -1,7 +1,5 @@
 """The measured networks of sites: ``sites/NAME.network.json`` in the user's configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A package is a tar archive with ``run.json``, ``results.json`` and the files of 
 nothing in it: each name, type, column and value is checked before anything is kept.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -271,7 +269,7 @@ class _PlainFile(tarfile.TarInfo):
     """The header of a plain file. tarfile holds others in memory as a whole, such as long names."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _PlainFile:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_PlainFile":
         """Return a header of an archive."""
         member = super().frombuf(buf, encoding, errors)
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):

@@ -1,7 +1,5 @@
 """The costs of a profiler for calls of CUDA on a site, as ``hpcprof study call-costs`` measured them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Measurements of sites by studies: ``sites/NAME.KIND.json`` in the user's configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ The events that a collect kept are read group by group, so that a window takes t
 it and not for the whole profile. Where none were kept, the profile is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,11 +44,11 @@ class RankSteps(Table):
     end: Ints
     """The interval of each step's wall time, on the rank's clock."""
 
-    def only(self, numbers: Sequence[int]) -> RankSteps:
+    def only(self, numbers: Sequence[int]) -> "RankSteps":
         """Return the steps with these numbers."""
         return self.take(np.isin(self.number, numbers))
 
-    def on_common_clock(self, rank: int, clocks: RunClocks) -> RankSteps:
+    def on_common_clock(self, rank: int, clocks: RunClocks) -> "RankSteps":
         """Return the steps of a rank on the clock that all ranks share."""
         return RankSteps(self.number, clocks.to_common(rank, self.start), clocks.to_common(rank, self.end))
 

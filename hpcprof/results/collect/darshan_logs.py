@@ -1,7 +1,5 @@
 """The logs of Darshan of a run: those in its folder, and those that the site has of its job."""
 
-from __future__ import annotations
-
 import glob
 import re
 import shutil
@@ -76,8 +74,8 @@ def _logs_at_site(run: Run) -> Iterator[Path]:
 
 
 def run_logs(
-    run: Run, captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict
-) -> RunLogs | None:
+    run: Run, captured: "Callable[[], Mapping[int, tuple[float, Ints, Ints]]]" = dict
+) -> "RunLogs | None":
     """Return the logs of a run with the steps of its ranks; None without any.
 
     ``captured`` returns the steps in its profiles, as for `run_telemetry`.

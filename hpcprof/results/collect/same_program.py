@@ -6,8 +6,6 @@ nothing together compute with the same kernels, at least in part. Profiles of tw
 differ in that, and nothing about them may be averaged.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -59,7 +57,7 @@ class CollectiveCounts(msgspec.Struct, frozen=True):
     span_ns: tuple[int, int] | None = None
 
 
-def check_same_program(run_id: str, store: Store, calls: Mapping[int, CollectiveCounts]) -> None:
+def check_same_program(run_id: str, store: "Store", calls: Mapping[int, CollectiveCounts]) -> None:
     """Compare the ranks of a collected run with each other; ``calls`` has what each calls."""
     profiles = store.profiles(run_id)
     starts = {rank: profiles[rank].start_utc_ns for rank in calls}
@@ -152,7 +150,7 @@ def _named_ranges(operations: Mapping[str, int]) -> str:
 class _Kernels:
     """The time of each kernel by rank, read when it is asked for."""
 
-    def __init__(self, run_id: str, store: Store) -> None:
+    def __init__(self, run_id: str, store: "Store") -> None:
         self._run_id, self._store = run_id, store
 
     def difference(self, first: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:

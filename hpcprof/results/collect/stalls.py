@@ -4,8 +4,6 @@ The job itself only notes that no rank made progress (``state/stalled``) and kee
 nodes have no hpcprof. The first command that looks judges it, and writes ``state/stall.json``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress
@@ -154,14 +152,14 @@ def stall_sentence(run: Run) -> str:
     return f"stalled: {describe(stall)}" if stall is not None else "stalled: no rank makes progress"
 
 
-def describe_end(run: Run, status: JobStatus) -> str:
+def describe_end(run: Run, status: "JobStatus") -> str:
     """Return the reason for the state of a run; if it stalls or was ended by a stall, what holds it up."""
     if ended_by_stall(run):
         return "; ".join(filter(None, (status.reason, stall_sentence(run))))
     return describe_status(run, status) or stall_sentence(run)
 
 
-def is_unprofiled(run: Run, store: Store) -> bool:
+def is_unprofiled(run: Run, store: "Store") -> bool:
     """Return whether a run has no profile and needs none: it has no profiler, or has stalled.
 
     A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch, or logs of Darshan.

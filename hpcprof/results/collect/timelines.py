@@ -1,7 +1,5 @@
 """The timelines of a run's ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -67,7 +65,7 @@ def _has_timeline(path: Path) -> bool:
     return reader is not None and reader.content is ProfileContent.TIMELINE
 
 
-def timeline_reader(run: Run, store: Store) -> Callable[[int], Timeline]:
+def timeline_reader(run: Run, store: "Store") -> Callable[[int], Timeline]:
     """Return a function that reads the timeline of a rank, with the steps of the collect.
 
     The timeline that the collect kept is read if it is of the same profile.

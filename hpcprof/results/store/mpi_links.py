@@ -3,8 +3,6 @@
 ``mpi.parquet`` has a row for each end of a message, and for each rank of a collective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +59,7 @@ class LinkWriter:
         )
         self._count = 0
 
-    def __enter__(self) -> LinkWriter:
+    def __enter__(self) -> "LinkWriter":
         """Return the writer."""
         return self
 

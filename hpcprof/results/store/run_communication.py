@@ -5,8 +5,6 @@ A collect computes it with the analyses over the ranks and keeps it beside the e
 ``clocks.parquet`` the clocks, and ``description.json``, which is written last, everything else.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -215,7 +213,7 @@ class RankCommunication:
     """The words for each of them."""
 
     @classmethod
-    def joined(cls, parts: Sequence[RankCommunication]) -> RankCommunication:
+    def joined(cls, parts: "Sequence[RankCommunication]") -> "RankCommunication":
         """Return several parts as one, by start."""
         start, number, way, carrier = (
             np.concatenate([getattr(part, name) for part in parts])

@@ -4,8 +4,6 @@ One connection is shared by all commands (ControlMaster), so that a one-time pas
 asks for it in the terminal; hpcprof handles no password.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -67,7 +65,7 @@ class Host:
     """The home folder there; empty until `account` has asked for it."""
 
     @staticmethod
-    def of(site: Site) -> Host | None:
+    def of(site: Site) -> "Host | None":
         """Return the host of a site, None for this machine."""
         return Host(site.host, site.user, site.runs_dir or RUNS_DIR) if site.host else None
 
@@ -84,7 +82,7 @@ class Host:
                 running.stdout.read(_MAX_OUTPUT_BYTES)
             self.check(running)
 
-    def account(self) -> Host:
+    def account(self) -> "Host":
         """Return this host with the account, and the absolute folders, that it has."""
         lines = self.run(["sh", "-c", 'printf "%s\\n" "$(id -un)" "$HOME"']).stdout.splitlines()
         user, home = lines if len(lines) == 2 else ("", "")

@@ -1,7 +1,5 @@
 """The way of a scheduler's commands to a host, for the commands in a block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 class Transport(msgspec.Struct, frozen=True):
     """Runs commands on a host that name paths of runs here; ``runs_dir`` has the copies of its runs."""
 
-    host: Host
+    host: "Host"
     runs_dir: Path
 
     def run(
@@ -54,7 +52,7 @@ _transport: ContextVar[Transport | None] = ContextVar("transport", default=None)
 
 
 @contextmanager
-def on_host(host: Host | None, runs_dir: Path) -> Iterator[None]:
+def on_host(host: "Host | None", runs_dir: Path) -> Iterator[None]:
     """Run the schedulers' commands of the block on a host (None: here), whose runs are in ``runs_dir``."""
     token = _transport.set(Transport(host, runs_dir) if host else None)
     try:

@@ -1,7 +1,5 @@
 """Find out why a run failed: the rank, its exit code, its last output, the profiler's complaint."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -114,7 +112,7 @@ class RankFailure:
         has_cause = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
         return has_cause and not self.noticed_another
 
-    def without_message(self) -> RankFailure:
+    def without_message(self) -> "RankFailure":
         """Return the failure without the text of its program: its output and the message of its exception."""
         note = self.exception and msgspec.structs.replace(self.exception, message="")
         return replace(self, last_lines=[], exception=note)

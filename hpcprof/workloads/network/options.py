@@ -1,7 +1,5 @@
 """The options of the workload ``network``, parsed on the submit side and on the ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

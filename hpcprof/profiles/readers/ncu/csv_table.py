@@ -3,8 +3,6 @@
 The raw page has one row per kernel and a row of units, the details page one row per metric.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re
@@ -110,7 +108,7 @@ def parse(text: str, path: Path) -> Printed:
     return printed
 
 
-def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
+def open_table(text: str, path: Path) -> "tuple[list[str], Rows]":
     """Return the header of the table in a text, and its other rows; ``path`` names it in errors.
 
     Raises DamagedInput if there is no table, or a column is there twice.

@@ -3,8 +3,6 @@
 An export is a SQLite file, or a folder with a Parquet file per table.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sqlite3
@@ -86,7 +84,7 @@ class ExportTable(msgspec.Struct, frozen=True):
     ``decode`` returns columns of a large table without SQLite; None where that is not possible.
     """
 
-    export: NsysExport
+    export: "NsysExport"
     name: str
     columns: frozenset[str]
     decode: Callable[[Wanted], TableColumns | None] | None
@@ -242,7 +240,7 @@ class NsysExport(msgspec.Struct, frozen=True):
     """The names of its tables and views."""
     pages: TablePages | None
     """The pages of a SQLite file, None where it may change while it is read."""
-    parquet: ParquetTables | None
+    parquet: "ParquetTables | None"
     """The tables of a folder; then ``connection`` is a database in memory."""
     threads: ThreadPoolExecutor
     """The threads in which large tables are decoded."""

@@ -9,8 +9,6 @@ ranges the number of the call, and on request the shapes of the inputs:
 XLA marks each operation that it executes in the domain ``TSL``: ``Thunk:#name=dot,hlo_op=dot.1#``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -137,7 +135,7 @@ def ranges(
     return *separate(all_ranges, marked), [*untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
 
 
-def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> Marked:
+def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> "Marked":
     inline = np.flatnonzero(registered == NO_NAME)
     written = mark_operators(events.text.take(rows[inline]).texts(), strings)
     texts = strings.array()

@@ -1,7 +1,5 @@
 """The CSV tables of rocprofv3 (``--output-format csv``), one file per kind of record with a common prefix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -85,7 +83,7 @@ class _Table:
         """Return whether there is a column of this name."""
         return name in self._columns.column_names
 
-    def once(self, *names: str) -> _Table:
+    def once(self, *names: str) -> "_Table":
         """Return the first row of each combination of values of columns, or all if a column is absent."""
         if not all(map(self.has, names)):
             return self

@@ -5,8 +5,6 @@ XLA. XLA puts calls of the GPU's runtime on lines of their own, without the rang
 devices, operations are events of XLA's threads: they count as operators, and collectives as the host's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -86,7 +84,7 @@ class _Executed(msgspec.Struct, frozen=True):
     operation: Ints
     device: Ints
 
-    def take(self, rows: Ints | Mask) -> _Executed:
+    def take(self, rows: Ints | Mask) -> "_Executed":
         columns = {key: values[rows] for key, values in self.columns.items()}
         return _Executed(columns, self.operations, self.operation[rows], self.device[rows])
 
@@ -429,7 +427,7 @@ class _Described(msgspec.Struct, frozen=True):
     local: bool = False
 
     @classmethod
-    def of(cls, executed: _Found, device: int, local_ids: set[int], process: int) -> _Described:
+    def of(cls, executed: _Found, device: int, local_ids: set[int], process: int) -> "_Described":
         """Describe a collective, given the devices of the process as far as they are known."""
         _, operation, program = executed
         name = operation.collective

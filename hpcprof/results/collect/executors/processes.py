@@ -1,7 +1,5 @@
 """Runs tasks in processes of this machine."""
 
-from __future__ import annotations
-
 import fcntl
 import multiprocessing
 import os
@@ -47,7 +45,7 @@ class Processes:
     """Estimates the work of a task, in starts of a worker; see `planning`."""
     if_quicker: bool = False
     """True if tasks of little work run in this process too: where workers would save no time."""
-    _team: _Team = field(default_factory=lambda: _Team(), init=False, repr=False, compare=False)
+    _team: "_Team" = field(default_factory=lambda: _Team(), init=False, repr=False, compare=False)
 
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
@@ -67,7 +65,7 @@ class Processes:
             if team.left or not team.lasts:
                 team.dismiss()
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> "Processes":
         """Keep the workers that calls start until the end of the context."""
         self._team.lasts = True
         return self

@@ -5,8 +5,6 @@ github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go), from the 
 volume of results is mounted here too, from the run's state files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -95,7 +93,7 @@ class KubernetesClient(SchedulerClient):
             raise SchedulerError(f"{run.id} was not cancelled: {last_line(result.stderr)}")
 
 
-def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
+def status_from_objects(run: Run, objects: "Mapping[str, Objects]") -> JobStatus:
     """Return a run's status, from the objects of its namespace and its own state files."""
     job = objects.get(_name(run))
     if job is None:

@@ -4,8 +4,6 @@ It is started as ``python -m hpcprof.submit.schedulers.local.supervisor RUN_DIRE
 session of its own. It imports little more than the standard library, to start in a few milliseconds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -38,7 +36,7 @@ class JobEnd(NamedTuple):
     exit_code: int
 
     @staticmethod
-    def parse(text: str | None) -> JobEnd | None:
+    def parse(text: str | None) -> "JobEnd | None":
         """Read what `str` wrote."""
         how, _, code = (text or "").partition(" ")
         return JobEnd(how, int(code)) if code else None
