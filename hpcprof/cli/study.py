@@ -141,7 +141,7 @@ def call_costs(request: JobSpec, db: str | None) -> None:
         weight = f"{weights[kind]:.2f}" if kind in weights else ""
         rows.append((times.call, f"{cost:,.0f}", f"{low:,} to {high:,}", weight))
     show(rows, ["call", "cost ns", "runs", "of a launch"])
-    echo(f"{study.costs.profiler}. Kept with the site: {study.path}")
+    echo(f"Nsight Systems {study.costs.profiler}. Kept with the site: {study.path}")
 
 
 @command.command(
