@@ -139,6 +139,8 @@ class Stall(msgspec.Struct, frozen=True):
     """True if the run made progress later: it was slow, and did not hang."""
     last_calls: tuple[LastCall, ...] = ()
     """The calls of MPI that each culprit has ended last, where its profile has them."""
+    ended: tuple[int, ...] = ()
+    """The ranks whose program has ended with exit code 0, sorted."""
 
 
 def user_frame(stack: tuple[CodeLine, ...] | list[CodeLine]) -> CodeLine | None:
@@ -215,7 +217,11 @@ def _verdict(stall: Stall) -> str:
     if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
         return f"{who} all wait in {waited.name}{where}, and none of them {counterpart_verb(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
-        return f"{who} do{'es' * single} not go on{where}, and no rank is seen to wait for another."
+        others = "no rank is seen to wait for another"
+        if stall.ended:
+            has = "has" if len(stall.ended) == 1 else "have"
+            others = f"{named_ranks(stall.ended, most=_MAX_SHOWN_LOSSES)} {has} ended"
+        return f"{who} do{'es' * single} not go on{where}, and {others}."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
         StallKind.CYCLE: "wait for each other in a cycle of groups",

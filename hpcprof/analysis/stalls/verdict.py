@@ -56,7 +56,14 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     losses = [f"rank {rank}: {ranks[rank].loss}" for rank in sorted(ranks) if ranks[rank].loss]
     last = min(steps, default=None)
     calls = tuple(call for rank in verdict.ranks if rank in ranks for call in ranks[rank].last_calls)
-    return replace(verdict, last_step=last, evidence=tuple(files), losses=tuple(losses), last_calls=calls)
+    return replace(
+        verdict,
+        last_step=last,
+        evidence=tuple(files),
+        losses=tuple(losses),
+        last_calls=calls,
+        ended=tuple(sorted(rank for rank, facts in ranks.items() if facts.state is ProcessState.ENDED)),
+    )
 
 
 class _Operations:

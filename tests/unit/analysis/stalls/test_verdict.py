@@ -296,6 +296,12 @@ def test_without_a_known_call_ranks_elsewhere_than_most_are_to_blame() -> None:
     assert "rank 0 read in read (t.py:4); rank 1 write in write (t.py:7)" in describe(apart)
 
 
+def test_a_rank_that_goes_on_after_the_others_have_ended_is_told_with_them() -> None:
+    found = verdict({0: RankEvidence(state=ProcessState.ENDED), 1: at("save", 5)})
+    assert (found.kind, found.ranks, found.ended) == (StallKind.NEVER_CAME, (1,), (0,))
+    assert describe(found) == "Rank 1 does not go on in save (t.py:5), and rank 0 has ended."
+
+
 def test_ranks_in_one_place_wait_for_nobody() -> None:
     found = verdict({0: native(""), 1: native(""), 2: RankEvidence()})
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1), ())
