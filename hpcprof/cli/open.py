@@ -59,9 +59,12 @@ def command(
     """Show what profiles say: collect, explain and report them.
 
     PATH is a profile (*.sqlite, *.nsys-rep or *_pqtdir of Nsight Systems, *.json of PyTorch, *.ncu-rep or
-    *.csv of Nsight Compute), also compressed as .xz, .gz or .zst; an archive of Score-P (*.otf2), which holds
-    all ranks; a snapshot of PyTorch's memory (*.pickle); a log of Darshan (*.darshan); a folder of these, or
-    of such folders; or a run. Files of one folder are the ranks of one run.
+    *.csv of Nsight Compute, *.db, *_results.json, *_kernel_trace.csv or *_counter_collection.csv of
+    rocprofv3, chrome_trace.json or *.unitrace.json of unitrace, *.xplane.pb of JAX, *_ascend_pt of torch_npu,
+    *.log of NCCL's Inspector), also compressed as .xz, .gz or .zst; an archive of Score-P or EZTrace
+    (*.otf2), which holds all ranks; a table of operations (*.parquet, *.csv) or *.et of Chakra; a snapshot of
+    PyTorch's memory (*.pickle); a log of Darshan (*.darshan); a folder of these, or of such folders; or a
+    run. Files of one folder are the ranks of one run.
 
     The report is a page in the browser where there is a display and a terminal, else it is printed. Nothing
     is written beside the profiles: results and pages are in the folder of runs.

@@ -141,7 +141,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
         (["render", "--save", "", "--", "true"], 1, "cannot write .: Is a directory"),
         (["submit", "--wait", "--", "echo", "\udcff"], 2, "is not valid UTF-8"),
-        (["collect", "."], 1, "Profiles are *.sqlite, *.nsys-rep or *_pqtdir, "),
+        (["collect", "."], 1, ": hpcprof open --help lists the formats."),
         (["collect", ".", "--db", "nosuch://x"], 2, "--db nosuch://…: this database cannot be used here"),
         (["sites", "check", "missing.yaml"], 2, "missing.yaml"),
         (["open", "/missing/file.sqlite"], 2, "there is no file or folder /missing/file.sqlite"),

@@ -152,7 +152,7 @@ def test_several_folders_are_shown_one_after_the_other_and_mistakes_named(
     ("path", "code", "says"),
     [
         ("nothere", 2, "unknown run 'nothere': there is no such file or folder, and no run in runs"),
-        ("empty", 1, "/empty. Profiles are *.sqlite"),
+        ("empty", 1, "/empty: hpcprof open --help lists the formats."),
         ("notes.txt", 2, "is not a profile that hpcprof reads"),
         ("junk.sqlite", 1, "junk.sqlite is not an SQLite file"),
     ],
@@ -210,7 +210,7 @@ def test_unknown_programs_are_apart_in_a_history(hpcprof: Hpcprof, tmp_path: Pat
     assert "The program of 2 runs is not known" in shown.stderr
     for name in ("one", "other"):
         hpcprof("collect", name, "--program", "train")
-    assert "step_ns of 2 runs" in hpcprof("history").stdout
+    assert "step of 2 runs" in hpcprof("history").stdout
 
 
 def test_a_page_is_opened_in_a_terminal_with_a_display(hpcprof: Hpcprof, tmp_path: Path) -> None:

@@ -230,6 +230,11 @@ _TRACES = {
     "times: open the profiler's trace of the same run",
 }
 """Kinds of JSON files by what is in their beginning."""
+_SUBSTITUTES = {
+    rb"version https://git-lfs\.": "a pointer of Git LFS: git lfs pull brings the file itself",
+    rb"(?i)\s*<(?:!doctype html|html)": "a web page: download the file itself (its raw address)",
+}
+"""Kinds of files that a download leaves in place of a profile, by how they begin."""
 _COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$", re.IGNORECASE)
 _TEXT_SUFFIX = re.compile(r"\.(?:csv|log|out|txt|db|data|\d+)")
 _TEXTS = {
@@ -268,6 +273,14 @@ def foreign_kind(path: Path) -> str:
     if path.stat().st_size == 0:
         return "empty: its writer was cut off, or the disk was full"
     return foreign_trace(path, "a Chrome trace, but not one of the PyTorch profiler")
+
+
+def substitute_kind(path: Path) -> str:
+    """Return what a download left in place of a profile, and what to do; empty for anything else."""
+    with suppress(DamagedInput):
+        head = content_of(path, _HEAD_BYTES) if path.is_file() else b""
+        return next((kind for pattern, kind in _SUBSTITUTES.items() if re.match(pattern, head)), "")
+    return ""
 
 
 def foreign_trace(path: Path, other: str = "") -> str:

@@ -11,7 +11,14 @@ from hpcprof.common.errors import DamagedInput, UsageError, damage_named, readin
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
 from hpcprof.profiles.input_bounds import MOST_THREADS, bounded, most_memory
-from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
+from hpcprof.profiles.readers.declaration import (
+    ProfileContent,
+    ProfilePart,
+    Reader,
+    SeveralRanks,
+    load,
+    substitute_kind,
+)
 from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import ASCEND, TORCH
 from hpcprof.profiles.readers.ncu import NCU
@@ -29,8 +36,7 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
 BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, ASCEND, TORCH, XPLANE, OTF2, INSPECTOR, NCU, OPERATIONS)
 """The first that takes a file reads it. Tables of Nsight Compute and of operations may have any name: their
 readers look into the file."""
-PROFILES = ", ".join(reader.files for reader in BUILT_IN)
-"""The formats of the built-in readers, for people."""
+ALL_FORMATS = "hpcprof open --help lists the formats"
 
 # Incomplete files of editors, downloads and atomic writers.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")
@@ -51,6 +57,12 @@ def named_by_host(files: Iterable[Path]) -> bool:
     """Return whether the profiler names all of these files by the hosts that it recorded."""
     readers = map(reader_of, files)
     return all(reader is not None and reader.named_by_host for reader in readers)
+
+
+def formats_like(path: Path) -> str:
+    """Return the formats whose files end as this one does, and where all are listed, as a sentence."""
+    like = [reader.files for reader in BUILT_IN if path.suffix and path.suffix.lower() in reader.files]
+    return f"{path.suffix} may be {', '.join(like)}; {ALL_FORMATS}." if like else f"{ALL_FORMATS}."
 
 
 def content_of(kind: str) -> ProfileContent:
@@ -144,8 +156,7 @@ def _known_reader(path: Path) -> Iterator[Reader]:
     """Give the block the reader of a file, and name the file if the block finds damage."""
     reader = reader_of(path)
     if reader is None:
-        valid = ", ".join(suffix for reader in BUILT_IN for suffix in reader.suffixes)
-        raise DamagedInput(f"{path} is not a profile that hpcprof reads: valid are {valid}.")
+        raise DamagedInput(f"{path} is not a profile that hpcprof reads: {formats_like(path)}")
     with reading_profile(path):
         yield reader
 
@@ -166,6 +177,10 @@ def reading_profile(path: Path) -> Iterator[None]:
     try:
         with bounded(path, _most_memory(path, changed)), damage_named(path):
             yield
+    except DamagedInput:
+        if kind := substitute_kind(path):
+            raise DamagedInput(f"{path} is {kind}.") from None
+        raise
     finally:
         pa.set_cpu_count(threads)
 

@@ -25,7 +25,7 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent, foreign_kind
-from hpcprof.profiles.readers.discovery import PROFILES, content_of
+from hpcprof.profiles.readers.discovery import ALL_FORMATS, content_of
 from hpcprof.results.collect.darshan_logs import bring_logs
 from hpcprof.results.collect.executors.interface import Executor, Lost, Progress, serially
 from hpcprof.results.collect.executors.processes import Processes
@@ -63,7 +63,7 @@ from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.runs.config import group_may_read
-from hpcprof.runs.directory import Run, runs_directory, update_files
+from hpcprof.runs.directory import Run, runs_directory, typed_name, update_files
 
 if TYPE_CHECKING:  # a collect that finds nothing new does without
     from hpcprof.results.collect.over_ranks import RunSurvey
@@ -222,7 +222,12 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
         for file in (file for depth in depths for file in sorted(run.path.glob(depth))):
             if foreign := foreign_kind(file):
                 raise HpcprofError(f"no profiles in {place}: {file.relative_to(run.path)} is {foreign}.")
-        raise HpcprofError(f"no profiles in {place}. Profiles are {PROFILES}.")
+        if run.manifest is not None and run.state_file("finished") is None:
+            name = typed_name(run.path)
+            raise HpcprofError(
+                f"{run.id} has no profiles yet: wait with hpcprof status {name} --watch, then collect."
+            )
+        raise HpcprofError(f"no profiles in {place}: {ALL_FORMATS}.")
     return files
 
 

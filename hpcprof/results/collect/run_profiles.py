@@ -19,8 +19,8 @@ from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpackin
 from hpcprof.profiles.readers.darshan.logs import is_darshan_log
 from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
 from hpcprof.profiles.readers.discovery import (
-    PROFILES,
     find_profiles,
+    formats_like,
     identify_rank,
     named_by_host,
     reader_of,
@@ -94,10 +94,7 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
         elif _kind(file) is None and (foreign := foreign_kind(file)):
             raise UsageError(f"{file} is {foreign}.")
         elif _kind(file) is None:
-            raise UsageError(
-                f"{file} is not a profile that hpcprof reads. Profiles are {PROFILES}, also as .xz, .gz or "
-                ".zst; *.pickle of PyTorch's memory, *.darshan."
-            )
+            raise UsageError(f"{file} is not a profile that hpcprof reads: {formats_like(file)}")
         else:
             by_folder.setdefault(file.parent, []).append(file)
     runs = []

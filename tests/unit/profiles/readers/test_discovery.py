@@ -183,3 +183,28 @@ def test_traces_of_other_tools_are_named(content: str, kind: str, tmp_path: Path
     assert kind in foreign_kind(path)
     with pytest.raises(DamagedInput, match=kind):
         read_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        (
+            "rank0.json",
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d\n",
+            "a pointer of Git LFS",
+        ),
+        ("rank0.sqlite", "version https://git-lfs.github.com/spec/v1\noid sha256:4d\n", "a pointer of Git"),
+        (
+            "a.xplane.pb",
+            "<!DOCTYPE html>\n<html></html>\n",
+            "a web page: download the file itself",
+        ),
+        ("a.otf2", "\n<html lang='en'></html>\n", "a web page"),
+    ],
+)
+def test_what_a_download_left_in_place_of_a_profile_is_named(
+    tmp_path: Path, name: str, text: str, kind: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DamagedInput, match=f"{name} is {kind}"):
+        read_profile(tmp_path / name)
