@@ -16,6 +16,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import command_with_examples, echo
+from hpcprof.cli.explain import UNJUDGED_EXIT
 from hpcprof.cli.options import (
     FiniteFloat,
     flag,
@@ -63,7 +64,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @flag(
     "--fail-on-regression",
     help="Exit with status 3 if steps are slower in B, or what --gate names has grown: by at least 1 %, with "
-    "a confidence interval above 1.",
+    "a confidence interval above 1. With status 4 if nothing could be judged, as with one run per side.",
 )
 @with_default(
     "--margin",
@@ -150,8 +151,8 @@ def command(
         echo(conclusion, err=True)
     if compared.regressed:
         _tell(targets, compared)
-    if fail_on_regression and compared.regressed:
-        sys.exit(_REGRESSION_EXIT)
+    if fail_on_regression and (compared.regressed or not compared.is_judged):
+        sys.exit(_REGRESSION_EXIT if compared.regressed else UNJUDGED_EXIT)
 
 
 def _targets(words: tuple[str, ...]) -> Mapping[str, str]:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.analysis.explain.gates import Gate
 
-_FINDING_EXIT, _UNJUDGED_EXIT = 3, 4
+_FINDING_EXIT = 3
+UNJUDGED_EXIT = 4
+"""The exit code of a gate that could judge nothing."""
 
 
 @command_with_examples(
@@ -87,4 +89,4 @@ def _gate_exit(gates: "list[Gate]", explanation: "Explanation") -> int:
         for finding in gate.broken_by(explanation):
             echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding, explanation)}", err=True)
             broken = True
-    return _FINDING_EXIT if broken else 0 if judged else _UNJUDGED_EXIT
+    return _FINDING_EXIT if broken else 0 if judged else UNJUDGED_EXIT

@@ -85,6 +85,10 @@ class Comparison(InNotebooks):
     steps: Mapping[str, str] = field(default_factory=dict)
     """The steps behind the metric that decides, by run; empty if it is not of steps."""
 
+    def __repr__(self) -> str:
+        sides = " with ".join(", ".join(run.id for run in side) for side in (self.candidate, self.baseline))
+        return f"<hpcprof comparison of {sides}: {self.conclusion() or 'no regression.'}>"
+
     def named(self, run: Run) -> str:
         """Return a run with the steps of it that are compared."""
         steps = self.steps.get(run.id)
@@ -173,6 +177,11 @@ class Comparison(InNotebooks):
     def regressed(self) -> bool:
         """True if the candidate is worse by a metric that decides: that of the first row, and of gates."""
         return any(row["verdict"] == REGRESSION for row in self.table.rows)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if the metric that decides, or one of a gate, has runs enough for a verdict."""
+        return any(row["ci_low"] is not None for row in self.table.rows)
 
     @property
     def is_open(self) -> bool:

@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import format_ns, signed_ns
 from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.comparison import Comparison, in_a_sentence
-from hpcprof.report.formatting import format_value
+from hpcprof.report.formatting import format_value, metric_label
 from hpcprof.report.page.first_screen import Slice, patterned
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, analysis_table
@@ -94,7 +94,9 @@ def _metrics(compared: Comparison) -> PageTable:
     """Return the table of the metrics, whose sides have the unit of their metric."""
     table = _table(compared.analysis, compared.table)
     for column in table.data["columns"] if table.data else ():
-        if column["name"] in ("a", "b"):
+        if column["name"] == "metric":
+            column["texts"] = [metric_label(row["metric"]) for row in compared.table.rows]
+        elif column["name"] in ("a", "b"):
             values = zip(compared.table.rows, column["values"], strict=False)
             column["texts"] = [format_value(row["metric"], value) for row, value in values]
     return table

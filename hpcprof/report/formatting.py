@@ -106,6 +106,15 @@ def header(key: str) -> str:
     return f"{text} ({unit})" if unit else text
 
 
+def metric_label(metric: str) -> str:
+    """Return the label of a metric of a comparison or a history: ``"step p50"`` of ``step_p50_ns``."""
+    if " " in metric:  # it has the name of a phase
+        return metric.removesuffix("_ns").removesuffix("_pct")
+    text = header(metric.removeprefix("own_"))
+    noted = ", noted by the program" * metric.startswith("own_")
+    return f"{text if text[:2].isupper() else text[:1].lower() + text[1:]}{noted}"
+
+
 def cell(key: str, value: object) -> str:
     """Return a value of a column for a person, without the unit where the column's header names it."""
     return format_value(key, value).removesuffix(f" {_UNIT_IN_HEADER.get(_suffix(key))}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from hpcprof.common.units import counted, visible
-from hpcprof.report.formatting import format_value
+from hpcprof.report.formatting import format_value, metric_label
 from hpcprof.results.across.history import History, HistoryPoint
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -49,7 +49,7 @@ def left_out(without: Sequence[str], metric: str) -> str:
     if not without:
         return ""
     runs = counted(len(without), "run")
-    return f"Left out: {runs} without {metric}, failed or not collected ({_values(without)})."
+    return f"Left out: {runs} without {metric_label(metric)}, failed or not collected ({_values(without)})."
 
 
 def _values(values: Sequence[str]) -> str:
@@ -67,7 +67,7 @@ def in_words(history: History) -> Iterator[str]:
     if len(values) == 1:
         course = f"one run, {last}"
     source = f" ({history.points[-1].source})" if history.points[-1].source else ""
-    yield visible(f"{history.setup}: {history.metric} of {course}{source}.")
+    yield visible(f"{history.setup}: {metric_label(history.metric)} of {course}{source}.")
     for point in history.points:
         if point.change_probability is not None:
             commit = f", commit {visible(point.commit)}" if point.commit else ""

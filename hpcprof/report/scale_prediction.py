@@ -111,13 +111,3 @@ def kept_cells(prediction: Kept) -> list[str]:
         "" if actual is None else format_ns(actual),
         *map(error, (prediction.value, prediction.unchanged, prediction.log2)),
     ]
-
-
-def kept_table(predictions: Sequence[Kept]) -> Table:
-    """Return kept predictions with their scores."""
-    table = Table(box=None, pad_edge=False)
-    for name in KEPT_COLUMNS:
-        table.add_column(name, justify="left" if name == "Run" else "right", overflow="fold")
-    for prediction in predictions:
-        table.add_row(*kept_cells(prediction))
-    return table

@@ -19,7 +19,7 @@ from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts
-from hpcprof.report.formatting import Grade, cell, format_value, grade, header
+from hpcprof.report.formatting import Grade, cell, format_value, grade, header, metric_label
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
@@ -367,5 +367,5 @@ def _broken(text: str, width: int) -> str:
 def _cell(row: Row, key: str) -> str:
     """Return a value for a person; the two sides of a comparison have the unit of their metric."""
     if key == "metric":
-        return str(row[key]).removesuffix("_ns").removesuffix("_pct")
+        return metric_label(str(row[key]))
     return format_value(row["metric"], row[key]) if key in ("a", "b") else cell(key, row[key])

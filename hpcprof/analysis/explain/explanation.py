@@ -320,6 +320,10 @@ class Explanation(InNotebooks):
     slower: Slower | None = None
     """Since when steps took longer, where the run was to be recorded then."""
 
+    def __repr__(self) -> str:
+        causes = ", ".join(finding.cause for finding in self.shown()) or "no finding"
+        return f"<hpcprof explanation: {causes}>"
+
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.
 

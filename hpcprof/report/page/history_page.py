@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.common.units import counted, visible
-from hpcprof.report.formatting import format_value, header
+from hpcprof.report.formatting import format_value, header, metric_label
 from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows, told_apart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
@@ -63,7 +63,7 @@ def history_charts(series: Sequence[History]) -> list[dict[str, Any]]:
 def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
     omitted = len(history.points) - len(points)
     return {
-        "title": visible(f"{header(history.metric)}: {history.setup}"),
+        "title": visible(f"{metric_label(history.metric)}: {history.setup}"),
         "note": f"{counted(omitted, 'run')} of unknown time left out" if omitted else "",
         "unit": history.metric.rpartition("_")[2],
         "points": [

@@ -63,6 +63,17 @@ def test_a_regression_or_too_few_runs_is_the_conclusion(verdicts: tuple[str, ...
     assert compared(*verdicts).conclusion() == conclusion
 
 
+def test_a_comparison_in_a_prompt_is_one_line_with_its_runs_and_conclusion() -> None:
+    one = replace(compared("regression"), baseline=[Run("a1", Path("a1"))], candidate=[Run("b1", Path("b1"))])
+    assert repr(one) == "<hpcprof comparison of b1 with a1: Regression: metric0_ns.>"
+
+
+@pytest.mark.parametrize(("low", "judged"), [(None, False), (1.02, True)])
+def test_a_comparison_is_judged_only_with_an_interval(low: float | None, judged: bool) -> None:
+    columns = {"metric": ["step_p50_ns"], "verdict": ["only in a"], "ci_low": [low]}
+    assert replace(compared(), table=AnalysisTable(columns, {})).is_judged is judged
+
+
 def test_a_gate_that_no_run_has_figures_of_is_said_not_to_be_judged() -> None:
     one = compared("equivalent")
     lacking = replace(one, table=replace(one.table, reasons={-1: "how; no run has energy of its steps"}))

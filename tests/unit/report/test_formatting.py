@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-from hpcprof.report.formatting import cell, format_value, header, thread_names
+from hpcprof.report.formatting import cell, format_value, header, metric_label, thread_names
 from hpcprof.study import slowdown_tables
 
 EVERY = [*ANALYSES.values(), *ACROSS_RUNS.values()]
@@ -81,6 +81,19 @@ def test_outside_a_table_every_value_holds_its_unit() -> None:
     assert format_value("overlap_pct", 85.04) == "85.0 %"
     assert [format_value("p_value", value) for value in (1.0, 0.0123, 2e-5)] == ["1", "0.012", "< 0.001"]
     assert format_value("kernel_time_us", 3) == "3 µs"
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("step_ns", "step"),
+        ("own_elapsed_per_step_ns", "elapsed per step, noted by the program"),
+        ("gpu_memory_peak_bytes", "GPU memory peak"),
+        ("phase data_load p50_ns", "phase data_load p50"),
+    ],
+)
+def test_a_metric_has_a_label_in_words(metric: str, label: str) -> None:
+    assert metric_label(metric) == label
 
 
 def test_no_two_analyses_have_one_title() -> None:

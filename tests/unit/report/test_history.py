@@ -30,7 +30,7 @@ HISTORY = History(
 
 def test_a_change_is_a_sentence_with_its_probability_and_its_commit() -> None:
     assert list(in_words(HISTORY)) == [
-        "train.py, 2 ranks: step_ns of 2 runs, from 1.000 ms to 1.050 ms, now 1.050 ms.",
+        "train.py, 2 ranks: step of 2 runs, from 1.000 ms to 1.050 ms, now 1.050 ms.",
         "+5.0 % (probability 99.9 %) from r2 on, commit def\\x1b.",
         "If you look after each of 100 runs, about 2 % of histories without a change get a mark where runs "
         "vary normally, 10 % with heavy tails, and half with skewed times.",
@@ -56,12 +56,12 @@ def test_what_tells_series_apart_is_one_sentence() -> None:
         "6 series, because runs differ in ranks (2, 4); batch\\x1b (8, 16, 32, 64 and 1 more)."
     )
     assert told_apart([HISTORY]) == ""
-    assert list(in_words(found[0])) == ["train: step_ns of one run, 1.000 ms."]
+    assert list(in_words(found[0])) == ["train: step of one run, 1.000 ms."]
 
 
 def test_runs_without_the_metric_are_named() -> None:
     assert left_out([], "step_ns") == ""
-    assert left_out(["r1"], "step_ns") == "Left out: 1 run without step_ns, failed or not collected (r1)."
+    assert left_out(["r1"], "step_ns") == "Left out: 1 run without step, failed or not collected (r1)."
 
 
 def test_a_line_of_bars_spans_the_values_and_keeps_the_last_ones() -> None:

@@ -21,6 +21,11 @@ def test_findings_are_shown_in_their_order_and_one_without_an_estimate_last() ->
     assert explained(unknown, nine, five).in_short().findings == (nine, five, unknown)
 
 
+def test_an_explanation_in_a_prompt_is_one_line_with_its_causes() -> None:
+    assert repr(explained(finding(5))) == f"<hpcprof explanation: {finding(5).cause}>"
+    assert repr(explained()) == "<hpcprof explanation: no finding>"
+
+
 def test_without_steps_no_saving_is_claimed() -> None:
     unknown = finding(None, cause=Cause.CAPTURE_INCOMPLETE)
     assert explained(finding(50), unknown, step=replace(STEP, wall_p50_ns=None)).shown() == (unknown,)
