@@ -55,6 +55,8 @@ def command(
         with suppress(HpcprofError):
             named = ", ".join(run.id for run in find_runs(words[0], runs_dir))
             raise click.UsageError(f"{words[0]} is the run {named}: give the folder to write to after it.")
+    if folder.suffix in (".csv", ".gz", ".json", ".parquet", ".pftrace") and not folder.is_dir():
+        raise UsageError(f"{folder} is the name of a file: give a folder, such as {folder.with_suffix('')}.")
     run, exported = export_run(
         words[0] if len(words) == 2 else "last",
         ExportFormat(form),

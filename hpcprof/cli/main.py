@@ -212,8 +212,12 @@ def _click_sentence(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         sentence = f"{sentence.rstrip('.')} {error.param.metavar or ''}".rstrip()
     sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
-    sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if context and "unexpected extra argument" in sentence:
+        options = {param.opts[0]: param.metavar for param in context.command.params if param.opts}
+        if "--program" in options:
+            sentence = f"{sentence.rstrip('.')}: --program {options['--program']} chooses the runs."
+    sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     return f"{sentence} See {context.command_path} --help." if context else sentence
 
 

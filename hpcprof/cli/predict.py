@@ -198,9 +198,13 @@ def _show_kept(predictions: "list[Kept]", form: str) -> None:
     if form == "json":
         echo(json.dumps(msgspec.to_builtins(predictions), indent=1))
         return
-    from hpcprof.cli.tables import console
-    from hpcprof.report.scale_prediction import kept_table
+    if not predictions:
+        echo("No predictions have been made here.")
+        return
+    from hpcprof.cli.tables import show_what_fits
+    from hpcprof.report.scale_prediction import KEPT_COLUMNS, kept_cells
 
-    console().print(
-        kept_table(predictions) if predictions else "No predictions have been made here.", crop=False
-    )
+    columns = dict(zip(KEPT_COLUMNS, zip(*map(kept_cells, predictions), strict=True), strict=True))
+    left_out = show_what_fits(columns, KEPT_COLUMNS, shortened="Predicted")
+    if left_out:
+        echo(f"not shown in this width: {', '.join(left_out)}", err=True)

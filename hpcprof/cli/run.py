@@ -116,6 +116,7 @@ def command(
     from hpcprof.cli.tables import show_report
     from hpcprof.report.contents import gather
     from hpcprof.results.collect.stalls import is_unprofiled
+    from hpcprof.submit.runs.failures import nothing_recorded
 
     if not profiled and exit_code(status) == 0 and is_unprofiled(run, store):
         store.prepare()
@@ -123,7 +124,7 @@ def command(
         profiled = True
     if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
-    elif job.profiler != "none":
+    elif job.profiler != "none" and not nothing_recorded(run):
         echo(
             f"hpcprof: no report of {run.id}: its ranks left no profile, and its program wrote no results",
             err=True,

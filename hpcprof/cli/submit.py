@@ -199,8 +199,14 @@ def _wait_for_end(run: Run) -> JobStatus:
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
+        said: set[str] = set()
         with WaitingLine(run.submission.job.walltime) as line:
-            status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
+
+            def show(text: str) -> None:
+                said.update(text.splitlines())
+                line.print(text, nl=False)
+
+            status = wait_until_ended(run, line.show_state, show)
     except KeyboardInterrupt:
         name = typed_name(run.path)
         echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
@@ -208,7 +214,8 @@ def _wait_for_end(run: Run) -> JobStatus:
     if status.state is JobState.COMPLETED:
         echo(str(status))
         for warning in warnings_of_completed(run):
-            echo(f"hpcprof: warning: {warning}.", err=True)
+            if f"hpcprof: no trace: {warning}." not in said:
+                echo(f"hpcprof: warning: {warning}.", err=True)
     elif ended_by_stall(run):
         echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:

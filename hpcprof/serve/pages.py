@@ -120,7 +120,7 @@ _COLUMNS = (
     ("Run", "run", "text", ""),
     ("State", "state", "text", ""),
     ("Step", "step", "", "elapsed time per step; the median is in a cell's tooltip"),
-    ("First finding", "", "text", ""),
+    ("First finding or reason", "", "text", ""),
     ("Trend", "", "text", "the step of the runs of this program on as many ranks, by this site and profiler"),
     ("Program", "program", "text", ""),
     ("Started", "started", "", ""),
@@ -233,7 +233,7 @@ def run_page(request: Request) -> Response:
             return RedirectResponse(f"{address}/live", 307)
         return context.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
-    timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
+    timeline = {"address": f"/api{address}/timeline"} if contents.profiles else None
     page = html_report(
         contents,
         template="serve/report.html.j2",

@@ -142,7 +142,7 @@ def _plan(request: JobSpec, alone: Alone, sweep: Mapping[str, Sequence[str]], re
     from hpcprof.workloads.sweep import points, program_at
 
     request = without_profiler(request)
-    if alone is Alone.HOOK and request.workload != "ddp":
+    if alone is Alone.HOOK and request.workload != "ddp" and (request.workload or request.program):
         raise UsageError("--alone hook needs --workload ddp: use --alone one-rank for another program.")
     runs = []
     for planned in plan_runs(points(sweep), repeats):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpcprof.common.units import named_ranks
+
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
     import pandas as pd
 
@@ -57,7 +59,10 @@ class ExplainInputs:
 
     @property
     def coverage(self) -> str:
-        """A clause with the number of ranks that have a profile; empty if all have one."""
+        """A clause with the number of ranks that have a profile, and the others; empty if all have one."""
         count = len(self.ranks)
-        has = "has" if count == 1 else "have"
-        return f"{count} of {self.world_size:,} ranks {has} a profile" if count < self.world_size else ""
+        if count >= self.world_size:
+            return ""
+        missing = named_ranks(sorted({*range(self.world_size)}.difference(self.ranks)), most=8)
+        has, lack = "has" if count == 1 else "have", "lacks" if self.world_size - count == 1 else "lack"
+        return f"{count} of {self.world_size:,} ranks {has} a profile ({missing} {lack} one)"

@@ -51,9 +51,6 @@ def operations_of_timelines(inputs: ExplainInputs) -> pd.DataFrame:
 
     Raises HpcprofError if a rank has no steps, or the clocks of ranks are not aligned.
     """
-    apart = [rank for rank in inputs.ranks if rank not in inputs.aligned]
-    if apart and len(inputs.ranks) > 1:
-        raise HpcprofError(f"no communication aligns the clocks of {named_ranks(apart)} with the others.")
     if inputs.coverage:
         raise HpcprofError(f"a prediction needs the profiles of all ranks: {inputs.coverage}.")
     collectives = with_all_to_alls(inputs.tables["rank_collectives"])
@@ -67,6 +64,9 @@ def operations_of_timelines(inputs: ExplainInputs) -> pd.DataFrame:
         for step, communication, pieces in _steps(timeline, collectives[collectives["rank"] == rank]):
             rows.extend((rank, step, *row) for row in communication.itertuples(index=False))
             steps[rank, step] = (tuple(communication["name"]), pieces)
+    apart = [rank for rank in inputs.ranks if rank not in inputs.aligned]
+    if apart and len(inputs.ranks) > 1:
+        raise HpcprofError(f"no communication aligns the clocks of {named_ranks(apart)} with the others.")
     make_alike([*steps.values()])
     rows += [
         (rank, step, "compute", "compute", first, last - first, "", NO_PEER, -1)

@@ -12,7 +12,7 @@ from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.collect.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.analysis_table import earlier_version
 from hpcprof.results.store.store import Store
-from hpcprof.runs.directory import Run, typed_name
+from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -54,8 +54,9 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
         if status is not None and status.state is JobState.RUNNING and tells_while_it_runs(run):
             unfinished.add(run.id)
         elif status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
+            sweep = run.path.with_name(sweep_of(run.id) or run.id) if len(runs) > 1 else run.path
             raise HpcprofError(
-                f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(run.path)} --watch, "
+                f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(sweep)} --watch, "
                 "then report."
             )
     for run in runs:

@@ -7,6 +7,7 @@ A migration keeps the rows of an analysis whose columns are still the same. A ta
 is made anew: its rows come back with the next collect, and until then a reason says so.
 """
 
+import errno
 import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -237,7 +238,9 @@ class Database:
         except IntegrityError as error:
             raise RepeatedRow(f"a row is there twice: {cause(error)}.") from None
         except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError) as error:
-            raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
+            read_only = isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES)
+            hint = "; --runs-dir gives another folder" * read_only
+            raise StoreError(f"cannot use the results database {self}: {cause(error)}{hint}.") from None
 
 
 def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> int:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpcprof.cli.export import command as export
+from hpcprof.common.errors import UsageError
 from hpcprof.runs.directory import Run
 
 
@@ -19,3 +20,9 @@ def test_a_run_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(export, ["--to", "csv", "cg"])
     assert done.exit_code == 2
     assert "cg is the run 20261129-cg-79d1: give the folder to write to after it" in done.stderr
+
+
+def test_the_name_of_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(export, ["--to", "perfetto", "cg", str(tmp_path / "cg.json")])
+    assert isinstance(done.exception, UsageError)
+    assert f"cg.json is the name of a file: give a folder, such as {tmp_path / 'cg'}" in str(done.exception)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import hpcprof.cli.query
+from hpcprof.cli.history import command as history
 from hpcprof.cli.main import _click_sentence, _system_sentence, main
 from hpcprof.cli.serve import command as serve
 from hpcprof.cli.sites import command as sites
@@ -71,3 +72,10 @@ def test_a_query_of_events_takes_the_run_before_or_after_the_sql(monkeypatch: py
     for words in (("select 1", "RUN"), ("RUN", "select 1")):
         hpcprof.cli.query.command.main(["--events", *words], standalone_mode=False)
     assert asked == [("select 1", ("RUN",))] * 2
+
+
+def test_a_run_given_to_a_command_about_programs_is_answered_with_the_option() -> None:
+    with pytest.raises(click.UsageError) as raised:
+        history.main(["last"], standalone_mode=False)
+    sentence = _click_sentence(raised.value)
+    assert "unexpected extra argument (last): --program NAME chooses the runs. See" in sentence

@@ -21,6 +21,8 @@ from hpcprof.analysis.explain.whole_run import (
     without_judged_copies,
 )
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from tests.unit.analysis.explain.programs import inputs_of
+from tests.unit.analysis.timelines import timeline
 from tests.unit.explanations import finding
 
 
@@ -46,6 +48,15 @@ def test_copies_that_are_most_of_a_capture_without_steps_are_a_finding() -> None
     for name in ("[CUDA memset]", "Memset (Device)", "Memcpy DtoD (Device -> Device)"):
         on_gpu.tables["memops"]["operation"] = name
         assert not [*of_capture_without_steps(on_gpu)]
+
+
+def test_ranks_without_a_profile_are_named() -> None:
+    def coverage(ranks: tuple[int, ...], world_size: int) -> str:
+        return replace(inputs_of({0: timeline()}), ranks=ranks, world_size=world_size).coverage
+
+    assert coverage((0, 1), 2) == ""
+    assert coverage((0, 1, 3), 4) == "3 of 4 ranks have a profile (rank 2 lacks one)"
+    assert coverage((0,), 4096) == "1 of 4,096 ranks has a profile (ranks 1-4095 lack one)"
 
 
 def test_idle_time_that_no_finding_explains_is_said() -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from hpcprof.analysis.predict.noise import noise_of
-from hpcprof.analysis.predict.reduction import make_alike, pieces_of_step, with_all_to_alls, with_senders
+from hpcprof.analysis.predict.reduction import (
+    make_alike,
+    operations_of_timelines,
+    pieces_of_step,
+    with_all_to_alls,
+    with_senders,
+)
+from hpcprof.common.errors import HpcprofError
+from tests.unit.analysis.explain.programs import inputs_of
 from tests.unit.analysis.mpi.programs import Program, send
+from tests.unit.analysis.timelines import timeline
 
 
 def pieces(busy: list[tuple[int, int]], communication: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -115,3 +125,9 @@ def test_receives_that_record_nothing_have_the_sender_of_their_message() -> None
     assert timeline.mpi_operations.peer.tolist() == [-1, -1]
     assert sorted(with_senders(timeline, 1, program.matched).mpi_operations.peer.tolist()) == [0, 2]
     assert with_senders(program.timeline(0), 0, lambda: None).mpi_operations.peer.tolist() == [1]
+
+
+def test_profiles_without_steps_are_named_before_their_clocks() -> None:
+    empty = inputs_of({rank: timeline() for rank in (0, 1)})
+    with pytest.raises(HpcprofError, match="rank 0 has no steps"):
+        operations_of_timelines(empty)
