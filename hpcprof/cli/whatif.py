@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.conventions import command_with_examples, echo
 from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.report import collect_first
 
@@ -50,3 +50,5 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
     prediction = what_if(collected_run, store, changes)
     out = console()
     out.print(prediction_text(prediction, bool(changes), out.width), crop=False)
+    if not changes:
+        echo("hpcprof: give a change by --set, as in --set 'comm*0'.", err=True)

@@ -493,7 +493,7 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
         sentence = (
             f"The replayed median step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
         )
-        return [sentence, _elapsed_text(prediction), error, "--set gives a change, as in --set 'comm*0'."]
+        return [sentence, _elapsed_text(prediction), error]
     difference = wall - measured
     share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
     word = "more" if difference > 0 else "less"

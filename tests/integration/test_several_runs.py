@@ -135,7 +135,7 @@ def test_two_real_runs_are_compared(hpcprof: Hpcprof, exports: Callable[..., str
     assert {row["verdict"] for row in found.values()} == {"one run each: no statistics"}
     assert "Inconclusive: give at least two runs per side." in done.stderr
     table = hpcprof("compare", a, b).stdout
-    assert "step_p50" in table
+    assert "step p50" in table
     assert format_ns(summary[0]["p50_ns"]) in table
     assert all(len(line) <= 80 for line in table.splitlines() if "ms" in line)
     reported = hpcprof("report", b, "--analysis", "compare", "--against", a, "--format", "csv").stdout
