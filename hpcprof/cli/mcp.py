@@ -33,8 +33,8 @@ def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget:
     query, events_around, log_excerpt and how_to. Your agent starts it; name this command in its
     configuration. Answers have at most 8 kB, and mark text from profiles and logs as data.
 
-    With --allow-submit there are two more, submit and capture. A job counts with its nodes times its
-    requested walltime, also after a restart.
+    With --allow-submit there are two more, submit and capture. A job takes its nodes
+    times its requested walltime from the budget, also after a restart.
     """
     if bool(job_files) != (budget is not None):
         raise UsageError("--allow-submit needs --budget NODE_HOURS: give both, or neither.")

@@ -83,7 +83,7 @@ def _by_name(
 
 
 def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row]]:
-    """Return the rows of the ranks that deviate most, the first one most, with how far they do.
+    """Return the rows of the ranks that deviate most, in descending order, with their deviations.
 
     Ranks that deviate by less than one unit are left out. A rank is listed once, with its row that deviates
     most.
@@ -101,7 +101,7 @@ def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[
             furthest[rank] = far, number
     most = sorted(furthest.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:DEVIATING]
     rows = [
-        {**{name: of[number] for name, of in table.columns.items()}, "deviation": far}
+        {**{name: cells[number] for name, cells in table.columns.items()}, "deviation": far}
         for _, (far, number) in most
     ]
     names = analysis.shown_columns

@@ -1,4 +1,4 @@
-"""The cost of a late rank, in one figure for every place that shows it, and the verdict that follows."""
+"""The cost of a late rank and its verdict, computed once for all tables, charts and sentences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def with_cost(row: Mapping[str, Any], saving_ns: int | None) -> dict[str, Any]:
 
 
 def verdicts_from(threshold: float, verdicts: Sequence[str], costs: Sequence[float | None]) -> list[str]:
-    """Return verdicts with which a late rank is a straggler from a cost of ``threshold`` percent on."""
+    """Return the verdicts again: a late rank that costs at least ``threshold`` percent is a straggler."""
     return [
         verdict if verdict not in LATE else "straggler" if (cost or 0) >= threshold else "late"
         for verdict, cost in zip(verdicts, costs, strict=True)
@@ -53,6 +53,6 @@ def hidden_lateness(rows: Sequence[Mapping[Any, Any]]) -> str:
 
 
 def with_hidden_lateness(reason: str, rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Return a reason of ``skew_summary`` that says `hidden_lateness` of other rows."""
+    """Return a reason of ``skew_summary`` with its `hidden_lateness` replaced by that of ``rows``."""
     parts = [hidden_lateness(rows) if _HIDDEN_NOTE in part else part for part in reason.split("; ")]
     return "; ".join(filter(None, parts))

@@ -33,7 +33,7 @@ _TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN, _PER_LAUNCH)
 """The metrics that may decide, the first one that all runs have."""
 
 _RARE_STEPS = 0.02
-"""Minimum difference of the ratios of elapsed time and of medians that is told."""
+"""Minimum difference between the ratios of elapsed time and of medians for a sentence."""
 
 _SAME_LENGTH = 1.02
 """Maximum ratio of the kernel counts of two captures of equal length."""
@@ -48,10 +48,10 @@ GATES = {
 _CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
 _OTHER_CLOCK = 0.03
 NOT_MEASURED = "no run has "
-"""Begins the remark about a gate that no run has figures of."""
+"""The beginning of the remark about a gate without figures."""
 
 CLOCKS_DIFFER = ("the GPUs ran at", "the cores ran at")
-"""The beginnings of the sentence that says that the clocks of the sides differ; it is the first one."""
+"""The beginnings of the sentence about different clocks, which comes before all others."""
 _OVERLAP = "overlap_pct"
 
 REGRESSION, IMPROVEMENT = "regression", "improvement"
@@ -106,7 +106,7 @@ def compare(
     gated = [name for gate in gates for name in GATES[gate] if name in sides]
     rows, deciders = [], dict.fromkeys((deciding, *gated))
     for name in deciders:
-        widened, decided, how = _design(name, sides[name], against, runs, earlier)
+        widened, decided, how = _estimate_decider(name, sides[name], against, runs, earlier)
         rows.append(_row(name, widened, decided, True, margin_pct))
         if how:
             notes.append(how)
@@ -184,7 +184,7 @@ def _deciding_metric(sides: Mapping[str, _Sides]) -> str | None:
     return next(iter(complete or names), None)
 
 
-def _design(
+def _estimate_decider(
     name: str, sides: _Sides, against: Sequence[RunData], runs: Sequence[RunData], earlier: Sequence[RunData]
 ) -> tuple[_Sides, Estimate | None, str]:
     """Return the values and the estimate of the metric that decides, and a sentence on what runs count as."""
@@ -192,8 +192,10 @@ def _design(
     if logs is None:
         return sides, None, ""
     a, b = logs
-    had = [(run, x) for run in earlier if (x := {**step_metrics(run), **_of_machine(run.tables)}.get(name))]
-    before = np.log([x for _, x in had])
+    earlier_values = [
+        (run, x) for run in earlier if (x := {**step_metrics(run), **_of_machine(run.tables)}.get(name))
+    ]
+    before = np.log([x for _, x in earlier_values])
     enough = len(before) >= _FEWEST_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
@@ -205,7 +207,7 @@ def _design(
         return sides, estimate, "; ".join([*notes, *_of_order(order(*submitted))])
     time_order = order(*submitted)
     notes = _of_order(time_order)
-    measured = [*(run for run, _ in had), *against, *runs]
+    measured = [*(run for run, _ in earlier_values), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
     if time_order is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
         places = np.argsort(np.argsort(times)).astype(np.float64)
@@ -558,8 +560,8 @@ def extrapolate_drift(
 def _unequal(difference: float, many: tuple[float, float, float], few: tuple[float, int]) -> Estimate:
     """Return the estimate of a difference whose sides have a noise of their own (Welch's t).
 
-    ``many`` has the variance of a value, how much of it the mean has, and its degrees of freedom; ``few`` the
-    variance and the number of values.
+    ``many`` has the variance of a value, the share of it that the mean has (leverage), and its degrees of
+    freedom; ``few`` has the variance and the number of values.
     """
     few_error, freedom = _shrunken_variance(*few, many[0])
     parts = few_error / few[1], many[0] * many[1]
@@ -585,7 +587,7 @@ def paired_estimate(a: Floats, b: Floats, noise: float | None = None) -> Estimat
 
 
 def _shrunken_variance(variance: float, count: int, usual: float) -> tuple[float, float]:
-    """Return the variance of a few values and its degrees of freedom, where one is usual.
+    """Return the variance of a few values, pooled with the usual variance, and its degrees of freedom.
 
     The usual variance counts as one more value, but never makes the variance smaller: the values may vary
     more than usual, and few of them would not show it.
@@ -605,7 +607,7 @@ def drifts(values: Floats) -> bool:
 
 def alike(a: Floats, b: Floats) -> bool:
     """Return whether two samples may be of one distribution: their variances (F test) and means (t test)."""
-    return _variances_alike(a, b) and _may_be_none(independent(a, b))
+    return _variances_alike(a, b) and _is_insignificant(independent(a, b))
 
 
 def continues(before: Floats, places: Floats, values: Floats, value_places: Floats) -> bool:
@@ -614,7 +616,7 @@ def continues(before: Floats, places: Floats, values: Floats, value_places: Floa
     level, estimate = extrapolate_drift(before, places, values, place)
     # The same drift is within the values.
     apart = values - _Line.of([(before, places)]).slope * (value_places - place)
-    return _variances_alike(apart, level) and _may_be_none(estimate)
+    return _variances_alike(apart, level) and _is_insignificant(estimate)
 
 
 def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | None:
@@ -622,7 +624,7 @@ def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | Non
 
     Each of ``blocks`` has values, at least two in all blocks but one, and their places in time, both of shape
     (n,). The result is the level of the last block minus the level of the block before it, at the same place;
-    None if the slope within the blocks may be none, or there are too few values.
+    None if the slope within the blocks is insignificant, or there are too few values.
     """
     if sum(len(values) for values, _ in blocks) - len(blocks) - 1 < _FEWEST_FOR_SLOPE:
         return None
@@ -672,7 +674,7 @@ def _differs(value: float, error: float, freedom: float, level: float) -> bool:
     return bool(2 * stdtr(freedom, -abs(value) / error) < level) if error else value != 0
 
 
-def _may_be_none(estimate: Estimate) -> bool:
+def _is_insignificant(estimate: Estimate) -> bool:
     return not _differs(estimate.difference, estimate.error, estimate.freedom, _UNLIKE)
 
 
@@ -718,7 +720,7 @@ def turns(a: Sequence[datetime | None], b: Sequence[datetime | None]) -> list[tu
         return []
     ordered = sorted(dates)
     # Within a pair, side a comes first.
-    twos = [sorted(ordered[i : i + 2], key=lambda run: run[1]) for i in range(0, len(ordered), 2)]
-    if any((first[1], second[1]) != (0, 1) for first, second in twos):
+    pairs = [sorted(ordered[i : i + 2], key=lambda run: run[1]) for i in range(0, len(ordered), 2)]
+    if any((first[1], second[1]) != (0, 1) for first, second in pairs):
         return []
-    return [(first[2], second[2]) for first, second in twos]
+    return [(first[2], second[2]) for first, second in pairs]

@@ -36,7 +36,8 @@ _MOST_CALLS = 1_000_000
 
 _FEWEST_STEPS = 3
 
-_MAX_ODD_PCT = 1.0
+_MAX_UNEXPLAINED_PCT = 1.0
+"""Maximum share of the steps in starts that no recorded dependency explains, without a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +119,11 @@ def replayable(
     if is_short and computes and not any(len(steps_of(timeline)) for timeline in timelines.values()):
         timelines = {rank: with_capture_as_step(timeline) for rank, timeline in timelines.items()}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
-    if without := _without_steps(fronts, timelines[ranks[0]]):
-        return without
+    if reason := _without_steps(fronts, timelines[ranks[0]]):
+        return reason
     steps = min(map(len, fronts.values()))
-    count = sum(counts) + sum(len(timeline.mpi_calls) for timeline in timelines.values())
-    chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
+    operations = sum(counts) + sum(len(timeline.mpi_calls) for timeline in timelines.values())
+    chosen = _window([front[:steps] for front in fronts.values()], operations, inputs.tables["step_account"])
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
     activities = {
@@ -132,7 +133,7 @@ def replayable(
     begin = {rank: int(activity.work.start[activity.front[0]]) for rank, activity in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
     calls = {rank: item.mpi_calls for rank, item in timelines.items()}
-    spans = {rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items() if len(of)}
+    spans = {rank: (int(c.start.min()), int(c.start.max()) + 1) for rank, c in calls.items() if len(c)}
     mpi = inputs.mpi(spans) if len(spans) == len(calls) else None
     # Calls of MPI are on the clock of most ranks.
     clock = common_clock(inputs.clocks, clock_parts(inputs.aligned, matched if mpi is None else ()), begin)
@@ -203,8 +204,8 @@ def _replayable_mpi(
 
     Only the calls in the steps that are replayed are read; ``timeline`` is that of the first rank.
     """
-    if without := _without_steps(steps, timeline):
-        return without
+    if reason := _without_steps(steps, timeline):
+        return reason
     if not all(item.calls for item in steps.values()):
         return NO_GPU
     numbers = common_steps(steps)
@@ -252,9 +253,10 @@ def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame,
 
 
 def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
-    """Return how unlike all steps are those of each window, by the place of its first step.
+    """Return the distance of each window of steps from all steps, by the place of its first step.
 
-    That is by the shares of the kinds, and by the mean account. It is empty where steps are of one kind.
+    The distance sums the differences of the shares of kinds and of the mean account. It is empty where all
+    steps are of one kind.
     """
     kinds = kinds_of_steps(account) if length < steps else np.empty(0, np.int64)
     if len(kinds) != steps or kinds.max(initial=0) < 2:
@@ -309,7 +311,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool)
         )
     span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
     late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
-    if 100 * graph.odd_ns > _MAX_ODD_PCT * span:
+    if 100 * graph.odd_ns > _MAX_UNEXPLAINED_PCT * span:
         yield NotJudged(
             "late starts",
             f"operations start {late_ms:.2f} ms a step later than "

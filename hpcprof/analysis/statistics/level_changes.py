@@ -27,7 +27,8 @@ MIN_VALUES = 16
 _MIN_SEGMENT, _MIN_SEGMENT_SHARE = 4, 10
 """Minimum length of a segment: in values, and as one part in this many of the series."""
 
-_BIASES = 3
+_BIAS_COUNT = 3
+"""The number of biases of the correlation: of two levels and of the choice of the split."""
 
 
 def lower_bound(
@@ -40,25 +41,26 @@ def lower_bound(
 ) -> Floats:
     """Return a lower bound of the level of each series, which may change once.
 
-    ``series`` are the values, and ``split_by`` those that say where the level changes and how neighbours
-    correlate, both of shape (..., series, n) with n of at least `MIN_VALUES`. ``confidence`` is that of a
-    two-sided interval, for example 0.95. ``assumed`` is the assumed correlation of neighbours, and ``weight``
-    its weight as a number of values (`expected_correlation`). ``errors`` are the standard errors added to the
-    correlation of all series, and to that of a single one. The bounds have shape (..., series).
+    ``series`` are the values. The values of ``split_by`` give the place of the change and the correlation of
+    neighbours. Both have the shape (..., series, n) with n of at least `MIN_VALUES`. ``confidence`` is that
+    of a two-sided interval, for example 0.95. ``assumed`` is the assumed correlation of neighbours, and
+    ``weight`` its weight as a number of values (`expected_correlation`). ``errors`` are the standard errors
+    added to the correlation of all series, and to the correlation of a single series. The bounds have shape
+    (..., series).
     """
     count, n = series.shape[-2:]
     split = _split_at_change(split_by)
-    _, apart = _around_levels(split_by, split)
-    square = np.sum(apart * apart, axis=-1)
+    _, residuals = _around_levels(split_by, split)
+    square = np.sum(residuals * residuals, axis=-1)
     inside = np.arange(1, n) != split[..., None]
-    products = np.sum(apart[..., 1:] * apart[..., :-1] * inside, axis=-1)
+    products = np.sum(residuals[..., 1:] * residuals[..., :-1] * inside, axis=-1)
     measured = np.divide(products, square, out=np.zeros_like(square), where=square > 0)
-    measured = (n * measured + _BIASES) / (n - 3 * _BIASES)
+    measured = (n * measured + _BIAS_COUNT) / (n - 3 * _BIAS_COUNT)
     mean = measured.mean(axis=-1, keepdims=True)
     usual = expected_correlation(mean, count / 2, n, weight, assumed, errors[0])
     correlation = np.maximum(usual, expected_correlation(measured, 1, n, weight, usual, errors[1]))
-    levels, apart = _around_levels(series, split)
-    variance = np.sum(apart * apart, axis=-1) / (n - 2)
+    levels, residuals = _around_levels(series, split)
+    variance = np.sum(residuals * residuals, axis=-1) / (n - 2)
     quantile = student_quantile(correlated_freedom(n - 2, correlation), (1 + confidence) / 2)
     lengths = np.stack([split, n - split])
     error = np.sqrt(variance * variance_of_mean(lengths, correlation) / lengths)

@@ -61,8 +61,8 @@ def tightest(start: Ints, end: Ints) -> Ints:
         # Each block's values are smaller than those of the blocks before it, so its minimum starts afresh.
         base = (block[-1] - block) * (n + 1)
         running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
-        asking = items[~left]
-        best[asking] = np.minimum(best[asking], running[~left])
+        right = items[~left]
+        best[right] = np.minimum(best[right], running[~left])
         items = _move_halves(items, block, left, half)
         half //= 2
     parent = np.empty(n, np.int64)
@@ -83,7 +83,7 @@ def _move_halves(items: Ints, block: Ints, left: Mask, half: int) -> Ints:
 
 
 def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
-    """Make the second of equal intervals the parent of the first; the others already have the first."""
+    """Make the second of equal intervals the parent of the first, which is the parent of the others."""
     is_twin = (start[order[1:]] == start[order[:-1]]) & (end[order[1:]] == end[order[:-1]])
     first = is_twin & ~np.concatenate((np.zeros(min(len(is_twin), 1), bool), is_twin[:-1]))
     parent[order[:-1][first]] = order[1:][first]

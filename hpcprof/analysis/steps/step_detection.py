@@ -82,8 +82,8 @@ ITERATION = "iteration"
 
 _XLA = "XLA"
 _MIN_INSIDE_SHARE, _MIN_EXECUTIONS = 0.9, 1.5
-"""Minimum share of the executions of a program that lie among those of another, for a part of its step, and
-their minimum number for each of the other's: some of these may belong to a warm-up."""
+"""A program of XLA is a part of another program's step if at least this share of its executions lie among the
+other's, and it runs at least this many times for each of them: some may belong to a warm-up."""
 
 _MAX_UNEQUAL = 1.25
 """Maximum ratio of the numbers of steps of two ranks that each repeat a sequence of their own."""
@@ -177,17 +177,17 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
                 if step.source == source:
                     by_name.setdefault(step.name, []).append(step)
         if source == AUTOMATIC:
-            by_name = {name: ones for name, ones in by_name.items() if len(ones) == len(candidates)}
+            by_name = {name: steps for name, steps in by_name.items() if len(steps) == len(candidates)}
         if source == LAUNCHES and sum(map(len, by_name.values())) < len(candidates):
             by_name = {}
         if source == MPI:
-            # Workers of a master serve by their own sequences, which are no steps of the whole.
+            # Each worker of a master repeats its own sequence of calls; that is no step of the program.
             numbers = sorted(step.instances for step in by_name.get(OWN_SEQUENCE, ()))
             if numbers and (len(numbers) < len(candidates) or numbers[-1] > _MAX_UNEQUAL * numbers[0]):
                 del by_name[OWN_SEQUENCE]
         if source == MPI and by_name:
             # A rank without messages between two collectives cannot tell them apart.
-            most = [name for name, ones in by_name.items() if 2 * len(ones) > len(candidates)]
+            most = [name for name, steps in by_name.items() if 2 * len(steps) > len(candidates)]
             # Steps that are fewer are longer.
             counts = {name: [step.instances for step in by_name[name]] for name in most or by_name}
             return min(counts, key=lambda name: (np.mean(counts[name]), -len(counts[name])))
@@ -196,9 +196,9 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
     return ""
 
 
-def _preference(ones: list[StepCandidate]) -> tuple[int, float, int]:
+def _preference(steps: list[StepCandidate]) -> tuple[int, float, int]:
     """Order the ranges of one source; of two that cover the same time, the outer one has fewer instances."""
-    return len(ones), min(step.coverage_pct for step in ones), -sum(step.instances for step in ones)
+    return len(steps), min(step.coverage_pct for step in steps), -sum(step.instances for step in steps)
 
 
 @computed_once
@@ -292,7 +292,7 @@ def _outer_programs(timeline: Timeline, candidates: list[StepCandidate]) -> list
     starts = {name: timeline.ranges.start[marking_rows(timeline, name)] for name in programs}
     inner = set()
     for name, start in starts.items():
-        for outer in (begins for begins in starts.values() if len(start) >= _MIN_EXECUTIONS * len(begins)):
+        for outer in (other for other in starts.values() if len(start) >= _MIN_EXECUTIONS * len(other)):
             end = outer[-1] + np.median(np.diff(outer))
             if np.mean((start >= outer[0]) & (start < end)) >= _MIN_INSIDE_SHARE:
                 inner.add(name)
@@ -309,7 +309,7 @@ def _mostly_inside(ranges: Ranges, rows: Ints, outer: Ints) -> bool:
 
 
 def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[StepCandidate]:
-    """Judge ranges as steps; the source of one that occurs too rarely, or unevenly, is empty."""
+    """Judge ranges as steps; a range that occurs too rarely or too unevenly has an empty source."""
     rows = [marking_rows(timeline, name) for name in names]
     if not rows:
         return []
@@ -332,7 +332,7 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
             source = REPEATS
         lengths = (ranges.end - ranges.start, end[part] - start[part])
         # A few instances that take nearly all the time are no usual step.
-        uneven = (len(each) * np.median(each) <= _MIN_USUAL_SHARE * each.sum() for each in lengths)
+        uneven = (len(times) * np.median(times) <= _MIN_USUAL_SHARE * times.sum() for times in lengths)
         if source in (AUTOMATIC, REPEATS) and all(uneven):
             source = ""
         candidates.append(StepCandidate(name, source, len(row), covered))

@@ -84,10 +84,10 @@ def baseline_runs(name: str, store: Store, runs_dir: Path) -> list[Run]:
         If there is none of that name, or one of its runs is gone.
     """
     find_baseline(name, store)
-    return [_run(row, store, runs_dir) for row in store.baselines() if row.name == name]
+    return [_run_of_row(row, store, runs_dir) for row in store.baselines() if row.name == name]
 
 
-def _run(row: BaselineRow, store: Store, runs_dir: Path) -> Run:
+def _run_of_row(row: BaselineRow, store: Store, runs_dir: Path) -> Run:
     try:
         return find_known_run(row.run_id, runs_dir, store)
     except UsageError:

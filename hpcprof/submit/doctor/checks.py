@@ -23,7 +23,8 @@ _GIB = 2**30
 SOCKET_PATH = 107
 # The wrapper makes a folder of this form for each rank; profilers make folders of their own in it.
 _SCRATCH = "/hpcprof.XXXXXX/"
-_PROFILERS_OWN = 50
+_MIN_PROFILER_BYTES = 50
+"""Minimum length that a path must leave for a profiler's own folders."""
 
 
 def counters(machine: Inspected) -> CheckResult:
@@ -75,7 +76,7 @@ def tmpdir(machine: Inspected) -> CheckResult:
     """Check that TMPDIR is short, writable and has space."""
     path = os.path.expandvars(machine.site.tmpdir) or machine.environment.get("TMPDIR") or "/tmp"
     spare = SOCKET_PATH - len(path.encode()) - len(_SCRATCH)
-    if spare < _PROFILERS_OWN:
+    if spare < _MIN_PROFILER_BYTES:
         judge = broken if spare < 0 else warning
         return judge(
             f"{path} is too long: the path of a profiler's socket in it has at most {SOCKET_PATH} bytes.",

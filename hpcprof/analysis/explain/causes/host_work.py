@@ -12,12 +12,12 @@ from hpcprof.analysis.explain.cause import Candidate, CauseDeclaration, Figures,
 from hpcprof.analysis.explain.causes.blocking_copy import copies_in
 from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
 
-_MOSTLY = 0.75
-"""Minimum share of copies in the time of pauses and copies for a cause that is named by the copies."""
+_MIN_COPY_SHARE = 0.75
+"""Minimum share of copies in the time of pauses and copies, for the cause and remedy of copies."""
 
 
 def candidates(scene: Scene) -> Iterator[Candidate]:
-    """Yield the long pauses and calls of each place, and those together with its copies."""
+    """Yield the long pauses and calls of each place, also joined with the copies of the place."""
     for place in scene.places:
         pauses, copies = pauses_in(scene, place), copies_in(scene, place)
         together = min(pauses.own_ns, copies.own_ns) >= scene.least
@@ -42,10 +42,10 @@ def pauses_in(scene: Scene, place: str) -> Candidate:
 def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Candidate:
     """Return pauses and copies as one cause, such as a range that copies from the GPU and writes a file.
 
-    It is that of the copies only if these take most of the time: their remedy leaves the pauses.
+    Copies name the cause only if they take most of the time, because their remedy leaves the pauses.
     """
     only = pauses.only if pauses.only == copies.only else NONE
-    larger = copies if copies.own_ns > _MOSTLY * (copies.own_ns + pauses.own_ns) else pauses
+    larger = copies if copies.own_ns > _MIN_COPY_SHARE * (copies.own_ns + pauses.own_ns) else pauses
     return replace(
         larger,
         cause=HOST_WORK if larger is pauses and only == NONE else larger.cause,
