@@ -14,6 +14,8 @@ _NAMESPACE = re.compile(r"(?:\b\w+|<unnamed>|\(anonymous namespace\))::")
 # A cast in front of a number: (int)4, (bool)1, (cudnnDataType_t)0.
 _CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
 _VOID = re.compile(r"\bvoid (?=[\w\[])")
+# A range of PyTorch that names its object: enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__.
+_RANGE_OF_OBJECT = re.compile(r"\w+\(\w+\)#")
 # Shorter texts are not cut any further.
 _SHORTEST = 6
 
@@ -32,6 +34,8 @@ def short_name(name: str) -> str:
     ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f<4, Add<float>>``.
     """
     text = _VOID.sub("", without_namespaces(name))
+    if _RANGE_OF_OBJECT.match(text):
+        return text
     depth = 0
     for place, character in enumerate(text):
         if character == "(" and depth == 0:

@@ -211,7 +211,11 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
     if not _share_ranks(by_kind.values()):
         recordings = _recordings(sorted(files))
         if len(recordings) > 1:
-            return [_run_of_named(folder, (*group,), str(at)) for at, group in enumerate(recordings, 1)]
+            stems = {group[0].name.partition(".")[0] for group in recordings if len(group) == 1}
+            words = ["" if len(stems) == len(recordings) else str(at) for at in range(1, len(recordings) + 1)]
+            return [
+                _run_of_named(folder, (*group,), word) for word, group in zip(words, recordings, strict=True)
+            ]
         if _tell_no_rank(files):
             return [_run_of_named(folder, (file,)) for file in sorted(files)]
         alone = tuple(sorted(files)) if len(files) > len(native) else None

@@ -42,6 +42,11 @@ def test_a_short_name_leaves_out_what_tells_nothing(name: str, expected: str) ->
     assert short_name(name) == expected
 
 
+def test_a_range_of_an_object_is_no_signature_of_a_kernel() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert short_name(name) == name
+
+
 def test_names_that_begin_alike_are_told_apart() -> None:
     pows = [VECTORIZED.format(POW.format(i)) for i in (1, 2)]
     products = [SGEMM.format(layout) for layout in ("nn", "nt")]

@@ -32,6 +32,14 @@ def test_recordings_of_the_same_processes_are_runs_in_the_order_of_time(tmp_path
     assert [run.id for run in runs_in(tmp_path)] == [run.id for run in runs]
 
 
+def test_recordings_of_one_file_each_are_named_by_their_files(tmp_path: Path) -> None:
+    for name in ("warm.json", "measured.json"):
+        trace(tmp_path, name, None)
+    (alone,) = runs_of_files([tmp_path / "warm.json"])
+    assert alone.id.startswith(f"{tmp_path.name}-warm-")
+    assert alone.id in {run.id for run in runs_in(tmp_path)}
+
+
 def test_ranks_whose_names_are_only_moments_are_one_run(tmp_path: Path) -> None:
     trace(tmp_path, "1700000000.123.trace.json", 0)
     trace(tmp_path, "1700000001.456.trace.json", 1)
