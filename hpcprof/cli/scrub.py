@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
-from hpcprof.cli.options import EXISTING_FILE, FOLDER
+from hpcprof.cli.options import FOLDER
+from hpcprof.common.errors import HpcprofError
 
 
 @command_with_examples(
@@ -18,19 +20,20 @@ from hpcprof.cli.options import EXISTING_FILE, FOLDER
     required=True,
     help="Folder for the copies; no file in it is replaced.",
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=EXISTING_FILE)
-def command(output: Path, files: tuple[Path, ...]) -> None:
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", shell_complete=complete_files)
+def command(output: Path, files: tuple[str, ...]) -> None:
     """Copy profiles with private data removed.
 
     FILE is an SQLite export of Nsight Systems, a PyTorch trace, a table of Nsight Compute, or a file from
-    stall/ or telemetry/ of a run. The copies contain no host, user or path, and of the environment only
-    ranks, NCCL's settings and the like.
-    Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
-    them replaced by numbers.
+    stall/ or telemetry/ of a run. A run id, a name that means one run, a path, or last means all profiles of
+    the run. The copies contain no host, user or path, and of the environment only ranks, NCCL's settings and
+    the like. Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with
+    paths in them replaced by numbers.
     """
     from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 
-    result = scrub_files(files, output, lambda path: echo(f"reading {path}", err=True))
+    paths = [path for word in files for path in _files_of(word)]
+    result = scrub_files(paths, output, lambda path: echo(f"reading {path}", err=True))
     for path, left_out in result.written:
         echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
     for sentence in result.warnings:
@@ -38,3 +41,16 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     if result.written:
         echo(f"hpcprof: {REMAINS}", err=True)
     exit_naming(result.skipped)
+
+
+def _files_of(word: str) -> list[Path]:
+    """Return a file, or the profiles of a run."""
+    if Path(word).is_file():
+        return [Path(word)]
+    from hpcprof.results.collect.run_profiles import profiles_of
+    from hpcprof.runs.directory import find_runs, runs_directory
+
+    profiles = [path for run in find_runs(word, runs_directory()) for path in profiles_of(run)]
+    if not profiles:
+        raise HpcprofError(f"{word} has no profiles to scrub.")
+    return profiles
