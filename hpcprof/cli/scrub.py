@@ -24,11 +24,14 @@ from hpcprof.common.errors import HpcprofError
 def command(output: Path, files: tuple[str, ...]) -> None:
     """Copy profiles with private data removed.
 
-    FILE is an SQLite export of Nsight Systems, a PyTorch trace, a table of Nsight Compute, or a file from
-    stall/ or telemetry/ of a run. A run id, a name that means one run, a path, or last means all profiles of
-    the run. The copies contain no host, user or path, and of the environment only ranks, NCCL's settings and
-    the like. Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with
-    paths in them replaced by numbers.
+    FILE is a *.sqlite of Nsight Systems, a *.json[.gz] of PyTorch, a *.db or *_results.json[.gz] of
+    rocprofv3, a chrome_trace.json or *.unitrace.json of unitrace, a *.csv[.gz] of Nsight Compute, a *.pickle
+    of PyTorch's memory, or a file from stall/ or telemetry/ of a run. A run id, a name that means one run, a
+    path, or last means all profiles of the run.
+
+    The copies contain no host, user or path, and of the environment only ranks, NCCL's settings and the like.
+    Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
+    them replaced by numbers.
     """
     from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 

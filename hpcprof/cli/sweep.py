@@ -1,7 +1,7 @@
 """``hpcprof sweep``."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import click
@@ -20,7 +20,7 @@ from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.workloads.sweep import parse_parameters, points, program_at
+from hpcprof.workloads.sweep import label, parse_parameters, points, program_at
 
 
 @command_with_examples(
@@ -100,22 +100,18 @@ def command(
     try:
         for run, point in zip(submitted, combinations, strict=True):
             runs.append(run)
-            show_submitted(run, f"  {_settings(point)}")
+            show_submitted(run, f"  {label(point)}")
     except BaseException as error:
         # The scheduler may have taken a job whose submission was interrupted.
         unsure = isinstance(error, Unreachable) or not isinstance(error, HpcprofError)
         if runs and (left := combinations[len(runs) + unsure :]):
-            echo(f"not submitted: {'; '.join(map(_settings, left))}", err=True)
+            echo(f"not submitted: {'; '.join(map(label, left))}", err=True)
         raise
     if (sweep := sweep_of(run.id)) is not None:
         kind = "job array" if as_array else "sweep"
         echo(f"the runs are one {kind}: hpcprof status {typed_name(run.path.with_name(sweep))}")
     if wait:
         _wait_for(runs)
-
-
-def _settings(point: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in point.items())
 
 
 def _wait_for(runs: Sequence[Run]) -> None:

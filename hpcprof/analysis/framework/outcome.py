@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.declaration import load
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Timeline
 
@@ -107,19 +107,13 @@ def none_in(timeline: Timeline, events: str) -> Outcome:
     return no_rows(f"no {events} in {timeline.origin.path.name}")
 
 
-def import_by_name(function: str) -> Any:
-    """Return a function by ``module:name``."""
-    module, _, name = function.partition(":")
-    return getattr(import_module(module), name)
-
-
 def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> Outcome:
     """Run an analysis of one rank and add the column ``rank``.
 
     There are no rows if the analysis reads another kind of profile.
     """
     if analysis.reads is content_of(profile.origin.kind):
-        outcome: Outcome = import_by_name(analysis.function)(profile)
+        outcome: Outcome = load(analysis.function)(profile)
     else:
         file = profile.origin.path.name
         outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}, and {file} is not one")
@@ -135,7 +129,7 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
     rows = {name: table.rows for name, table in needed.items()}
     outcome: Outcome
     if analysis.function:
-        outcome = import_by_name(analysis.function)(*([parts] if analysis.map else []), rows)
+        outcome = load(analysis.function)(*([parts] if analysis.map else []), rows)
     else:
         outcome = next((part[analysis.name] for part in parts if part), no_rows(analysis.absent))
     reasons = dict.fromkeys([*(table.reason for table in needed.values()), outcome.reason])
@@ -144,7 +138,7 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
 
 def analyze_across(analysis: Analysis, *sides: Sequence[RunData]) -> Outcome:
     """Run an analysis over any number of runs, or one that compares runs with those of a second side."""
-    return in_declared_columns(import_by_name(analysis.function)(*sides), analysis)
+    return in_declared_columns(load(analysis.function)(*sides), analysis)
 
 
 def in_declared_columns(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:

@@ -22,7 +22,7 @@ from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Policy, Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_run, import_by_name
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
@@ -32,6 +32,7 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.readers.communicators import is_of_one_process
+from hpcprof.profiles.readers.declaration import load
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
@@ -179,7 +180,7 @@ def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str
 
     Raises StoreError if the rows of a rank are gone.
     """
-    maps = {ANALYSES[name].map: import_by_name(ANALYSES[name].map) for name in names}
+    maps = {ANALYSES[name].map: load(ANALYSES[name].map) for name in names}
     values: dict[str, list[Any]] = {name: [] for name in maps}
     for task in _match_tasks(survey_ranks(store.rank_events(run_id)), Path()):
         matched = _communication(task)
@@ -321,7 +322,7 @@ def _mapped_over_mpi(
     found_by: dict[str, list[Any]] = {}
     for name in _maps(Part.MPI):
         regions = (kept_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
-        found_by[name] = [import_by_name(name)(lists, regions, matched.clocks.aligned, nodes)]
+        found_by[name] = [load(name)(lists, regions, matched.clocks.aligned, nodes)]
     return found_by
 
 
@@ -382,7 +383,7 @@ def mapped_beside_profiles(
 
         sampled = replace(sampled or RunTelemetry([]), profiled=profiled, profiled_loss=profiled_loss)
     return {
-        name: [] if samples is None else [import_by_name(name)(samples)]
+        name: [] if samples is None else [load(name)(samples)]
         for part, samples in ((Part.NODES, sampled), (Part.MEMORY, memory), (Part.LOGS, logs))
         for name in _maps(part)
     }
@@ -452,7 +453,7 @@ def _match(task: MatchTask) -> _Matched:
     if not matched.ranks:
         return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(matched))
-    values = {name: import_by_name(name)(matched) for name in _maps(Part.COMMUNICATORS)}
+    values = {name: load(name)(matched) for name in _maps(Part.COMMUNICATORS)}
     for name in {analysis.map for analysis in _OVER_RANKS if analysis.policy is Policy.LAZY}:
         if _has_many_rows([values[name]]):
             values[name] = replace(values[name], rows={})
@@ -476,7 +477,7 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     values = {}
     for name, needs in _maps(Part.RANKS).items():
         tables = {need: kept_rows(task.events, need) for need in needs}
-        values[name] = import_by_name(name)(tables, waits, task.clocks)
+        values[name] = load(name)(tables, waits, task.clocks)
     return values
 
 
