@@ -140,6 +140,4 @@ def _show_runs(history: "History") -> None:
     columns = table(history)
     if not any(columns["change"]):
         del columns["change"]
-    left_out = show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")
-    if left_out:
-        echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+    show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")

@@ -86,6 +86,4 @@ def _show(rows: Sequence[ListedRun]) -> None:
         **({"reason": [row.reason for row in rows]} if any(row.reason for row in rows) else {}),
     }
     texts = {name: [visible(str(value or "–")) for value in values] for name, values in columns.items()}
-    left_out = show_what_fits(texts, [name for name in _BY_IMPORTANCE if name in texts], shortened="command")
-    if left_out:
-        echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+    show_what_fits(texts, [name for name in _BY_IMPORTANCE if name in texts], shortened="command")

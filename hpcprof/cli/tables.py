@@ -45,8 +45,8 @@ def show(rows: Iterable[Sequence[str]], headings: Sequence[str]) -> None:
     console().print(table)
 
 
-def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], shortened: str) -> list[str]:
-    """Print columns by heading as far as the terminal is wide enough, and return the headings left out.
+def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], shortened: str) -> None:
+    """Print columns by heading as far as the terminal is wide enough; say on standard error what is left out.
 
     Output that is not a terminal gets all columns. ``order`` has the headings, the most important first; the
     column ``shortened`` is cut to the width that the others leave, and everywhere to `_MAX_SHORTENED_WIDTH`.
@@ -75,7 +75,8 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     for row in zip(*(columns[name] for name in columns if name in visible_names), strict=True):
         table.add_row(*row)
     console(None if wide else whole).print(table)
-    return [name for name in order if name not in visible_names]
+    if left_out := [name for name in order if name not in visible_names]:
+        echo(f"not shown in this width: {', '.join(left_out)}", err=True)
 
 
 def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -21,27 +21,18 @@ _LAUNCHES = 100
 
 @dataclass(frozen=True)
 class KernelMetricsStudy:
-    """A complete study of kernel metrics.
-
-    Attributes
-    ----------
-    timed_run : Run
-        The run under Nsight Systems.
-    counted_run : Run
-        The run under Nsight Compute.
-    rank : int
-        The rank whose kernels were measured.
-    profiler_options : mapping of str to str
-        The options of Nsight Compute that were used.
-    tables : mapping of str to AnalysisTable
-        The analyses ``ncu_kernels`` of the second run, and ``roofline`` with the times of the first.
-    """
+    """A complete study of kernel metrics."""
 
     timed_run: Run
+    """The run under Nsight Systems."""
     counted_run: Run
+    """The run under Nsight Compute."""
     rank: int
+    """The rank whose kernels were measured."""
     profiler_options: Mapping[str, str]
+    """The options of Nsight Compute that were used."""
     tables: Mapping[str, AnalysisTable]
+    """The analyses ``ncu_kernels`` of the second run, and ``roofline`` with the times of the first."""
 
 
 def run_kernel_metrics(

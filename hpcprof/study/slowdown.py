@@ -34,21 +34,14 @@ class Alone(Enum):
 
 @dataclass(frozen=True)
 class SlowdownStudy:
-    """A complete study of slowdown.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder of the study; `resume_slowdown` accepts it.
-    tables : SlowdownTables
-        The results of all runs.
-    comparisons : list of PointComparison
-        The two arms against each other, one comparison per point of the sweep.
-    """
+    """A complete study of slowdown."""
 
     folder: Path
+    """The folder of the study; `resume_slowdown` accepts it."""
     tables: SlowdownTables
+    """The results of all runs."""
     comparisons: list[PointComparison]
+    """The two arms against each other, one comparison per point of the sweep."""
 
 
 def run_slowdown(

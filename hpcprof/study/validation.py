@@ -31,18 +31,12 @@ _PROFILERS = ("nsys", "torch")
 
 @dataclass(frozen=True)
 class ValidationStudy:
-    """A complete study.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder of the study; `resume_validation` accepts it.
-    found : list of Validation
-        The faults in the order in which they were given.
-    """
+    """A complete study."""
 
     folder: Path
+    """The folder of the study; `resume_validation` accepts it."""
     found: list[Validation]
+    """The faults in the order in which they were given."""
 
 
 def run_validation(

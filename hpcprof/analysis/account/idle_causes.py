@@ -214,21 +214,17 @@ def _cause_names(cause: Ints) -> NDArray[np.object_]:
 class _Kinds:
     """Numbers for the combinations of a cause, a range and a call, by their texts.
 
-    Attributes
-    ----------
-    ranges, calls : ndarray of object
-        The texts, ascending.
-    range_of, call_of : ndarray of int64, shape (names + 1,)
-        The index of the text for each id of a name; the last is that of `NO_NAME`.
-    held_by : ndarray of int64, shape (names + 1,)
-        The `IdleCause` of the time after a call of each name if the GPU becomes idle in it.
+    ``ranges`` and ``calls`` are the texts, ascending. The other fields have the shape (names + 1,).
     """
 
     ranges: NDArray[np.object_]
     range_of: Ints
+    """The index of the range's text for each id of a name; the last is that of `NO_NAME`."""
     calls: NDArray[np.object_]
     call_of: Ints
+    """The index of the call's text, likewise."""
     held_by: Ints
+    """The `IdleCause` of the time after a call of each name if the GPU becomes idle in it."""
 
     def number(self, cause: Ints, range_: Ints, call: Ints) -> Ints:
         """Return the number of each cause, with the ids of the names of its range and its call."""

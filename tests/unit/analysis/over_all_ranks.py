@@ -15,13 +15,14 @@ from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.declaration import Analysis, Part
-from hpcprof.analysis.framework.outcome import Outcome, analyze_run, import_by_name
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.tables import RunMemory
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.telemetry.darshan import RunLogs
 from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.readers.declaration import load
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.mpi.programs import run_lists
 
@@ -38,27 +39,27 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     if not analysis.map:
         return analyze_run(analysis, results)
     if analysis.map_over is Part.NODES:
-        return analyze_run(analysis, results, [import_by_name(analysis.map)(sampled())])
+        return analyze_run(analysis, results, [load(analysis.map)(sampled())])
     if analysis.map_over is Part.MEMORY:
-        return analyze_run(analysis, results, [import_by_name(analysis.map)(RunMemory({}, []))])
+        return analyze_run(analysis, results, [load(analysis.map)(RunMemory({}, []))])
     if analysis.map_over is Part.LOGS:
-        return analyze_run(analysis, results, [import_by_name(analysis.map)(RunLogs([]))])
+        return analyze_run(analysis, results, [load(analysis.map)(RunLogs([]))])
     if analysis.map_over is Part.MPI:
         whole = {need: results[need].rows for need in analysis.map_needs}
         lists = run_lists(whole)
         joined = connect(aligned_by_mpi(lists)) if lists.ranks else []
         clocks = joined[0].clocks if joined else {}
-        part = import_by_name(analysis.map)(lists, whole["mpi_regions"], clocks, {})
+        part = load(analysis.map)(lists, whole["mpi_regions"], clocks, {})
         return analyze_run(analysis, results, [part])
     rows = results["rank_collectives"].rows
     found = matched(rows)
     if analysis.map_over is Part.COMMUNICATORS:
-        return analyze_run(analysis, results, [import_by_name(analysis.map)(found)] if len(rows) else [])
+        return analyze_run(analysis, results, [load(analysis.map)(found)] if len(rows) else [])
     matches = matches_among(found)
     waits = ((rank, rank_waits(matches.take(matches.rank == rank))) for rank in found.ranks)
     tables = {need: results[need].rows for need in analysis.map_needs}
     clocks = next((one.clocks for one in connect(found.aligned)), {})
-    part = import_by_name(analysis.map)(tables, {rank: one for rank, one in waits if one}, clocks)
+    part = load(analysis.map)(tables, {rank: one for rank, one in waits if one}, clocks)
     return analyze_run(analysis, results, [part])
 
 

@@ -89,5 +89,9 @@ def test_a_long_command_does_not_widen_a_table_that_is_no_terminal(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     columns = {"run": ["train-1234abcd", "b"], "command": ["./solver " * 1000, "true"], "state": ["-", "-"]}
-    assert show_what_fits(columns, ["run", "state", "command"], shortened="command") == []
-    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [14 + 2 + 200 + 2 + 5] * 3
+    show_what_fits(columns, ["run", "state", "command"], shortened="command")
+    out, err = capsys.readouterr()
+    assert ([len(line) for line in out.splitlines()], err) == ([14 + 2 + 200 + 2 + 5] * 3, "")
+    monkeypatch.setenv("COLUMNS", "24")
+    show_what_fits(columns, ["run", "state", "command"], shortened="command")
+    assert capsys.readouterr().err == "not shown in this width: command\n"
