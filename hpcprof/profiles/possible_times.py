@@ -98,13 +98,7 @@ _MAX_USUAL_RATIO = 1.5
 
 
 def with_possible_times(timeline: Timeline) -> Timeline:
-    """Return a timeline without impossible times; the same one if it has none.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        Times in ns, as a reader built it.
-    """
+    """Return a timeline, as a reader built it, without impossible times; the same one if it has none."""
     for mend in (_with_stamps, _on_threads, _on_one_clock, _in_order, _within_capture, _with_open_ranges):
         timeline = mend(timeline)
     return timeline

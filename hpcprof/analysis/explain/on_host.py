@@ -102,7 +102,10 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
     if len(account.ranks) < 2:
         return
     for position, rank in enumerate(account.ranks):
-        later_work, idle = (_later_excess(times, position) for times in (account.own, account.idle))
+        later_work, idle = (
+            times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
+            for times in (account.own, account.idle)
+        )
         excess = float(np.median(later_work))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
@@ -122,10 +125,6 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         ]
         sure = [finding for finding in findings if (finding.saving_low_ns or 0) >= _LEAST_SHARE * wall]
         yield (sure or findings)[0]
-
-
-def _later_excess(times: Floats, position: int) -> Floats:
-    return times[:, position] - np.median(np.delete(times, position, axis=1), axis=1)
 
 
 def _range_of_lateness(

@@ -32,21 +32,8 @@ _ComputedT = TypeVar("_ComputedT")
 class Scene:
     """The data in which candidates of causes are looked for.
 
-    Attributes
-    ----------
-    replay : Replay
-    graph : RunGraph
-    removals : Removals
-    mpi : MpiRemovals or None
-        None unless all ranks call MPI.
-    gpus : mapping of int to sequence of Gpu
-        By rank.
-    timelines : mapping of int to Timeline
-        By rank.
-    ranks : tuple of int
-        The positions of all ranks in the graph.
-    least : float
-        The least time per step that a candidate takes by itself, in ns.
+    ``gpus`` and ``timelines`` are by rank, and ``ranks`` are the positions of all ranks in the graph. ``mpi``
+    is None unless all ranks call MPI. ``least`` is the minimum time per step of a candidate by itself, in ns.
     """
 
     def __init__(

@@ -99,19 +99,12 @@ def quotient(part: NDArray[Any], whole: NDArray[Any], otherwise: float = 0.0) ->
 
 
 def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
-    """Sort values by group, then by value.
+    """Return the groups that occur, ascending, the values sorted by group and value, and the groups' ends.
 
-    Both are packed into one integer where they fit. Sorting it instead of two columns takes 0.17 s instead of
-    0.48 s for all analyses of a rank with 1.3 million API calls, of some 2 s for its collect.
+    The end of a group is the index after its last value.
 
-    Returns
-    -------
-    groups : ndarray of int64
-        The groups that occur, ascending.
-    values : ndarray of int64
-        The sorted values.
-    ends : ndarray of int64
-        The index after the last value of each group.
+    A group and its value are packed into one integer where they fit. Sorting it instead of two columns takes
+    0.17 s, not 0.48 s, for all analyses of a rank with 1.3 million API calls; its collect takes some 2 s.
     """
     least, groups = extent(group)
     low, span = extent(value)

@@ -12,16 +12,8 @@ _START, _END = "ncclGroupStart", "ncclGroupEnd"
 def launching_calls(texts: Sequence[str], name: Ints, thread: Ints) -> Ints:
     """Return the row of the call that launches the work of each call, shape (n,).
 
-    That is the call itself or, for a call in a group, the one that ends the outermost group.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        The names of the functions.
-    name : ndarray of int64, shape (n,)
-        The index of each call's name in ``texts``.
-    thread : ndarray of int64, shape (n,)
-        The calls are sorted by thread and start.
+    That is the call itself or, for a call in a group, the one that ends the outermost group. The calls are
+    sorted by ``thread`` and start; ``name``, shape (n,), is the index of each call's name in ``texts``.
     """
     kinds = [(text == _START) - (text == _END) for text in texts]
     kind = np.array(kinds, np.int64)[name]

@@ -95,7 +95,8 @@ def _kernels(rows: Sequence[Row]) -> Chart:
         {
             "label": short_names[name],
             "parts": [[classes[name], totals[name]]],
-            "detail": f"{_family(name, classes[name])}, {counted(instances[name], 'instance')}",
+            "detail": f"{family(name) if classes[name] == 'compute' else classes[name]}, "
+            f"{counted(instances[name], 'instance')}",
             "full": name[:_LONGEST_NAME],
         }
         for name in names
@@ -103,10 +104,6 @@ def _kernels(rows: Sequence[Row]) -> Chart:
     title = f"Kernels: {short_names[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time"
     note = f"{all_kernels if len(names) == len(totals) else most}, summed over {_ranks(rows)}."
     return bars("kernels", title, note, drawn)
-
-
-def _family(name: str, kind: str) -> str:
-    return family(name) if kind == "compute" else kind
 
 
 def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:

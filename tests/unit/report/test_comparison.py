@@ -70,7 +70,7 @@ def test_a_comparison_in_a_prompt_is_one_line_with_its_runs_and_conclusion() -> 
 
 @pytest.mark.parametrize(("low", "judged"), [(None, False), (1.02, True)])
 def test_a_comparison_is_judged_only_with_an_interval(low: float | None, judged: bool) -> None:
-    columns = {"metric": ["step_p50_ns"], "verdict": ["only in a"], "ci_low": [low]}
+    columns: dict[str, list[Any]] = {"metric": ["step_p50_ns"], "verdict": ["only in a"], "ci_low": [low]}
     assert replace(compared(), table=AnalysisTable(columns, {})).is_judged is judged
 
 

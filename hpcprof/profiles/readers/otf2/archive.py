@@ -220,18 +220,10 @@ def _keep_definitions(table: dict[int, Any]) -> Callable[..., int]:
 class Archive:
     """An open archive with its definitions resolved.
 
-    Attributes
-    ----------
-    creator : str
-        The program that wrote it; empty if unknown.
-    locations : list of Location
-        The threads and the streams of GPUs.
-    world : list of int
-        The location of each rank of MPI, or of another library of messages; empty without one.
-    has_resolution : bool
-        False if its clock has no resolution, so that a tick counts as 1 ns.
-    of_eztrace : bool
-        True if EZTrace wrote it, which does not name itself.
+    ``creator`` is the program that wrote it, empty if unknown; ``of_eztrace`` is true for EZTrace, which does
+    not name itself. ``locations`` are the threads and the streams of GPUs. ``world`` has the location of each
+    rank of MPI, or of another library of messages; it is empty without one. Without ``has_resolution``, a
+    tick of the clock counts as 1 ns.
     """
 
     def __init__(self, path: Path, handle: Handle) -> None:
