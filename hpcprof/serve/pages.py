@@ -233,7 +233,7 @@ def run_page(request: Request) -> Response:
             return RedirectResponse(f"{address}/live", 307)
         return context.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
-    timeline = {"address": f"/api{address}/timeline"} if contents.profiles else None
+    timeline = {"address": f"/api{address}/timeline"} if contents.profiles and contents.explaining else None
     page = html_report(
         contents,
         template="serve/report.html.j2",

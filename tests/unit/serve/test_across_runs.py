@@ -43,6 +43,18 @@ def client(runs: Path) -> Iterator[TestClient]:
         yield found
 
 
+def test_a_run_without_profiles_asks_for_no_timeline_and_its_failure_is_in_the_list(tmp_path: Path) -> None:
+    run = timed(tmp_path, 1, 1_000_000)
+    (run.path / "state").mkdir(exist_ok=True)
+    for name, text in (("started", "1"), ("finished", "139"), ("rank00000.exit", "139")):
+        (run.path / "state" / name).write_text(text)
+    app = serve_store(tmp_path, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        assert 'id="timeline-data"' not in client.get("/runs/run01").text
+        assert '<td class="text cause">' in (page := client.get("/runs").text)
+        assert re.search(r'class="text cause">[^<]*exit code 139', page)
+
+
 def test_a_history_is_that_of_the_newest_program_or_of_the_one_in_the_address(client: TestClient) -> None:
     (history,) = client.get("/api/history").json()["histories"]
     assert [point["run"] for point in history["points"]] == ["run00"]
