@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
-from hpcprof.cli.conventions import command_with_examples, echo
-from hpcprof.cli.explain import UNJUDGED_EXIT
+from hpcprof.cli.conventions import GATE_EXIT, UNJUDGED_EXIT, command_with_examples, echo
 from hpcprof.cli.options import (
     FiniteFloat,
     flag,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from hpcprof.report.comparison import Comparison
     from hpcprof.results.store.store import Store
 
-_REGRESSION_EXIT = 3
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary in GitHub Actions."""
 
@@ -152,7 +150,7 @@ def command(
     if compared.regressed:
         _tell(targets, compared)
     if fail_on_regression and (compared.regressed or not compared.is_judged):
-        sys.exit(_REGRESSION_EXIT if compared.regressed else UNJUDGED_EXIT)
+        sys.exit(GATE_EXIT if compared.regressed else UNJUDGED_EXIT)
 
 
 def _targets(words: tuple[str, ...]) -> Mapping[str, str]:

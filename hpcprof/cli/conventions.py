@@ -12,6 +12,8 @@ import click
 from hpcprof.common import logs
 from hpcprof.common.errors import WRITTEN_OUT, unknown
 
+GATE_EXIT, UNJUDGED_EXIT = 3, 4
+"""The exit codes of a gate that has found something, and of one that could judge nothing."""
 _EXAMPLE_WIDTH = 78
 """An example fits a terminal of 80 columns, which would break it where a shell does not."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
-from hpcprof.cli.conventions import command_with_examples, echo
+from hpcprof.cli.conventions import GATE_EXIT, UNJUDGED_EXIT, command_with_examples, echo
 from hpcprof.cli.options import flag, format_among, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
@@ -17,10 +17,6 @@ from hpcprof.cli.report import collect_first
 if TYPE_CHECKING:
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.analysis.explain.gates import Gate
-
-_FINDING_EXIT = 3
-UNJUDGED_EXIT = 4
-"""The exit code of a gate that could judge nothing."""
 
 
 @command_with_examples(
@@ -89,4 +85,4 @@ def _gate_exit(gates: "list[Gate]", explanation: "Explanation") -> int:
         for finding in gate.broken_by(explanation):
             echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding, explanation)}", err=True)
             broken = True
-    return _FINDING_EXIT if broken else 0 if judged else UNJUDGED_EXIT
+    return GATE_EXIT if broken else 0 if judged else UNJUDGED_EXIT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
-from hpcprof.cli.conventions import command_with_examples, echo, exit_naming
+from hpcprof.cli.conventions import GATE_EXIT, command_with_examples, echo, exit_naming
 from hpcprof.cli.options import flag, html_option, repeatable, store_options, with_default
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
@@ -18,7 +18,6 @@ from hpcprof.common.units import counted
 if TYPE_CHECKING:
     from hpcprof.results.across.history import History
 
-_REGRESSION_EXIT = 3
 _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
 
 
@@ -112,7 +111,7 @@ def command(
         echo(regression_sentence(worse), err=True)
     exit_naming(skipped)
     if fail_on_regression and worse:
-        sys.exit(_REGRESSION_EXIT)
+        sys.exit(GATE_EXIT)
 
 
 def _show(histories: "Sequence[History]") -> None:

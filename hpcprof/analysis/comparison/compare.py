@@ -363,21 +363,16 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
             metrics[name] = float(rows["max"].astype(float).max())
     steps = io[io["first_step"].notna()]
     if len(steps):
-        count = (
-            (steps["last_step"] - steps["first_step"] + 1).astype(float).groupby(steps["rank"]).sum().max()
-        )
-        for name, column in (
-            ("read_per_step_bytes", "read_bytes"),
-            ("written_per_step_bytes", "written_bytes"),
-        ):
-            if steps[column].notna().any():
-                metrics[name] = float(steps[column].astype(float).sum() / count)
+        sampled = (steps["last_step"] - steps["first_step"] + 1).astype(float)
+        count = sampled.groupby(steps["rank"]).sum().max()
+        for kind in ("read", "written"):
+            moved = steps[f"{kind}_bytes"].astype(float)
+            if moved.notna().any():
+                metrics[f"{kind}_per_step_bytes"] = float(moved.sum() / count)
     waiting = samples[(samples["metric"] == "blocked") & (samples["phase"] == "step")]
     if len(waiting):
         weights = waiting["samples"].astype(float)
-        metrics["waiting_for_files_pct"] = float(
-            (waiting["mean"].astype(float) * weights).sum() / weights.sum()
-        )
+        metrics["waiting_for_files_pct"] = float(np.average(waiting["mean"].astype(float), weights=weights))
     return metrics | clocks_of(tables)
 
 
@@ -433,12 +428,9 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: b
     if not len(tables["breakdown"]) and not len(tables["kernels"]):
         return times
     if per_launch:
-        kernels = tables["kernels"]
-        return (
-            {_PER_LAUNCH: float(kernels["total_ns"].sum() / kernels["instances"].sum())}
-            if len(kernels)
-            else {}
-        )
+        if len(kernels := tables["kernels"]):
+            times[_PER_LAUNCH] = float(kernels["total_ns"].sum() / kernels["instances"].sum())
+        return times
     steps = begun_steps(tables) if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
     if per_step and len(tables["step_kinds"]):

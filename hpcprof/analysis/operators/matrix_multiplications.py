@@ -136,7 +136,8 @@ def convolution_flops(operator: str, dims: str | None, values: str | None) -> fl
     backward call has as many for each of the gradients of image and weight that it computes. It is None if
     the inputs are absent or impossible.
     """
-    inputs = _Inputs(parsed_list(dims), [_parsed_value(value) for value in parsed_list(values)])
+    texts = parsed_list(values)
+    inputs = _Inputs(parsed_list(dims), [parsed(t.lower()) if isinstance(t, str) else None for t in texts])
     if operator == _BACKWARD:
         mask = inputs.value(_OUTPUT_MASK)
         if not isinstance(mask, list) or len(mask) != 3:
@@ -182,8 +183,3 @@ def _per_dimension(value: Any, size: int) -> list[int]:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _MAX_DIMENSION for n in value)
-
-
-def _parsed_value(written: object) -> Any:
-    """Return the value that PyTorch writes as text: ``[1, 1]``, ``True``; None for anything else."""
-    return parsed(written.lower()) if isinstance(written, str) else None

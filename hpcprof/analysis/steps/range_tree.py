@@ -1,29 +1,23 @@
 """The tree of the ranges of a thread by containment. Ranges may also overlap."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_PROCESS, Floats, Ints, Mask, Ranges, Timeline
 
 NO_PARENT = -1
 
 
-def by_thread(ranges: Ranges) -> Iterator[Ints]:
-    """Yield the rows of each thread; ranges of an unknown thread are left out."""
-    rows = np.flatnonzero(ranges.process != NO_PROCESS)
-    order = rows[np.lexsort((ranges.thread[rows], ranges.process[rows]))]
-    process, thread = ranges.process[order], ranges.thread[order]
-    cuts = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
-    # lexsort is stable: the rows of a thread keep the profile's order.
-    yield from (part for part in np.split(order, cuts) if len(part))
-
-
 def parents(ranges: Ranges) -> Ints:
-    """Return the row of the shortest range that contains each one on its thread, or `NO_PARENT`."""
+    """Return the row of the shortest range that contains each one on its thread, or `NO_PARENT`.
+
+    Ranges of an unknown thread have none.
+    """
     result = np.full(len(ranges), NO_PARENT, np.int64)
-    for rows in by_thread(ranges):
+    known = np.flatnonzero(ranges.process != NO_PROCESS)
+    for _, places in rows_by_key(ranges.process[known], ranges.thread[known]):
+        rows = known[places]
         parent = tightest(ranges.start[rows], ranges.end[rows])
         result[rows] = np.where(parent == NO_PARENT, NO_PARENT, rows[parent])
     return result

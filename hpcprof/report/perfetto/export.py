@@ -142,7 +142,8 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
     # The tracks of a device and a stream have the same name in all tables, and so are one.
     shapes = join(*(_text_note(name, _sizes(slices, getattr(kernels, name))) for name in ("grid", "block")))
     work = add("kernel", kernels, _streams(kernels), shapes)
-    add("memory", memory, _streams(memory), _note("bytes", memory.bytes, memory.bytes >= 0))
+    sizes = varints(_UNSIGNED_FIELDS, np.maximum(memory.bytes, 0))
+    add("memory", memory, _streams(memory), _annotation("bytes", sizes, memory.bytes >= 0))
     add("graph", timeline.graphs, _streams(timeline.graphs))
     waits = timeline.gpu_marks.correlation != NO_CORRELATION
     for category, rows in (("wait", waits), ("annotation", ~waits)):
@@ -201,10 +202,6 @@ def _inputs(slices: SliceColumns, timeline: Timeline) -> Encoded:
 def _text_note(name: str, numbers: Ints) -> Encoded:
     """Encode an annotation whose value is a text; slices with the number 0 have none."""
     return _annotation(name, varints(_TEXT_IID, numbers), numbers > 0)
-
-
-def _note(name: str, values: Ints, mask: Mask) -> Encoded:
-    return _annotation(name, varints(_UNSIGNED_FIELDS, np.where(mask, values, 0)), mask)
 
 
 def _annotation(name: str, value: Encoded, present: Mask) -> Encoded:
